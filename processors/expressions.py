@@ -23,7 +23,7 @@ import msgspec
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_strings
 
-from headwater.processors.cel_values import carried, given_back, hold_nones, spells_nul
+from headwater.processors.nul_texts import carried, given_back, spells_nul
 from headwater.schemas.history import NESTING_MAX
 
 _PLACE: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
@@ -123,11 +123,7 @@ EVENT: Final = Names("event")
 
 
 class Facts:
-    """Shared values that expressions are evaluated over; made once, as to convert them costs.
-
-    Shape:  they are for the thread that they were made in, the only one where the library finds
-            what an expression with names of its own needs of them.
-    """
+    """Shared values that expressions are evaluated over; made once, as to convert them costs."""
 
     def __init__(self, values: Mapping[str, Any], names: Names = EVENT) -> None:
         self.values = values
@@ -199,7 +195,6 @@ class Expression:
             message = _named(str(found.value()), own)
             return Fault(message, missing=_MISSING.match(message) is not None)
         value = found.plain_value()
-        hold_nones(value)
         if not (facts.had_nul or own.had_nul):
             return self._given(value)
         if self._spells_nul:

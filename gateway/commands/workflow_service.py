@@ -17,8 +17,10 @@ from headwater.gateway.commands.options import URL_VARIABLE, WORKFLOWS_PATH, set
 from headwater.gateway.commands.times import at
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 from headwater.schemas.failures import (
+    INSTANCE_EXISTS,
     INSTANCE_NOT_ERRORED,
     INSTANCE_NOT_FOUND,
+    INSTANCE_TERMINAL,
     JOB_LEASE_LOST,
     STEP_NOT_FOUND,
     TOKEN_NOT_FOUND,
@@ -48,6 +50,8 @@ ENVIRONMENT: Final = (
 _NEXT: Final[Mapping[str, str]] = {
     WORKFLOW_NOT_FOUND: "`headwater workflows list` shows those that exist",
     INSTANCE_NOT_FOUND: "`headwater instances list` shows those that exist",
+    INSTANCE_EXISTS: "`headwater instances restart` begins a new run of it",
+    INSTANCE_TERMINAL: "`headwater instances restart` begins a new run of it",
     INSTANCE_NOT_ERRORED: "`headwater instances restart` begins a new run of any instance",
     JOB_LEASE_LOST: "`headwater jobs activate` takes it anew, if nobody else has it",
     "RUN_NOT_FOUND": "`headwater instances get` names the current run; the first is 0",

@@ -5,12 +5,12 @@ beside its adapter, in `streams.workflows.client`. Reading is `projections.deliv
 `projections.workflows.queries`, used as they are.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.webhook_log import Again, Appended, Replayed, Stored
+from headwater.streams.pipeline.webhook_log import Again, Answer, Appended, Replayed, Stored
 
 
 class DeliveryLog(Protocol):
@@ -33,6 +33,15 @@ class DeliveryLog(Protocol):
 
     async def append(self, delivery: WebhookReceived) -> Appended:
         """Appends a delivery, unless it is known already."""
+
+    def at_next_append(self, work: Callable[[], None]) -> None:
+        """Does something when it is time to `begin` what came meanwhile: in milliseconds."""
+
+    def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
+        """Begins to append deliveries; each has an answer, which is given as `append` answers."""
+
+    def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
+        """Takes note that nobody waits for an answer any more."""
 
     async def tell(self, fact: Fact, *, request_id: str) -> Appended:
         """Appends what the house has learnt; returns and fails as `append` does."""

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 from litestar.types import Receive, Scope, Send
 
+from headwater.gateway.http.arrivals import Arrival, Arrivals, Shaken
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import Hold, Refusal
 from headwater.gateway.http.metrics import Metrics
@@ -27,15 +28,16 @@ from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.request_scope import keep_request_id
 from headwater.gateway.request_ids import usable
 from headwater.processors.handshakes import GITHUB_EVENT
-from headwater.processors.providers.envelope import Malformed, event_id, sent_at_ms
-from headwater.processors.signatures import Claim, Refused, Verified, prove, read_claim
+from headwater.processors.signatures import Claim, Refused, read_claim
 from headwater.processors.sources import Source
-from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, NotYetReadable, Overloaded
-from headwater.schemas.records import RequestAnswered, WebhookReceived
+from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
+from headwater.schemas.records import RequestAnswered
+from headwater.streams.pipeline.webhook_log import Appended
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
 _ACCEPTED: Final = "accepted"
+_POST: Final = HTTPMethod.POST.value
 #: The largest size that is told: some senders announce more than any record could hold.
 _SIZE_MAX: Final = 2**53
 
@@ -53,13 +55,6 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def outcome(self) -> str:
         """What it is counted as."""
         return "duplicate" if self.duplicate else _ACCEPTED
-
-
-class Shaken(NamedTuple):
-    """The answer to a handshake, as text."""
-
-    text: str
-    outcome: str = "handshake"
 
 
 class _Head(NamedTuple):
@@ -87,10 +82,7 @@ class Receiver:
     ) -> None:
         self._source = source.name
         self._scheme = source.scheme
-        self._secrets = source.secrets
-        self._handshake = source.handshake
-        self._read_body = source.provider.read
-        self._log = log
+        self._arrivals = Arrivals(source, log)
         self._bodies = bodies
         self._peer_of = peer_of
         self._refusals = refusals
@@ -170,95 +162,49 @@ class Receiver:
         self, scope: Scope, receive: Receive, head: _Head, request_id: str, hold: Hold
     ) -> Accepted | Shaken | Refusal:
         """Decides what to answer."""
-        if scope.get("method") != HTTPMethod.POST:
+        if scope.get("method") != _POST:
             return Refusal("method_not_allowed", "Deliveries are posted to this path.")
         now_ms = self._clock()
-        signed = await self._receive_signed(receive, head, now_ms, hold)
-        if isinstance(signed, Refusal):
-            return signed
-        body, verified = signed
-        if self._handshake is not None:
-            answer = self._handshake(body, head.named)
-            if answer is not None:
-                return Shaken(answer)
-        delivery = self._read(body, head.named, request_id, now_ms, verified)
-        return delivery if isinstance(delivery, Refusal) else await self._append(delivery)
+        pieces: list[bytes] = []
+        found = self._claim(head, now_ms)
+        if isinstance(found, Claim):
+            found = await self._bodies.feed(receive, head.length, hold, pieces.append) or found
+        if isinstance(found, Refusal):
+            await self._bodies.drain(receive, hold)
+            return found
+        return await self._append(Arrival(b"".join(pieces), found, head.named, request_id, now_ms))
 
-    async def _receive_signed(
-        self, receive: Receive, head: _Head, now_ms: int, hold: Hold
-    ) -> tuple[bytes, Verified] | Refusal:
-        """Reads a body that its producer signed; none that its headers already rule out."""
+    def _claim(self, head: _Head, now_ms: int) -> Claim | Refusal:
+        """What the headers claim; a refusal where they already rule the body out."""
         refusal = self._bodies.refusal_of(head.length)
-        if refusal is None:
-            claim = read_claim(self._scheme, head.named, now_ms / 1000)
-            if isinstance(claim, Claim):
-                body = await self._bodies.read(receive, head.length, hold)
-                if isinstance(body, bytes):
-                    return self._proved(claim, body)
-                refusal = body
-            else:
-                refusal = self._unsigned(claim)
-        await self._bodies.drain(receive, hold)
-        return refusal
-
-    def _proved(self, claim: Claim, body: bytes) -> tuple[bytes, Verified] | Refusal:
-        verified = prove(self._scheme, claim, body, self._secrets)
-        return self._unsigned(verified) if isinstance(verified, Refused) else (body, verified)
+        if refusal is not None:
+            return refusal
+        claim = read_claim(self._scheme, head.named, now_ms / 1000)
+        return claim if isinstance(claim, Claim) else self._unsigned(claim)
 
     def _unsigned(self, refused: Refused) -> Refusal:
         self._metrics.refused(self._source, refused.reason)
         return Refusal("invalid_signature", refused.detail, refused.reason)
 
-    def _read(
-        self,
-        body: bytes,
-        headers: Mapping[str, str],
-        request_id: str,
-        now_ms: int,
-        verified: Verified,
-    ) -> WebhookReceived | Refusal:
-        """Reads as much of a body as its way through the pipeline needs."""
-        if not body:
-            return Refusal("empty_body", "expected a delivery as JSON, found an empty body")
-        try:
-            routing = self._read_body(body, headers)
-        except MalformedPayload as error:
-            return Refusal("malformed_payload", error.message)
-        if isinstance(routing, Malformed):
-            return Refusal("malformed_payload", routing.detail, routing.code)
-        return WebhookReceived(
-            # What the producer has signed as the id of a delivery says better than its bytes which
-            # two are the same.
-            event_id=event_id(
-                self._source,
-                routing.type,
-                routing.subject,
-                body if verified.delivery_id is None else verified.delivery_id.encode(),
-            ),
-            request_id=request_id,
-            source=self._source,
-            type=routing.type,
-            subject=routing.subject,
-            reference=routing.reference,
-            sent_at_ms=sent_at_ms(verified.sent_at_ms or now_ms, routing.ordered_ms),
-            updated_at_ms=routing.updated_at_ms,
-            received_at_ms=now_ms,
-            body=body,
-        )
-
-    async def _append(self, delivery: WebhookReceived) -> Accepted | Refusal:
+    async def _append(self, arrival: Arrival) -> Accepted | Shaken | Refusal:
         started = perf_counter()  # a duration for a metric, not a fact of the delivery
         try:
-            appended = await self._log.append(delivery)
+            answer = await self._arrivals.handled(arrival)
         except (BrokerUnavailable, Overloaded, NotYetReadable) as error:
             return Refusal(error.code, error.message)
-        if appended.duplicate:
+        if isinstance(answer, Refused):
+            return self._unsigned(answer)
+        if not isinstance(answer, Appended):
+            return answer
+        delivery = arrival.delivery
+        assert delivery is not None, "only what was read is appended"  # noqa: S101
+        if answer.duplicate:
             self._metrics.suppressed(self._source)
         else:
             self._metrics.appended(perf_counter() - started)
         return Accepted(
             ok=True,
-            duplicate=appended.duplicate,
+            duplicate=answer.duplicate,
             raw_event_id=delivery.event_id,
             type=delivery.type,
             request_id=delivery.request_id,
@@ -274,7 +220,7 @@ class Receiver:
         )
         headers = retry_headers(status)
         if refusal.code == "method_not_allowed":
-            headers["allow"] = HTTPMethod.POST
+            headers["allow"] = _POST
         await _send(send, status, MEDIA_TYPE.encode(), body, request_id, headers)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -39,12 +38,7 @@ class Folds:
     def __init__(self, log: RunLog) -> None:
         self._log = log
         self._count = 0
-        # One for all of them: expressions are evaluated where their facts were made.
-        self._thread = ThreadPoolExecutor(1, "folds")
-
-    def close(self) -> None:
-        """Begins no more work."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread = asyncio.Lock()
 
     async def fold(
         self,
@@ -68,7 +62,8 @@ class Folds:
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Does work beside the event loop, which takes deliveries meanwhile; one at a time."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        async with self._thread:
+            return await asyncio.to_thread(work)
 
     @contextmanager
     def _room(self) -> Iterator[None]:

@@ -103,9 +103,9 @@ class WorkflowService:
             Runtime(ports.clock),
         )
         self._bodies = bodies
-        self._folds = Folds(ports.runs)
-        self._reading = Reading(ports.workflows, self._freshness, ports.definitions, self._folds)
-        self._looking = Looking(self._reading, ports.workflows, self._folds)
+        folds = Folds(ports.runs)
+        self._reading = Reading(ports.workflows, self._freshness, ports.definitions, folds)
+        self._looking = Looking(self._reading, ports.workflows, folds)
         self._writing = Writing(ports.commands, ports.workflows, self._freshness, limits)
         self._jobs = Jobs(
             ports.commands,
@@ -118,7 +118,6 @@ class WorkflowService:
     async def running(self) -> AsyncIterator[None]:
         """Runs what is behind the routes."""
         async with AsyncExitStack() as parts:
-            parts.callback(self._folds.close)
             await self._ports.commands.start()
             parts.push_async_callback(self._ports.commands.stop)
             parts.push_async_callback(self._ports.definitions.stop)

@@ -19,7 +19,7 @@ from headwater.processors.graph.definition import to_dict
 from headwater.processors.graph.dispatching import idempotency_token
 from headwater.processors.graph.draft import Draft, text_of
 from headwater.processors.graph.ends import end_children
-from headwater.processors.graph.graph import Graph, graph_of_run
+from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.host_messages import CallTasks, DropTasks, TaskCall
 from headwater.processors.graph.jobs import decide_job
 from headwater.processors.graph.places import place_of
@@ -102,7 +102,7 @@ class GraphEngine:
         digest = run.definition.digest if run.definition else ""
         found = self._known.get(digest)
         if found is None:
-            found = self._known[digest] = graph_of_run(run.document)
+            found = self._known[digest] = graph_of(json.loads(run.document))
         return found
 
     def _draft(self, run: GraphRun, now_ms: int) -> Draft:

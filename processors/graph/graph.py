@@ -48,17 +48,14 @@ _NOWHERE: Final[Tiers] = ()
 class Graph:
     """A definition that can be run."""
 
-    def __init__(
-        self, definition: Definition, *, whole: bool = True, checked: bool = False
-    ) -> None:
+    def __init__(self, definition: Definition, *, whole: bool = True) -> None:
         """Checks and compiles a definition.
 
-        Shape:  of a part of one, the groups that it names may be forked elsewhere. One that was
-                checked before is compiled alone.
+        Shape:  of a part of one, the groups that it names may be forked elsewhere.
         Errors: DefinitionInvalid, with everything that is wrong.
         """
         self.definition = definition
-        problems = [] if checked else problems_of(definition, whole=whole)
+        problems = problems_of(definition, whole=whole)
         compiler = _Compiler(definition.transitions)
         self._mappings = {
             node.ref: compiler.of_node(f"nodes[{index}]", node)
@@ -109,14 +106,6 @@ def graph_of(data: Mapping[str, Any] | bytes | str) -> Graph:
     Errors: DefinitionInvalid.
     """
     return Graph(read_definition(data))
-
-
-def graph_of_run(document: str) -> Graph:
-    """Readies the definition that a run holds.
-
-    Shape:  it was checked when it was deployed: rules of later releases are not for it.
-    """
-    return Graph(read_definition(document), checked=True)
 
 
 def ready_mapping(path: str, mapping: Mapping[str, str]) -> Mapped:

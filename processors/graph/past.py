@@ -5,12 +5,13 @@ record is one decision or several; who asks for an event within sees the state a
 who has arrived where branches meet, just before they go on.
 """
 
+import json
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
 from headwater.processors.graph import appliers
-from headwater.processors.graph.graph import Graph, graph_of_run
+from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.state import KIND, GraphRun
 from headwater.processors.runs import token_views
 from headwater.processors.runs.decisions import Rejection
@@ -150,7 +151,7 @@ _NONE: Final = "{}"
 
 @lru_cache(_GRAPHS_KEPT)
 def _graph(document: str) -> Graph:
-    return graph_of_run(document)
+    return graph_of(json.loads(document))
 
 
 def moment(ms: int) -> datetime:

@@ -14,7 +14,7 @@ from headwater.processors.graph.advancing import begin, complete
 from headwater.processors.graph.decide import follow, meeting_timed_out
 from headwater.processors.graph.decisions import Trace, as_dict
 from headwater.processors.graph.draft import Draft
-from headwater.processors.graph.graph import graph_of_run
+from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.introspection import SHOWN_MAX
 from headwater.processors.graph.past import Past, moment
 from headwater.processors.graph.state import GraphRun, meeting_key
@@ -151,7 +151,7 @@ def _again(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draft, i
     run, first = past.run, events[0]
     graph = past.graph
     if isinstance(first, GraphStarted):
-        graph = graph_of_run(first.document)
+        graph = graph_of(json.loads(first.document))
     assert graph is not None  # noqa: S101, nothing else follows the beginning of a run
     draft = Draft(run, graph, at_ms)
     what = _trigger(run, first)

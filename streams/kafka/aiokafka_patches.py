@@ -26,6 +26,9 @@ Making connections: a client makes one at a time. While it waits for a broker th
 connects to no other, whatever has to be sent there. Here it makes one at a time to each broker; one
 that is made when its client has been closed is closed, too.
 
+Giving up a start: whoever is cancelled while it waits for the first broker's answer leaves its
+connection open. Here it is closed.
+
 Finding no broker: the error names the addresses alone; why, it leaves to the log. A wrong password
 is then not told from a broker that is away. Here the error also says why.
 
@@ -37,6 +40,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import defaultdict
+from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -58,6 +62,9 @@ _CLOSED: Final[WeakSet[AIOKafkaClient]] = WeakSet()
 _OTHERWISE: Final = (
     "usual cause: it expects other security, TLS, SASL or the certificate of a client"
 )
+
+#: The connections that are made to find the brokers, of a client that looks for them.
+_MADE: Final[ContextVar[WeakSet[AIOKafkaConnection] | None]] = ContextVar("made", default=None)
 
 #: How long a broker may hold a fetch that leaves a partition of its consumer out.
 _PARTIAL_WAIT_MS: Final = 50
@@ -94,14 +101,22 @@ def mend() -> None:
 
 
 async def _bootstrap(self: AIOKafkaClient) -> None:
+    made: WeakSet[AIOKafkaConnection] = WeakSet()
+    making = _MADE.set(made)
     try:
         await _BOOTSTRAP(self)  # type: ignore[no-untyped-call]
+    except asyncio.CancelledError:
+        for connection in made:
+            connection.close(reason=CloseReason.SHUTDOWN)
+        raise
     except KafkaConnectionError as error:
         reasons = [
             f"{host}:{port}: {_FAILED.get((host, port), f'it takes no requests; {_OTHERWISE}')}"
             for host, port, _ in self.hosts
         ]
         raise KafkaConnectionError("; ".join(reasons)) from error
+    finally:
+        _MADE.reset(making)
 
 
 async def _get_connection(
@@ -126,7 +141,9 @@ async def _close_client(self: AIOKafkaClient) -> None:
 
 
 async def _connect(self: AIOKafkaConnection) -> Any:  # noqa: ANN401 (as aiokafka has it)
-    where = self.host, self.port
+    where, made = (self.host, self.port), _MADE.get()
+    if made is not None:
+        made.add(self)
     try:
         connected = await _CONNECT(self)  # type: ignore[no-untyped-call]
     except (KafkaError, OSError) as error:

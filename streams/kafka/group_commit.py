@@ -131,11 +131,13 @@ class GroupCommit(Generic[E]):
         *,
         settled: Settled[E],
         held_bytes_max: int = HELD_BYTES_MAX,
+        linger_s: float = _LINGER_S,
     ) -> None:
         self._producers = producers
         self._topic = topic
         self._settled = settled
         self._held_bytes_max = held_bytes_max
+        self._linger_s = linger_s
         self._queues: dict[int, _Queue[E]] = {}
         #: Something waits for a partition where nobody appends.
         self._wake = asyncio.Event()
@@ -198,7 +200,7 @@ class GroupCommit(Generic[E]):
         self._queues = {partition: _Queue() for partition in range(self.partitions)}
         while True:
             await self._wake.wait()
-            await asyncio.sleep(_LINGER_S)
+            await asyncio.sleep(self._linger_s)
             self._wake.clear()
             # All at once: what goes to one broker is one request.
             for partition, queue in self._queues.items():

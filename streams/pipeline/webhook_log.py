@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -53,6 +53,10 @@ _REMEMBERED: Final = 250_000
 #: hundreds. What lies before them only intake knows, and drops.
 _LOOK_BACK: Final = 1_000
 _GIVE_UP_EVERY_S: Final = 0.25
+#: What the first that come wait for others while nothing is appended, and what those that come
+#: later wait at most for the end of an append: Kafka may be slow or away.
+_LINGER_S: Final = 0.001
+_BUSY_S: Final = 0.01
 #: How long following admissions may take to end.
 _STOP_S: Final = 5.0
 
@@ -70,34 +74,33 @@ class Stored(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
 
 
+#: Gets an `Appended`, or why there is none.
+Answer: TypeAlias = "asyncio.Future[Any]"
+
 _APPENDED: Final = Appended(duplicate=False)
 _DUPLICATE: Final = Appended(duplicate=True)
 
 
-class _Known:
+class _Known(OrderedDict[str, None]):
     """The event ids that were admitted lately, the oldest dropped first."""
 
-    def __init__(self) -> None:
-        self._ids: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, event_id: str) -> bool:
-        return event_id in self._ids
-
     def add(self, event_id: str) -> None:
-        self._ids[event_id] = None
-        if len(self._ids) > _REMEMBERED:
-            self._ids.popitem(last=False)
+        self[event_id] = None
+        if len(self) > _REMEMBERED:
+            self.popitem(last=False)
 
 
 class _Delivery:
     """A delivery on its way into the log, and those who wait for that."""
 
-    __slots__ = ("event_id", "record", "waiters")
+    __slots__ = ("answers", "event_id", "first", "record")
 
-    def __init__(self, event_id: str, record: Outgoing) -> None:
+    def __init__(self, event_id: str, record: Outgoing, first: Answer) -> None:
         self.event_id = event_id
         self.record = record
-        self.waiters: list[asyncio.Future[None]] = []
+        #: Of whom it is; those of its copies are among the answers, too.
+        self.first = first
+        self.answers: list[Answer] = []
 
 
 class WebhookLog:
@@ -117,13 +120,17 @@ class WebhookLog:
         self._placement = placement
         self._clock = clock
         producers = producers or Producers(cluster, "headwater-gateway")
-        self._commit = GroupCommit(producers, WEBHOOKS, settled=self._settled)
+        # Those who append many at once have waited for each other already.
+        self._commit = GroupCommit(producers, WEBHOOKS, settled=self._settled, linger_s=0)
         self._known = _Known()
         #: By event id: those that are queued, or with the broker.
         self._on_their_way: dict[str, _Delivery] = {}
-        #: When to give up on each wait, oldest first: one look now and then costs less than a timer
-        #: each (4 µs).
-        self._waiters: deque[tuple[float, asyncio.Future[None]]] = deque()
+        #: When to give up on those that are waited for, oldest first: one look now and then costs
+        #: less than a timer each (4 µs).
+        self._waited_for: deque[tuple[float, Sequence[Answer]]] = deque()
+        #: What is to be done at the next append, and when at the latest.
+        self._next: list[Callable[[], None]] = []
+        self._at_the_latest: asyncio.TimerHandle | None = None
         self._background: list[asyncio.Task[None]] = []
         #: Somebody gave up waiting, and nothing was acknowledged since.
         self._late = False
@@ -165,50 +172,99 @@ class WebhookLog:
         Errors: Overloaded; nothing was begun. BrokerUnavailable; the delivery may be in the log
                 all the same, and the sender's retry is then a duplicate.
         """
-        event_id = delivery.event_id
-        if event_id in self._known:
-            return _DUPLICATE
-        first = self._on_their_way.get(event_id)
-        if first is not None:
-            await self._durable(first)
-            return _DUPLICATE
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self.begin([delivery], [answer])
+        try:
+            appended: Appended = await answer
+        except BaseException:
+            self.leave(delivery, answer)
+            raise
+        return appended
+
+    def at_next_append(self, work: Callable[[], None]) -> None:
+        """Does something when the append under way ends; soon, if there is none or it is slow."""
+        if self._at_the_latest is None:
+            within_s = _BUSY_S if self._on_their_way else _LINGER_S
+            loop = asyncio.get_running_loop()
+            self._at_the_latest = loop.call_later(within_s, self._do_next)
+        self._next.append(work)
+
+    def _do_next(self) -> None:
+        if self._at_the_latest is not None:
+            self._at_the_latest.cancel()
+            self._at_the_latest = None
+        works, self._next = self._next, []
+        for work in works:
+            work()
+
+    def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
+        """Puts deliveries on their way; each answer is given as `append` returns or fails."""
+        try:
+            self._begin(deliveries, answers)
+        except Exception as error:  # noqa: BLE001 (it reaches whoever waits for the answer)
+            if len(deliveries) == 1:
+                answers[0].set_exception(error)
+                return
+            for delivery, answer in zip(deliveries, answers, strict=True):
+                self.begin([delivery], [answer])
+
+    def _begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
+        """Begins all of them or none."""
         if not self._commit.partitions:
             raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
-        owner = self._placement.owner_of(delivery).encode()
-        partition = partition_of(owner, self._commit.partitions)
-        value, headers = encode(delivery), _cloud(delivery)
-        record = Outgoing(WEBHOOKS, partition, event_id.encode(), value, headers)
-        one = _Delivery(event_id, record)
-        self._commit.add([one])
-        self._on_their_way[event_id] = one
-        await self._durable(one)
-        return _APPENDED
+        fresh: dict[str, tuple[WebhookReceived, Answer]] = {}
+        for delivery, answer in zip(deliveries, answers, strict=True):
+            if delivery.event_id not in self._known and delivery.event_id not in self._on_their_way:
+                fresh.setdefault(delivery.event_id, (delivery, answer))
+        records = self._records([delivery for delivery, _ in fresh.values()])
+        begun = [
+            _Delivery(event_id, record, answer)
+            for (event_id, (_, answer)), record in zip(fresh.items(), records, strict=True)
+        ]
+        self._commit.add(begun)
+        self._on_their_way |= {one.event_id: one for one in begun}
+        for delivery, answer in zip(deliveries, answers, strict=True):
+            one = self._on_their_way.get(delivery.event_id)
+            if one is None:
+                answer.set_result(_DUPLICATE)
+            else:
+                one.answers.append(answer)
+        self._waited_for.append((asyncio.get_running_loop().time() + self._timeout_s, answers))
 
-    async def _durable(self, one: _Delivery) -> None:
-        """Waits until a delivery is durable; when nobody does any more, it is withdrawn."""
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        one.waiters.append(waiter)
-        self._waiters.append((loop.time() + self._timeout_s, waiter))
-        try:
-            await waiter
-        except BaseException:
-            one.waiters.remove(waiter)
-            if not one.waiters and self._commit.withdraw(one):
+    def _records(self, deliveries: Sequence[WebhookReceived]) -> Iterator[Outgoing]:
+        """What is appended of deliveries.
+
+        Errors: NotYetReadable.
+        """
+        count = self._commit.partitions
+        owners = map(self._placement.owner_of, deliveries)
+        values = [encode(delivery) for delivery in deliveries]
+        for delivery, owner, value in zip(deliveries, owners, values, strict=True):
+            partition = partition_of(owner.encode(), count)
+            yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), value, _cloud(delivery))
+
+    def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
+        """Takes note that nobody waits for an answer; a delivery without any is withdrawn."""
+        one = self._on_their_way.get(delivery.event_id)
+        if one is not None and answer in one.answers:
+            one.answers.remove(answer)
+            if not one.answers and self._commit.withdraw(one):
                 del self._on_their_way[one.event_id]
-            raise
 
     async def _give_up(self) -> NoReturn:
         """Ends waits that last too long."""
         loop = asyncio.get_running_loop()
-        waiters = self._waiters
         while True:
             await asyncio.sleep(_GIVE_UP_EVERY_S)
-            while waiters and (waiters[0][1].done() or waiters[0][0] < loop.time()):
-                _, waiter = waiters.popleft()
-                if not waiter.done():
-                    self._late = True
-                    waiter.set_exception(
+            while self._waited_for:
+                until, answers = self._waited_for[0]
+                late = [answer for answer in answers if not answer.done()]
+                if late and loop.time() < until:
+                    break
+                self._waited_for.popleft()
+                self._late = self._late or bool(late)
+                for answer in late:
+                    answer.set_exception(
                         BrokerUnavailable(
                             f"expected an acknowledgement of {self._cluster} within "
                             f"{self._timeout_s} s, found none"
@@ -218,17 +274,19 @@ class WebhookLog:
     def _settled(self, entries: Sequence[_Delivery], error: BrokerUnavailable | None) -> None:
         """Ends the wait for deliveries that were appended, or whose append failed."""
         self._late = self._late and error is not None
+        if self._next:  # once the other partitions of the same request are settled
+            asyncio.get_running_loop().call_soon(self._do_next)
         for one in entries:
             del self._on_their_way[one.event_id]
             if error is None:
                 self._known.add(one.event_id)
-            for waiter in one.waiters:
-                if waiter.done():
+            for answer in one.answers:
+                if answer.done():
                     continue
                 if error is None:
-                    waiter.set_result(None)
+                    answer.set_result(_APPENDED if answer is one.first else _DUPLICATE)
                 else:
-                    waiter.set_exception(error)
+                    answer.set_exception(error)
 
     async def read(self, partition: int, offset: int) -> Stored | None:
         """A delivery as it lies in the log; None where there is none (any more).

@@ -105,10 +105,9 @@ class Branches(Generic[S]):
         return others
 
     def cancel(self, name: str) -> None:
-        """Cancels a branch, once: it may clean up, but it can call no entry."""
-        if not self.scopes[name].lost:
-            self.scopes[name].lost = True
-            self._tasks[name].cancel()
+        """Cancels a branch: it may clean up, but it can call no entry."""
+        self.scopes[name].lost = True
+        self._tasks[name].cancel()
 
     def close(self) -> None:
         """Ends the branches that have not settled, without giving their code another turn."""

@@ -63,9 +63,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(outside)  # noqa: SLF001
 
     def close_tasks(self) -> None:
-        """Ends all tasks, those too that they begin meanwhile: nothing runs here any more."""
-        while self._tasks:
-            self.close_task(next(iter(self._tasks)))
+        """Ends all tasks: nothing runs here any more."""
+        for task in tuple(self._tasks):
+            self.close_task(task)
         self._ready.clear()
         self._tasks.clear()
         self._failed.clear()
@@ -76,12 +76,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         # How it ends is no failure.
         task.remove_done_callback(self._done)
         coroutine: Any = task.get_coro()
-        outside = asyncio._get_running_loop()  # noqa: SLF001
-        # An author's `finally` may do anything, but not to the loop of the host.
-        asyncio._set_running_loop(self)  # noqa: SLF001
+        # An author's `finally` may do anything.
         with contextlib.suppress(BaseException):
             coroutine.close()
-        asyncio._set_running_loop(outside)  # noqa: SLF001
         # The task and the future that it waits for hold each other: without this they would stay
         # until a collection of the oldest generation, once in some hundred thousand runs.
         task.cancel()

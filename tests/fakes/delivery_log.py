@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -12,18 +13,22 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.webhook_log import Again, Appended, Replayed, Stored
+from headwater.streams.pipeline.webhook_log import Again, Answer, Appended, Replayed, Stored
 
 Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
 
 
 class MemoryLog:
-    """Keeps deliveries in a list; `away` makes it a log whose broker does not answer."""
+    """Keeps deliveries in a list; `away` makes it a log whose broker does not answer.
+
+    What is in `fault` is raised by each append.
+    """
 
     def __init__(self, *, away: bool = False) -> None:
         self.deliveries: list[WebhookReceived] = []
         self.ready = False
         self.away = away
+        self.fault: Exception | None = None
 
     async def start(self) -> None:
         self.ready = not self.away
@@ -32,12 +37,30 @@ class MemoryLog:
         self.ready = False
 
     async def append(self, delivery: WebhookReceived) -> Appended:
+        return self._append(delivery)
+
+    def _append(self, delivery: WebhookReceived) -> Appended:
         if self.away:
             raise _nothing_heard()
+        if self.fault is not None:
+            raise self.fault
         if any(known.event_id == delivery.event_id for known in self.deliveries):
             return Appended(duplicate=True)
         self.deliveries.append(delivery)
         return Appended(duplicate=False)
+
+    def at_next_append(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
+    def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
+        for delivery, answer in zip(deliveries, answers, strict=True):
+            try:
+                answer.set_result(self._append(delivery))
+            except Exception as error:  # noqa: BLE001 (as the real one does)
+                answer.set_exception(error)
+
+    def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
+        """What was begun is done."""
 
     async def tell(self, fact: Fact, *, request_id: str) -> Appended:
         return await self.append(delivery_of(fact, request_id=request_id, now_ms=fact.at_ms))
@@ -167,6 +190,19 @@ class DeliveryLogContract:
             copies = (log.append(a_delivery("contract-3")) for _ in range(20))
             answers = await asyncio.gather(*copies)
             assert sorted(one.duplicate for one in answers) == [False, *[True] * 19]
+
+        self.run(scenario)
+
+    def test_what_is_begun_together_is_answered_one_by_one(self) -> None:
+        async def scenario(log: DeliveryLog) -> None:
+            await log.append(a_delivery("contract-4"))
+            loop = asyncio.get_running_loop()
+            named = ["contract-5", "contract-4", "contract-6", "contract-5"]
+            answers: list[Answer] = [loop.create_future() for _ in named]
+            begin = partial(log.begin, [a_delivery(name) for name in named], answers)
+            log.at_next_append(begin)
+            appended = await asyncio.gather(*answers)
+            assert [one.duplicate for one in appended] == [False, True, False, True]
 
         self.run(scenario)
 

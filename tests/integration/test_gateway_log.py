@@ -108,6 +108,37 @@ class FailingProducer:
         """Nothing is left to send."""
 
 
+def test_the_next_append_is_when_the_last_one_ends_or_soon_if_that_is_slow() -> None:
+    async def whole() -> None:
+        producer = FailingProducer()
+        log = WebhookLog(
+            cluster=Cluster(NOBODY),
+            append_timeout_s=5,
+            placement=PLACEMENT,
+            clock=now_ms,
+            producers=producer,
+        )
+        await log.start()
+        done: list[str] = []
+        try:
+            await until(lambda: log.ready)
+            log.at_next_append(lambda: done.append("nothing under way"))
+            await until(lambda: done == ["nothing under way"])
+            appending = asyncio.create_task(log.append(a_delivery("next-1")))
+            await until(lambda: len(producer.under_way) == 1)
+            log.at_next_append(lambda: done.append("too slow"))
+            await until(lambda: done[1:] == ["too slow"])
+            assert not appending.done()
+            log.at_next_append(lambda: done.append("ended"))
+            producer.under_way[0].set_result(None)
+            assert not (await appending).duplicate
+            await until(lambda: done[2:] == ["ended"])
+        finally:
+            await log.stop()
+
+    asyncio.run(whole())
+
+
 def test_a_gateway_that_is_sent_nothing_is_ready_again_after_an_outage() -> None:
     async def whole() -> None:
         producer = FailingProducer()

@@ -155,7 +155,7 @@ def letter(offset_of: int, **headers: str) -> Written:
     return Written(DEAD_LETTERS, 1, b"its own", b"\xff\x00value", encoded)
 
 
-def marker(place: str, at_ms: int = 1000) -> Written:
+def marker(place: str, at_ms: int = NOW_MS) -> Written:
     headers = [
         ("headwater.replayed", place.encode()),
         ("headwater.replayed_at_ms", str(at_ms).encode()),

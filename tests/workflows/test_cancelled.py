@@ -13,7 +13,6 @@ from headwater import (
     InstanceTerminalError,
     Retry,
     Step,
-    Workflow,
     WorkflowEvent,
     WorkflowTest,
     workflow,
@@ -295,17 +294,6 @@ def test_a_loop_that_is_cleaned_up_with_goes_on():
     run(scenario, order)
 
 
-def invoice_that_tidies(tidied: list[str]) -> Workflow[Any, None]:
-    @workflow("invoice")
-    async def invoice(event: WorkflowEvent, step: Step) -> None:
-        try:
-            await step.sleep("long", "1 day")
-        finally:
-            await step.do("tidy", lambda: tidied.append("invoice"))
-
-    return invoice
-
-
 def test_children_are_told_as_their_parent_is():
     tidied: list[str] = []
 
@@ -313,13 +301,20 @@ def test_children_are_told_as_their_parent_is():
     async def order(event: WorkflowEvent, step: Step) -> None:
         await step.run_workflow("child", "invoice", id="c-1")
 
+    @workflow("invoice")
+    async def invoice(event: WorkflowEvent, step: Step) -> None:
+        try:
+            await step.sleep("long", "1 day")
+        finally:
+            await step.do("tidy", lambda: tidied.append("child"))
+
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
         assert await cancelled(test, instance) == ("terminated", "Cancelled")
         child = test.get("invoice", "c-1")
-        assert (await state_of(child), tidied) == ("terminated", ["invoice"])
+        assert (await state_of(child), tidied) == ("terminated", ["child"])
 
-    run(scenario, order, invoice_that_tidies(tidied))
+    run(scenario, order, invoice)
 
 
 @pytest.mark.parametrize("undoes", [False, True])
@@ -336,6 +331,13 @@ def test_children_of_a_run_that_is_cut_off_may_clean_up(undoes: bool):
         finally:
             await step.run_workflow("child", "invoice", id="c-1")
 
+    @workflow("invoice")
+    async def invoice(event: WorkflowEvent, step: Step) -> None:
+        try:
+            await step.sleep("long", "1 day")
+        finally:
+            await step.do("tidy", lambda: tidied.append("invoice"))
+
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
         await cancelled(test, instance)
@@ -343,7 +345,7 @@ def test_children_of_a_run_that_is_cut_off_may_clean_up(undoes: bool):
         assert await state_of(instance) == "terminated"
         assert tidied == ["invoice"]
 
-    run(scenario, order, invoice_that_tidies(tidied))
+    run(scenario, order, invoice)
 
 
 def test_a_cancelled_run_says_why_in_its_log_and_in_its_error():

@@ -121,29 +121,6 @@ def test_an_entry_that_changed_its_kind_keeps_its_record():
     run(scenario, order)
 
 
-def test_a_run_that_does_not_fit_its_history_is_not_rolled_back_and_can_be_retried():
-    code, calls = Deployed(), Calls()
-
-    @workflow("order")
-    async def order(event: WorkflowEvent, step: Step) -> str:
-        await step.checkpoint("before money")
-        await step.do("kept", calls.of("kept"), rollback=lambda _: calls.names.append("undone"))
-        await (step.do if code.version != 2 else step.sleep)("old", lambda: 1)
-        await step.sleep("gap", "1 hour")
-        return "done"
-
-    async def scenario(test: WorkflowTest) -> None:
-        instance = await change(test, code)
-        assert (await error_of(instance)).name == "HistoryDivergedError"
-        code.version = 3
-        await instance.retry()
-        await test.advance("1 hour")
-        assert await output_of(instance) == "done"
-        assert calls.names == ["kept"]
-
-    run(scenario, order)
-
-
 def test_a_deeper_key_is_named_in_full():
     code = Deployed()
 

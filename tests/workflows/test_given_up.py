@@ -490,38 +490,3 @@ def test_a_loop_that_fails_at_once_does_so_on_a_replay():
         assert await keys_of(instance) == ["turns", "gap"]
 
     run(scenario, order)
-
-
-@CRASH
-def test_a_loser_is_cancelled_once_though_its_race_is_cancelled_too(crash: bool):
-    @workflow("order")
-    async def order(event: WorkflowEvent, step: Step) -> object:
-        seen: list[str] = []
-
-        async def loser(step: Step) -> None:
-            try:
-                await step.wait_for_event("approval", type="go")
-            finally:
-                for _ in range(3):
-                    await asyncio.sleep(0)
-                seen.append("has cleaned up")
-
-        async def winner(step: Step) -> None:
-            await step.log.info("at once")
-
-        task = asyncio.create_task(step.race("first", loser=loser, winner=winner))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        await step.sleep("gap", "1 hour")
-        return seen
-
-    async def scenario(test: WorkflowTest) -> None:
-        instance = await begin(test)
-        if crash:
-            await test.crash()
-        await test.advance("1 hour")
-        assert await output_of(instance) == ["has cleaned up"]
-
-    run(scenario, order)

@@ -6,17 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headwater import (
-    InstanceFailedError,
-    InstanceNotFoundError,
-    Step,
-    StepTx,
-    WorkflowEvent,
-    WorkflowParamsInvalidError,
-    WorkflowTest,
-    task,
-    workflow,
-)
+from headwater import InstanceFailedError, Step, StepTx, WorkflowEvent, WorkflowTest, task, workflow
 from tests.workflows.running import (
     HOUR,
     MINUTE,
@@ -483,25 +473,5 @@ def test_a_tick_begins_as_many_tasks_as_it_may():
                 await test.tick(max_steps=1 if expected == 0 else 2)
                 assert len(called) == expected
             assert (await instance.status()).status == "complete"
-
-    asyncio.run(scenario())
-
-
-def test_what_is_not_there_is_not_found():
-    @workflow("order")
-    async def order(event: WorkflowEvent[dict[str, str]], step: Step) -> None: ...
-
-    async def scenario() -> None:
-        async with WorkflowTest([order]) as test:
-            with pytest.raises(WorkflowParamsInvalidError):
-                await test.create("order", id="o-1", params=7)
-            with pytest.raises(InstanceNotFoundError):
-                test.get("order", "o-1")
-            assert await test.activate_jobs("charge") == []
-            instance = await test.create("order", id="o-1", params={})
-            await test.run_until_idle()
-            assert await state_of(instance) == "complete"
-            with pytest.raises(ValueError, match="expected a run number of 0 to 0, found 1"):
-                await instance.history(run_number=1)
 
     asyncio.run(scenario())

@@ -1,20 +1,10 @@
 """Graphs that nobody writes twice: odd names, and instances of the same id in several graphs."""
 
-import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from headwater import WorkflowTest
-from headwater.processors.graph.definition import DefinitionInvalid
-from headwater.processors.graph.engine import GraphEngine
-from headwater.processors.graph.graph import graph_of
-from headwater.processors.graph.introspection import introspect_tokens
-from headwater.processors.graph.past import Past
-from headwater.processors.graph.state import GraphRun
-from headwater.processors.runs.requests import Reached, RetryPolicy, StepReturned
-from headwater.schemas.history import GraphStarted, TokenCompleted
 from headwater.streams.harness.test_instance import TestInstance as Instance
 from tests.workflows.graphing import edge, graph, node, outcome, play, statuses
 
@@ -118,32 +108,3 @@ def test_state_is_seen_however_it_is_named(source: str):
         assert await outcome(instance) == ("complete", {"n": 7}, None)
 
     play(graph(nodes, [], outputMapping={"n": source}), scenario)
-
-
-def test_a_run_goes_on_whose_definition_a_later_release_would_refuse():
-    """Its document is in its history: rules that came since are for what is deployed since."""
-    definition = graph([node("a", "charge", external=True), node("b")], [edge("a", "b")])
-    refused = json.dumps(definition).replace("charge", "charge card")
-    with pytest.raises(DefinitionInvalid):
-        graph_of(refused)
-
-    async def scenario(test: WorkflowTest, instance: Instance) -> None:
-        await test.run_until_idle()
-        run = test.views("g", instance.id)[0].state
-        assert isinstance(run, GraphRun)
-        run.document = refused
-        returned = StepReturned(Reached("0", "a", 0, 0, 1, 0), 1, RetryPolicy(0, 0, ""), "{}")
-        decided = GraphEngine().decide(run, returned, run.updated_at_ms)
-        assert isinstance(decided, list)
-        assert isinstance(decided[0], TokenCompleted)
-        past = Past("g", instance.id, 0)
-        for record in test.records("g", instance.id):
-            events = tuple(
-                GraphStarted(refused) if isinstance(each, GraphStarted) else each
-                for each in record.events
-            )
-            past.apply(msgspec.structs.replace(record, events=events))
-        (token,) = introspect_tokens(past).tokens
-        assert token.waits_for.what == "worker"
-
-    play(definition, scenario)

@@ -65,7 +65,7 @@ def running() -> Iterator[Running]:
 @pytest.fixture
 def log(running: Running) -> MemoryLog:
     running.log.deliveries.clear()
-    running.log.ready, running.log.away = True, False
+    running.log.ready, running.log.away, running.log.fault = True, False, None
     return running.log
 
 

@@ -292,15 +292,6 @@ def test_a_history_is_read_whole_and_stays_that_of_its_run():
     assert third == {**second, "logsCursor": "l2"}
 
 
-def test_what_loops_forgot_is_read_in_large_pages_and_only_until_all_steps_are():
-    network = Network(*map(answer, HISTORY))
-    on_instance(network, lambda i: i.history(include_trimmed=True, include_logs=True))
-    first, second, third = queries(network.asked)
-    assert (first["includeTrimmed"], first["pageSize"]) == ("true", "5000")
-    assert (second["includeTrimmed"], second["pageSize"]) == ("true", "5000")
-    assert ("includeTrimmed" in third, third["pageSize"]) == (False, "100")
-
-
 def test_logs_are_read_alone_and_no_further_than_they_are_taken():
     network = Network(*map(answer, HISTORY))
 

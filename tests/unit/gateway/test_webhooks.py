@@ -151,24 +151,18 @@ def test_a_broker_that_does_not_answer_is_503_with_a_time_to_come_back(
 
 
 def test_a_gateway_with_too_much_under_way_is_503_with_a_time_to_come_back(
-    post: Post, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+    post: Post, log: MemoryLog
 ) -> None:
-    async def full(_delivery: object) -> None:
-        raise Overloaded("expected at most 1 bytes on their way, found 2")
-
-    monkeypatch.setattr(log, "append", full)
+    log.fault = Overloaded("expected at most 1 bytes on their way, found 2")
     answer = post(BODY)
     assert_problem(answer, 503, "overloaded")
     assert int(answer.headers["retry-after"]) > 0
 
 
 def test_a_bug_of_ours_is_a_500_with_the_requests_id_and_no_traceback(
-    post: Post, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+    post: Post, log: MemoryLog
 ) -> None:
-    async def broken(_delivery: object) -> None:
-        raise RuntimeError("secret detail")
-
-    monkeypatch.setattr(log, "append", broken)
+    log.fault = RuntimeError("secret detail")
     answer = post(BODY)
     assert_problem(answer, 500, "internal_error")
     assert "secret detail" not in answer.text
@@ -238,14 +232,11 @@ def test_a_refusal_has_a_record_and_a_line(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_an_answer_that_is_our_own_fault_has_a_record_too(
-    post: Post, log: MemoryLog, answers: MemoryAnswers, monkeypatch: pytest.MonkeyPatch
+    post: Post, log: MemoryLog, answers: MemoryAnswers
 ) -> None:
-    async def broken(_delivery: object) -> None:
-        raise RuntimeError("secret detail")
-
     log.away = True
     assert post(BODY).status_code == 503
-    monkeypatch.setattr(log, "append", broken)
+    log.away, log.fault = False, RuntimeError("secret detail")
     assert post(BODY).status_code == 500
     assert [(told.request_id, told.code) for told in answers.recorded] == [
         ("request-1", "broker_unavailable"),

@@ -615,25 +615,6 @@ def test_without_a_worker_what_need_not_be_waited_for_is_accepted(
     assert_problem(ask(client, route, **KEY), 503, "outcome_unknown")
 
 
-@pytest.mark.parametrize(
-    "unknown",
-    [
-        OutcomeUnknown("a worker is there, and has not decided", ["c-1"], worked=True),
-        OutcomeUnknown("another was decided before the worker went", ["c-1", "c-2"], worked=False),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("route", WRITES, ids=named)
-def test_what_may_have_been_decided_is_not_just_accepted(
-    client: Client, commands: MemoryCommands, route: tuple[str, str, bytes], unknown: OutcomeUnknown
-) -> None:
-    def nobody(_: Addressed) -> ReplySent:
-        raise unknown
-
-    commands.answer = nobody
-    assert_problem(ask(client, route, **ASYNC), 503, "outcome_unknown")
-
-
 @pytest.mark.parametrize("route", WRITES, ids=named)
 def test_without_kafka_or_a_worker_writes_say_what_may_still_happen(
     client: Client, commands: MemoryCommands, route: tuple[str, str, bytes]
@@ -717,17 +698,6 @@ def test_what_a_tick_may_do_is_shared_by_the_workers(commands: MemoryCommands) -
     first = {"maxInstances": 5, "maxSteps": 16, "continuing": True}
     another = {"maxSteps": 4, "continuing": True}
     assert one.heard == [first, another], "with each tick another one is the first"
-
-
-def test_a_tick_ends_with_a_worker_that_does_not_say_what_it_did(commands: MemoryCommands) -> None:
-    with serving() as one, serving() as two:
-        one.processed = '"who knows"'
-        settings = {"tick_url": f"{one.url},{two.url}", "tick_key": "the-tick-key"}
-        with service(commands, WorkflowHooks(), **settings) as client:
-            asked = {"maxInstances": 8}
-            answer = client.post(f"{BASE}/_runner/tick", json=asked, headers=TICK_KEY)
-            assert_problem(answer, 503, "worker_unavailable")
-    assert (len(two.heard), len(one.heard)) == (1, 1), "nobody knows what is left for another"
 
 
 # -- the description

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import BrokerMetadata
 
 from headwater.streams.kafka.aiokafka_patches import mend
@@ -84,5 +86,39 @@ def test_a_connection_that_is_made_to_a_client_that_was_closed_is_closed(
         goes_on.set()
         assert await waiting is None
         assert made.closed
+
+    asyncio.run(scenario())
+
+
+def test_who_gives_up_while_the_first_broker_is_asked_leaves_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    mend()
+
+    async def scenario() -> None:
+        asked, ended = asyncio.Event(), asyncio.Event()
+
+        async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(4)
+            asked.set()
+            while await reader.read(1024):
+                pass
+            ended.set()
+            writer.close()
+
+        async def versions(self: AIOKafkaConnection) -> None:
+            self._versions = {MetadataRequest([]).API_KEY: (0, 0)}
+
+        monkeypatch.setattr(AIOKafkaConnection, "_do_version_lookup", versions)
+        server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}")
+        async with server, asyncio.timeout(10):
+            starting = asyncio.create_task(client.bootstrap())
+            await asked.wait()
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            await ended.wait()
 
     asyncio.run(scenario())

@@ -1,18 +1,14 @@
-"""Values on their way through the CEL library, and what it would do to some of them.
+"""Texts with the character NUL on their way through the CEL library, which cuts them off there.
 
-It cuts texts off at the character NUL. Another one stands in for it: one that Unicode keeps for
-such uses, and that no text has. And it gives None without a reference to it.
+Another character stands in for it: one that Unicode keeps for such uses, and that no text has.
 """
 
-import ctypes
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-_TAKE: Final = ctypes.pythonapi.Py_IncRef
-_NONE: Final = ctypes.py_object(None)
 _NUL: Final = "\0"
 _STAND_IN: Final = "\ufdd0"
 _ENCODE: Final = msgspec.json.Encoder().encode
@@ -62,20 +58,3 @@ def _with(value: Any, old: str, new: str) -> Any:  # noqa: ANN401
     if isinstance(value, Mapping):
         return {_with(key, old, new): _with(each, old, new) for key, each in value.items()}
     return value
-
-
-def hold_nones(value: object) -> None:
-    """Takes a reference to None for each null that the library has given: it takes none itself.
-
-    So each would be one too few when the value goes, and Python 3.11 ends itself when none are
-    left; later ones do not count them.
-    """
-    left = [value]
-    while left:
-        at = left.pop()
-        if at is None:
-            _TAKE(_NONE)
-        elif isinstance(at, list):
-            left.extend(at)
-        elif isinstance(at, dict):
-            left.extend(at.values())

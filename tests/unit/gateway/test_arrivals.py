@@ -1,0 +1,121 @@
+"""Deliveries that arrive together: each has its own answer, whatever the others meet."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from headwater.gateway.http.arrivals import Answer, Arrival, Arrivals
+from headwater.gateway.http.budget import Refusal
+from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_of
+from headwater.processors.providers.envelope import Malformed, Routing
+from headwater.processors.signatures import Claim, Refused, read_claim, sign
+from headwater.processors.sources import Source
+from headwater.schemas.records import WebhookReceived
+from headwater.streams.pipeline.webhook_log import Appended
+from tests.fakes.delivery_log import MemoryLog
+
+SECRET = "a secret of tests"
+
+
+def source(read: Callable[[bytes, Mapping[str, str]], Routing | Malformed] | None = None) -> Source:
+    (terra,) = [one for one in sources_of(Settings()) if one.name == "terra"]
+    provider = terra.provider if read is None else replace(terra.provider, read=read)
+    return replace(terra, secrets=(SECRET,), provider=provider)
+
+
+def arrival(body: bytes, secret: str = SECRET) -> Arrival:
+    scheme, now_s = source().scheme, int(time.time())
+    headers = sign(scheme, body, secret, now_s)
+    claim = read_claim(scheme, headers, now_s)
+    assert isinstance(claim, Claim)
+    return Arrival(body, claim, headers, "request-1", now_s * 1000)
+
+
+def body_of(subject: str) -> bytes:
+    return b'{"type":"daily","user":{"user_id":"%s"}}' % subject.encode()
+
+
+async def answers_to(
+    arrivals: Arrivals, arrived: Sequence[Arrival]
+) -> list[Answer | BaseException]:
+    handled = (arrivals.handled(one) for one in arrived)
+    return list(await asyncio.gather(*handled, return_exceptions=True))
+
+
+def test_each_of_those_that_arrive_together_has_its_own_answer() -> None:
+    async def scenario() -> None:
+        log = MemoryLog()
+        arrived = [
+            arrival(body_of("a")),
+            arrival(body_of("b"), "another secret"),
+            arrival(b"{"),
+            arrival(body_of("a")),
+            arrival(b""),
+            arrival(body_of("c")),
+        ]
+        found = await answers_to(Arrivals(source(), log), arrived)
+        assert found[0] == Appended(duplicate=False)
+        assert isinstance(found[1], Refused)
+        assert isinstance(found[2], Refusal)
+        assert found[3] == Appended(duplicate=True)
+        assert isinstance(found[4], Refusal)
+        assert found[5] == Appended(duplicate=False)
+        assert [one.subject for one in log.deliveries] == ["a", "c"]
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_that_one_of_them_meets_is_not_the_others() -> None:
+    def read(body: bytes, headers: Mapping[str, str]) -> Routing | Malformed:
+        if b'"b"' in body:
+            raise RuntimeError("a bug of the provider's")
+        return source().provider.read(body, headers)
+
+    async def scenario() -> None:
+        arrived = [arrival(body_of(subject)) for subject in "abc"]
+        found = await answers_to(Arrivals(source(read), MemoryLog()), arrived)
+        assert found[0] == found[2] == Appended(duplicate=False)
+        assert isinstance(found[1], RuntimeError)
+
+    asyncio.run(scenario())
+
+
+class SilentLog(MemoryLog):
+    """Never answers; keeps what was begun and who left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[WebhookReceived] = []
+        self.left: list[WebhookReceived] = []
+
+    def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[object]) -> None:
+        assert len(deliveries) == len(answers)
+        self.begun += deliveries
+
+    def leave(self, delivery: WebhookReceived, answer: object) -> None:
+        self.left.append(delivery)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_who_gives_up_is_not_begun_or_leaves_the_log(begun: bool) -> None:
+    async def scenario() -> None:
+        log = SilentLog()
+        arrivals = Arrivals(source(), log)
+        gone = asyncio.create_task(arrivals.handled(arrival(body_of("gone"))))
+        stays = asyncio.create_task(arrivals.handled(arrival(body_of("stays"))))
+        for _ in range(3 if begun else 1):
+            await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait([gone], timeout=5)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert [one.subject for one in log.begun] == (["gone"] if begun else []) + ["stays"]
+        assert [one.subject for one in log.left] == (["gone"] if begun else [])
+        stays.cancel()
+        await asyncio.wait([stays], timeout=5)
+
+    asyncio.run(scenario())
