@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import reduce, wraps
+from functools import wraps
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 import click
 
 from headwater.gateway.commands.operate import admin_api
-from headwater.gateway.commands.options import admin_options, json_option
+from headwater.gateway.commands.options import admin_options, json_option, several
 from headwater.gateway.commands.output import print_json, say
 
 #: What is followed, as its route answers it.
@@ -37,7 +37,7 @@ class How:
 
 def begin_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """The options of a command that begins something and follows it to its end, as `how`."""
-    options = (
+    options = several(
         click.option("--dry-run", is_flag=True, help="Count them, and do nothing."),
         click.option("--yes", is_flag=True, help="Do not ask."),
         click.option("--detach", is_flag=True, help="Do not wait until it is done."),
@@ -52,7 +52,7 @@ def begin_options(name: str) -> Callable[[Callable[..., None]], Callable[..., No
             how = How(**{field.name: given.pop(field.name) for field in fields(How)})
             command(how=how, **given)
 
-        return reduce(lambda made, option: option(made), reversed(options), with_how)
+        return options(with_how)
 
     return with_options
 

@@ -1,13 +1,13 @@
 """`headwater instances logs`: what runs have logged, and what they log now."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import click
 
 from headwater.gateway.commands.instance_words import LEVEL_STYLES, LOG_WIDTHS, log_row
-from headwater.gateway.commands.options import examples, json_option
+from headwater.gateway.commands.options import examples, json_option, several
 from headwater.gateway.commands.output import at_terminal, print_line, print_lines_of_json, say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 _LEVELS: Final = ("debug", "info", "warn", "error")
 
 
-def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--run`, `--log-level` and `--log-category`."""
-    command = click.option("--log-category", metavar="CATEGORY", help="Only log lines of this "
-                           "category; those of the engine are `system`.")(command)  # fmt: skip
-    command = click.option(
-        "--log-level", type=click.Choice(_LEVELS), help="Only log lines of exactly this level."
-    )(command)
-    return click.option(
+#: Which lines of a run.
+log_options: Final = several(
+    click.option(
         "--run", type=click.IntRange(0), help="Of this run; the first is 0. Default: the current."
-    )(command)
+    ),
+    click.option(
+        "--log-level", type=click.Choice(_LEVELS), help="Only log lines of exactly this level."
+    ),
+    click.option("--log-category", metavar="CATEGORY", help="Only log lines of this category; "
+                 "those of the engine are `system`."),
+)  # fmt: skip
 
 
 @click.command(

@@ -67,92 +67,79 @@ def url_of(settings: "Settings") -> str:
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
-def kafka_option(command: F) -> F:
-    """`--kafka`."""
-    return click.option(
-        "--kafka",
-        metavar="HOST:PORT,…",
-        help="Kafka brokers. Default: HEADWATER_KAFKA, else the embedded one on this machine.",
-    )(command)
+def several(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Options as one decorator; help lists them in this order."""
 
+    def with_all(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
-def topic_options(command: F) -> F:
-    """`--partitions` and `--replication`."""
-    command = click.option(
-        "--replication", type=int, help="Copies of each. Default: HEADWATER_REPLICATION."
-    )(command)
-    return click.option(
-        "--partitions", type=int, help="Partitions of each. Default: HEADWATER_PARTITIONS."
-    )(command)
-
-
-def postgres_option(command: F) -> F:
-    """`--postgres`."""
-    return click.option(
-        "--postgres",
-        metavar="DSN",
-        help="Postgres. Default: HEADWATER_POSTGRES, else the embedded one on this machine.",
-    )(command)
-
-
-def app_option(command: F) -> F:
-    """`--app`, once for each."""
-    return click.option(
-        "--app",
-        metavar="MODULE[:NAME]",
-        multiple=True,
-        callback=lambda _context, _option, apps: ",".join(apps) or None,
-        help="Workflows to run: a module, or a workflow or list of workflows in it; more than once "
-        "for several apps side by side. Default: HEADWATER_APP.",
-    )(command)
-
-
-def listen_options(command: F) -> F:
-    """`--host` and `--port`."""
-    command = click.option(
-        "--port", type=int, help="Port of the gateway. Default: HEADWATER_PORT, else 8080."
-    )(command)
-    return click.option(
-        "--host", help="Address to listen on. Default: HEADWATER_HOST, else 127.0.0.1."
-    )(command)
-
-
-def data_dir_option(command: F) -> F:
-    """`--data-dir`."""
-    return click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Folder of all data. Default: HEADWATER_DATA_DIR, else .headwater.",
-    )(command)
-
-
-def url_option(command: F) -> F:
-    """`--url`; the URL of the gateway's workflow service is one of the gateway, too."""
-    return click.option(
-        "--url",
-        metavar="URL",
-        envvar=URL_VARIABLE,
-        callback=lambda _context, _option, url: url and _gateway_of(url),
-        help="Where the gateway is. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
-        "HEADWATER_PORT.",
-    )(command)
+    return with_all
 
 
 def _gateway_of(url: str) -> str:
     return url.rstrip("/").removesuffix(WORKFLOWS_PATH)
 
 
-def admin_options(command: F) -> F:
-    """`--url` and `--admin-key`."""
-    command = click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY.")(
-        command
-    )
-    return url_option(command)
+kafka_option: Final = click.option(
+    "--kafka",
+    metavar="HOST:PORT,…",
+    help="Kafka brokers. Default: HEADWATER_KAFKA, else the embedded one on this machine.",
+)
 
+topic_options: Final = several(
+    click.option(
+        "--partitions", type=int, help="Partitions of each. Default: HEADWATER_PARTITIONS."
+    ),
+    click.option("--replication", type=int, help="Copies of each. Default: HEADWATER_REPLICATION."),
+)
 
-def json_option(command: F) -> F:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, whole.")(command)
+postgres_option: Final = click.option(
+    "--postgres",
+    metavar="DSN",
+    help="Postgres. Default: HEADWATER_POSTGRES, else the embedded one on this machine.",
+)
+
+#: `--app`, once for each.
+app_option: Final = click.option(
+    "--app",
+    metavar="MODULE[:NAME]",
+    multiple=True,
+    callback=lambda _context, _option, apps: ",".join(apps) or None,
+    help="Workflows to run: a module, or a workflow or list of workflows in it; more than once "
+    "for several apps side by side. Default: HEADWATER_APP.",
+)
+
+listen_options: Final = several(
+    click.option("--host", help="Address to listen on. Default: HEADWATER_HOST, else 127.0.0.1."),
+    click.option(
+        "--port", type=int, help="Port of the gateway. Default: HEADWATER_PORT, else 8080."
+    ),
+)
+
+data_dir_option: Final = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of all data. Default: HEADWATER_DATA_DIR, else .headwater.",
+)
+
+#: `--url`; the URL of the gateway's workflow service is one of the gateway, too.
+url_option: Final = click.option(
+    "--url",
+    metavar="URL",
+    envvar=URL_VARIABLE,
+    callback=lambda _context, _option, url: url and _gateway_of(url),
+    help="Where the gateway is. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
+    "HEADWATER_PORT.",
+)
+
+admin_options: Final = several(
+    url_option,
+    click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY."),
+)
+
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, whole.")
 
 
 def examples(*lines: str) -> str:

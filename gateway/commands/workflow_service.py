@@ -13,7 +13,13 @@ from urllib.parse import urlsplit
 import click
 from typing_extensions import override
 
-from headwater.gateway.commands.options import URL_VARIABLE, WORKFLOWS_PATH, settings_from, url_of
+from headwater.gateway.commands.options import (
+    URL_VARIABLE,
+    WORKFLOWS_PATH,
+    settings_from,
+    several,
+    url_of,
+)
 from headwater.gateway.commands.times import at
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 from headwater.schemas.failures import (
@@ -195,12 +201,10 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
         )
         return _to_the_end(lambda: command(service=service, **rest))
 
-    for option in reversed(_OPTIONS):
-        with_service = option(with_service)
-    return with_service
+    return _OPTIONS(with_service)
 
 
-_OPTIONS: Final = (
+_OPTIONS: Final = several(
     click.option(
         "--url",
         metavar="URL",
@@ -241,11 +245,10 @@ _OPTIONS: Final = (
 )
 
 
-def workflow_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--workflow`."""
-    return click.option(
-        "-w", "--workflow", required=True, metavar="NAME", help="Name of the workflow."
-    )(command)
+#: `--workflow`.
+workflow_option: Final = click.option(
+    "-w", "--workflow", required=True, metavar="NAME", help="Name of the workflow."
+)
 
 
 def label_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
