@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from headwater import Retry, Step, WorkflowEvent, workflow
 
@@ -16,6 +17,7 @@ ONCE = Retry(limit=0)
 EVENT = WorkflowEvent[object]
 #: Nobody sets it: to wait for it blocks, and unlike sleeping it is not refused to a body.
 NEVER = threading.Event()
+_FOUR = threading.Barrier(4)
 
 
 async def soon() -> str:
@@ -75,6 +77,19 @@ async def asks_first(_: EVENT, step: Step) -> str:
 async def blocks_in_a_thread(_: EVENT, step: Step) -> str:
     await step.do("block", lambda: time.sleep(0.3))
     return "slow"
+
+
+@workflow("meets-in-threads")
+async def meets_in_threads(event: WorkflowEvent[str], step: Step) -> str:
+    """A callback that blocks its thread until four do so at once, and there is a file."""
+
+    def block() -> None:
+        _FOUR.wait(60)
+        while not Path(event.payload).exists():
+            time.sleep(0.01)
+
+    await step.do("block", block)
+    return "met"
 
 
 @workflow("quick")

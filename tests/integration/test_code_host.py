@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -79,16 +78,17 @@ def test_a_host_that_was_suspended_begins_nothing_that_it_has_to_forget(tmp_path
     drive(scenario)
 
 
-def test_a_callback_that_blocks_a_thread_stops_no_other_instance():
+def test_a_callback_that_blocks_a_thread_stops_no_other_instance(tmp_path: Path):
+    go = tmp_path / "go"
+
     async def scenario(world: World) -> None:
-        slow = [world.create("blocks-in-a-thread") for _ in range(4)]
+        slow = [world.create("meets-in-threads", str(go)) for _ in range(4)]
         world.turn()
         quick = [world.create("quick") for _ in range(50)]
         await world.run_to_the_end(*quick)
         assert not any(world.run(key).ended for key in slow)
-        began = time.monotonic()
+        go.touch()
         await world.run_to_the_end(*slow)
-        assert time.monotonic() - began < 0.8  # one after the other they would take 1.2 s
 
     drive(scenario)
 
@@ -276,9 +276,7 @@ def test_stopping_is_no_death():
         key = world.create("blocks-in-a-thread")
         world.turn()
         await world.run_until(lambda: bool(world.run(key)))
-        began = time.monotonic()
         await world.host.stop()
-        assert time.monotonic() - began < 2
         assert not world.gone
         assert not _lives(world.host.pid)
 

@@ -94,8 +94,8 @@ def test_a_gateway_that_is_told_to_end_does_so_though_somebody_follows(
     ):
         follows = pool.submit(follow, two, path)
         time.sleep(0.5)
-        began = time.monotonic()
+        gateway = house.parts["gateway2"]
         house.stop("gateway2")
-        assert time.monotonic() - began < 5
+        assert gateway.returncode == 0, "it had to be killed"
         assert all(event != "end" for event, _, _ in follows.result())
     house.start("gateway2")

