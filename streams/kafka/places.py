@@ -61,28 +61,32 @@ async def each_place(
         cluster,
         topic,
         wanted=f"{len(places)} records of {topic}",
-        auto_offset_reset="earliest",
         max_partition_fetch_bytes=_FETCH_BYTES,
         fetch_max_wait_ms=100,
     )
     async with reading as consumer:
-        # Of a partition that there is not, nobody would ever answer for an end.
-        there = consumer.partitions_for_topic(topic) or ()
-        consumer.unsubscribe()
+        # It keeps all partitions, and rests in those that are not read: where a consumer loses
+        # some, aiokafka may wait for ever to stop it.
+        there = consumer.assignment()
+        consumer.pause(*there)
         for partition, wanted in offsets.items():
-            if partition in there:
-                async for records in _read(consumer, TopicPartition(topic, partition), wanted):
+            where = TopicPartition(topic, partition)
+            if where in there:
+                consumer.resume(where)
+                async for records in _read(consumer, where, wanted):
                     yield records
+                consumer.pause(where)
 
 
 async def _read(
     consumer: AIOKafkaConsumer, where: TopicPartition, wanted: list[int]
 ) -> AsyncGenerator[list[Incoming]]:
     """Reads offsets of a partition, which are in order."""
-    consumer.assign([where])
+    first = (await consumer.beginning_offsets([where]))[where]
     end = (await consumer.end_offsets([where]))[where]
-    left = [offset for offset in wanted if offset < end]
-    position = -1
+    left = [offset for offset in wanted if first <= offset < end]
+    # As good as far away: the first of them is sought.
+    position = -_BATCH_RECORDS
     while left:
         if not 0 <= left[0] - position < _BATCH_RECORDS:
             consumer.seek(where, left[0])
