@@ -43,7 +43,9 @@ def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
         "turning",
         "waiting",
     }
-    assert names == sorted({*workflows, "judged", "paying", "refunding", "voting"})
+    assert names == sorted(names)
+    # Beside them, graphs that other tests have deployed.
+    assert {*workflows, "judged", "paying", "refunding", "voting"} <= set(names)
 
 
 def test_an_instance_is_created_and_read_with_its_values_as_they_came(api: httpx.Client) -> None:
