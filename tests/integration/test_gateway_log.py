@@ -37,12 +37,15 @@ NOBODY = "127.0.0.1:1"
 PLACEMENT = Placement(installed_providers(), "user_")
 
 
-def real_log(bootstrap: str, append_timeout_s: float = 5.0) -> WebhookLog:
+def real_log(
+    bootstrap: str, append_timeout_s: float = 5.0, producers: "FailingProducer | None" = None
+) -> WebhookLog:
     return WebhookLog(
         cluster=Cluster(bootstrap),
         append_timeout_s=append_timeout_s,
         placement=PLACEMENT,
         clock=now_ms,
+        producers=producers,
     )
 
 
@@ -111,13 +114,7 @@ class FailingProducer:
 def test_the_next_append_is_when_the_last_one_ends_or_soon_if_that_is_slow() -> None:
     async def whole() -> None:
         producer = FailingProducer()
-        log = WebhookLog(
-            cluster=Cluster(NOBODY),
-            append_timeout_s=5,
-            placement=PLACEMENT,
-            clock=now_ms,
-            producers=producer,
-        )
+        log = real_log(NOBODY, 5.0, producer)
         await log.start()
         done: list[str] = []
         try:
@@ -142,13 +139,7 @@ def test_the_next_append_is_when_the_last_one_ends_or_soon_if_that_is_slow() -> 
 def test_a_gateway_that_is_sent_nothing_is_ready_again_after_an_outage() -> None:
     async def whole() -> None:
         producer = FailingProducer()
-        log = WebhookLog(
-            cluster=Cluster(NOBODY),
-            append_timeout_s=0.1,
-            placement=PLACEMENT,
-            clock=now_ms,
-            producers=producer,
-        )
+        log = real_log(NOBODY, 0.1, producer)
         await log.start()
         try:
             await until(lambda: log.ready)

@@ -13,6 +13,7 @@ from headwater import (
     InstanceTerminalError,
     Retry,
     Step,
+    Workflow,
     WorkflowEvent,
     WorkflowTest,
     workflow,
@@ -294,12 +295,8 @@ def test_a_loop_that_is_cleaned_up_with_goes_on():
     run(scenario, order)
 
 
-def test_children_are_told_as_their_parent_is():
-    tidied: list[str] = []
-
-    @workflow("order")
-    async def order(event: WorkflowEvent, step: Step) -> None:
-        await step.run_workflow("child", "invoice", id="c-1")
+def tidying(tidied: list[str]) -> Workflow:
+    """A child that cleans up when it is cancelled."""
 
     @workflow("invoice")
     async def invoice(event: WorkflowEvent, step: Step) -> None:
@@ -308,13 +305,23 @@ def test_children_are_told_as_their_parent_is():
         finally:
             await step.do("tidy", lambda: tidied.append("child"))
 
+    return invoice
+
+
+def test_children_are_told_as_their_parent_is():
+    tidied: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.run_workflow("child", "invoice", id="c-1")
+
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
         assert await cancelled(test, instance) == ("terminated", "Cancelled")
         child = test.get("invoice", "c-1")
         assert (await state_of(child), tidied) == ("terminated", ["child"])
 
-    run(scenario, order, invoice)
+    run(scenario, order, tidying(tidied))
 
 
 @pytest.mark.parametrize("undoes", [False, True])
@@ -331,21 +338,14 @@ def test_children_of_a_run_that_is_cut_off_may_clean_up(undoes: bool):
         finally:
             await step.run_workflow("child", "invoice", id="c-1")
 
-    @workflow("invoice")
-    async def invoice(event: WorkflowEvent, step: Step) -> None:
-        try:
-            await step.sleep("long", "1 day")
-        finally:
-            await step.do("tidy", lambda: tidied.append("invoice"))
-
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
         await cancelled(test, instance)
         await test.advance("30 seconds")
         assert await state_of(instance) == "terminated"
-        assert tidied == ["invoice"]
+        assert tidied == ["child"]
 
-    run(scenario, order, invoice)
+    run(scenario, order, tidying(tidied))
 
 
 def test_a_cancelled_run_says_why_in_its_log_and_in_its_error():
