@@ -8,6 +8,7 @@ from typing import Final
 
 from headwater.processors.runs.retention import FOR_EVER, Retention
 from headwater.projections.deliveries.plan import DELIVERIES
+from headwater.projections.deployments.plan import DEPLOYMENTS
 from headwater.projections.graphs.plan import GRAPHS
 from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.projector.projector import Cluster, Projector
@@ -50,7 +51,7 @@ async def run_projector(  # noqa: PLR0913 (all that it joins)
                 projection=projection,
             ).run(stop)
         )
-        for projection in (DELIVERIES, workflows_kept(retention), GRAPHS)
+        for projection in (DELIVERIES, workflows_kept(retention), GRAPHS, DEPLOYMENTS)
     ]
     try:
         await asyncio.gather(*running)

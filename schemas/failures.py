@@ -32,6 +32,8 @@ UNSERIALISABLE: Final = "UnserialisableError"
 
 ALREADY_CANCELLED: Final = "ALREADY_CANCELLED"
 ALREADY_PAUSED: Final = "ALREADY_PAUSED"
+DEPLOYMENT_CHANGED: Final = "deployment_changed"
+DEPLOYMENT_NOT_FOUND: Final = "deployment_not_found"
 EVENT_ALREADY_RECEIVED: Final = "EVENT_ALREADY_RECEIVED"
 GRAPH_CHANGED: Final = "GRAPH_CHANGED"
 GRAPH_INVALID: Final = "GRAPH_INVALID"
@@ -57,6 +59,8 @@ JOB_NOT_FOUND: Final = "JOB_NOT_FOUND"
 JOB_OUTPUT_INVALID: Final = "JOB_OUTPUT_INVALID"
 MAILBOX_FULL: Final = "MAILBOX_FULL"
 NODE_NOT_FOUND: Final = "NODE_NOT_FOUND"
+NO_ACTIVE_DEPLOYMENT: Final = "no_active_deployment"
+NOTHING_TO_ROLL_BACK: Final = "nothing_to_roll_back"
 NOT_A_GRAPH: Final = "NOT_A_GRAPH"
 NOT_PAUSED: Final = "NOT_PAUSED"
 NOT_THE_PARENT: Final = "NOT_THE_PARENT"
@@ -270,6 +274,10 @@ REFUSALS: Final = {
         Refusal(TOKEN_NOT_FOUND, 404, "No such token lives", field="token"),
         Refusal(TRANSITION_NOT_FOUND, 404, "The token cannot come by such a transition",
                 field="transition"),
+        Refusal(DEPLOYMENT_NOT_FOUND, 404, "No such deployment", field="deploymentId"),
+        Refusal(DEPLOYMENT_CHANGED, 412, "Another deployment was activated meanwhile"),
+        Refusal(NO_ACTIVE_DEPLOYMENT, 409, "No deployment is active"),
+        Refusal(NOTHING_TO_ROLL_BACK, 409, "No deployment was active before"),
         Refusal(GRAPH_INVALID, 400, "The definition contradicts itself"),
         Refusal(GRAPH_NOT_FOUND, 404, "No such graph, or no such version"),
         Refusal(GRAPH_OF_APP, 409, "The name is that of a workflow of an app"),

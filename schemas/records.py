@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
 from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
@@ -290,6 +291,8 @@ Record: TypeAlias = (
     | ReplySent
     | SnapshotTaken
     | GraphDeployed
+    | DeploymentCreated
+    | DeploymentActivated
 )
 
 #: Record type by the stem of its Avro file.
@@ -308,4 +311,6 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "row_rebuilt": RowRebuilt,
     "user_forgotten": UserForgotten,
     "graph_deployed": GraphDeployed,
+    "deployment_created": DeploymentCreated,
+    "deployment_activated": DeploymentActivated,
 }

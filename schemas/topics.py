@@ -117,6 +117,8 @@ WORKFLOW_HISTORY: Final = "workflow-history"
 WORKFLOW_SNAPSHOTS: Final = "workflow-snapshots"
 WORKFLOW_REPLIES: Final = "workflow-replies"
 GRAPH_DEFINITIONS: Final = "graph-definitions"
+DEPLOYMENTS: Final = "deployments"
+ARTIFACTS: Final = "artifacts"
 
 TOPICS: Final = (
     Topic(
@@ -254,6 +256,24 @@ TOPICS: Final = (
         cleanup=Cleanup.COMPACT,
         purpose="Every version of every graph that was deployed.",
         key_form=re.compile(rb"\w[\w-]*#[0-9a-f]+"),
+    ),
+    Topic(
+        name=DEPLOYMENTS,
+        key="id of the deployment and an id: each record has its own; all in partition 0",
+        value="deployment_created",
+        others=("deployment_activated",),
+        # Runs stay on the deployment that they began on, and a rollback goes back through all.
+        cleanup=Cleanup.COMPACT,
+        purpose="Every deployment of code, and which was active from when on.",
+        key_form=re.compile(rb"dep_[0-9a-f]+#[0-9a-f]+"),
+    ),
+    Topic(
+        name=ARTIFACTS,
+        key="id of the deployment and an id: each record has its own; all in partition 0",
+        value=None,
+        cleanup=Cleanup.COMPACT,
+        purpose="The code of deployments, as it was uploaded.",
+        key_form=re.compile(rb"dep_[0-9a-f]+#[0-9a-f]+"),
     ),
 )
 

@@ -222,6 +222,8 @@ UPSERTS: Final[dict[str, bytes]] = {
     "workflow_slot": statement("insert_workflow_slots"),
     "workflow_slot_grants": statement("grant_workflow_slots"),
     "graph_definition": statement("deploy_graph"),
+    "create_deployment": statement("create_deployment"),
+    "activate_deployment": statement("activate_deployment"),
 }
 
 #: The tables with what there is of instances of workflows.

@@ -1,0 +1,122 @@
+"""The deployments, and which of them is active: the fold of their topic, in its order.
+
+The order of the log decides, as for graphs: two who activate at once agree on who was last, and a
+record that was appended twice counts once.
+"""
+
+import hashlib
+from typing import Final, NamedTuple, TypeAlias
+
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.failures import (
+    DEPLOYMENT_CHANGED,
+    DEPLOYMENT_NOT_FOUND,
+    NOTHING_TO_ROLL_BACK,
+)
+from headwater.schemas.history import Artifact
+
+_ID_DIGITS: Final = 20
+
+
+class Created(NamedTuple):
+    """What was deployed is there; new if it was not before."""
+
+    deployment: DeploymentCreated
+    new: bool
+
+
+class Activated(NamedTuple):
+    """The deployment is the active one; new if it was not before. Before is the one until then."""
+
+    deployment: DeploymentCreated
+    before: str | None
+    new: bool
+
+
+class Refused(NamedTuple):
+    """Why an activation counts for nothing."""
+
+    code: str
+    message: str
+
+
+Outcome: TypeAlias = Created | Activated | Refused
+
+
+def deployment_id(app: str, digest: str) -> str:
+    """The id of a deployment: what is deployed again is the same deployment."""
+    content = f"{app}\n{digest}".encode()
+    return f"dep_{hashlib.sha256(content).hexdigest()[:_ID_DIGITS]}"
+
+
+def artifact_of(deployment: DeploymentCreated) -> Artifact:
+    """How the histories of runs name a deployment."""
+    return Artifact(deployment.id, deployment.app, deployment.digest)
+
+
+class Deployments:
+    """All deployments.
+
+    Shape:  in the order in which they were deployed; `activations` leads to the active one, the
+            latest last, without what was rolled back.
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, DeploymentCreated] = {}
+        self.activations: list[str] = []
+        #: When each that was ever active was activated last, Unix milliseconds.
+        self.activated_at_ms: dict[str, int] = {}
+
+    @property
+    def active(self) -> DeploymentCreated | None:
+        """What new runs begin on; None before the first activation."""
+        return self.by_id[self.activations[-1]] if self.activations else None
+
+    def workflow(self, deployment: str, name: str) -> DeployedWorkflow | None:
+        """A workflow of a deployment, or None."""
+        found = self.by_id.get(deployment)
+        return (
+            next((each for each in found.workflows if each.name == name), None) if found else None
+        )
+
+    def rolled_back_to(self, deployment: str | None = None) -> DeploymentCreated | Refused:
+        """What a rollback activates: the one before the active one, or one before that by name."""
+        before = self.activations[:-1]
+        if not before or (deployment is not None and deployment not in before):
+            wanted = deployment or "a deployment"
+            return Refused(
+                NOTHING_TO_ROLL_BACK,
+                f"expected {wanted} that was active before the present one, found "
+                f"{', '.join(reversed(before)) or 'none'}; activate takes any deployment",
+            )
+        return self.by_id[deployment or before[-1]]
+
+    def apply(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+        """Applies a record; says what it came to."""
+        if isinstance(record, DeploymentCreated):
+            known = self.by_id.setdefault(record.id, record)
+            return Created(known, known is record)
+        return self._activate(record)
+
+    def _activate(self, record: DeploymentActivated) -> Activated | Refused:
+        before = self.activations[-1] if self.activations else None
+        found = self.by_id.get(record.id)
+        if found is None:
+            return Refused(
+                DEPLOYMENT_NOT_FOUND, f"expected a deployment, found none with the id {record.id}"
+            )
+        if record.id == before:
+            return Activated(found, before, new=False)
+        if record.after not in ("", before or "none"):
+            return Refused(
+                DEPLOYMENT_CHANGED,
+                f"expected {record.after} to be active, found {before or 'none'}; look at what was "
+                "activated meanwhile",
+            )
+        if record.rollback and record.id in self.activations:
+            while self.activations[-1] != record.id:
+                self.activations.pop()
+        else:
+            self.activations.append(record.id)
+        self.activated_at_ms[record.id] = record.at_ms
+        return Activated(found, before, new=True)

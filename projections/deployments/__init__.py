@@ -1,0 +1,1 @@
+"""The deployments of code, as rows."""

@@ -1,0 +1,100 @@
+"""Deployments and their artifacts, written and read by several at once on a real broker."""
+
+import asyncio
+import hashlib
+import os
+
+import msgspec
+import pytest
+
+from headwater.processors.deployments import Activated, Created, Refused, deployment_id
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.deployment_log import ArtifactLost, DeploymentLog
+
+ARTIFACT_BYTES = 1_000_000
+
+
+def gateway(topics: str) -> DeploymentLog:
+    return DeploymentLog(cluster=Cluster(topics), client_id="tests-deployments")
+
+
+async def deployed(log: DeploymentLog, app: str, artifact: bytes) -> Created:
+    digest = hashlib.sha256(artifact).hexdigest()
+    name = deployment_id(app, digest)
+    record = DeploymentCreated(
+        id=name,
+        app=app,
+        digest=digest,
+        size=len(artifact),
+        offset=await log.upload(name, artifact),
+        workflows=(DeployedWorkflow(name="order", kind="replay"),),
+        by="admin:tests",
+        at_ms=now_ms(),
+    )
+    outcome = await log.write(record)
+    assert isinstance(outcome, Created)
+    return outcome
+
+
+def activated(name: str, after: str = "") -> DeploymentActivated:
+    return DeploymentActivated(id=name, after=after, rollback=False, by="k", at_ms=now_ms())
+
+
+def test_artifacts_are_read_as_they_were_uploaded_also_between_others(topics: str):
+    async def scenario() -> None:
+        ours, theirs = gateway(topics), gateway(topics)
+        try:
+            artifacts = [os.urandom(ARTIFACT_BYTES) for _ in range(3)]
+            made = [await deployed(ours, "between", each) for each in artifacts]
+            seen = await theirs.catch_up()
+            for each, artifact in zip(made, artifacts, strict=True):
+                assert seen.by_id[each.deployment.id] == each.deployment
+                assert await theirs.artifact(each.deployment) == artifact
+        finally:
+            await asyncio.gather(ours.stop(), theirs.stop())
+
+    asyncio.run(scenario())
+
+
+def test_what_lies_elsewhere_is_not_taken_for_the_artifact(topics: str):
+    async def scenario() -> None:
+        log = gateway(topics)
+        try:
+            first = (await deployed(log, "elsewhere", b"one")).deployment
+            second = (await deployed(log, "elsewhere", b"two")).deployment
+            wrong = msgspec.structs.replace(second, offset=first.offset)
+            with pytest.raises(ArtifactLost, match=second.digest):
+                await log.artifact(wrong)
+        finally:
+            await log.stop()
+
+    asyncio.run(scenario())
+
+
+def test_gateways_that_activate_at_once_agree_on_the_active_one(topics: str):
+    async def scenario() -> None:
+        gateways = [gateway(topics) for _ in range(3)]
+        try:
+            made = [
+                (await deployed(gateways[0], "at-once", bytes([number]))).deployment.id
+                for number in range(6)
+            ]
+            begun = await gateways[0].write(activated(made[0]))
+            assert isinstance(begun, Activated)
+            found = await asyncio.gather(
+                *(
+                    gateways[number % 3].write(activated(each, after=made[0]))
+                    for number, each in enumerate(made[1:])
+                )
+            )
+            taken = [each for each in found if isinstance(each, Activated)]
+            assert len(taken) == 1
+            assert len([each for each in found if isinstance(each, Refused)]) == len(made) - 2
+            for each in gateways:
+                assert (await each.catch_up()).active == taken[0].deployment
+        finally:
+            await asyncio.gather(*(each.stop() for each in gateways))
+
+    asyncio.run(scenario())

@@ -1,0 +1,106 @@
+"""The rows of deployments are what the fold of their topic says."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, LiteralString
+
+import psycopg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.processors.deployments import Deployments
+from headwater.projections.deployments.plan import DEPLOYMENTS
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.plan import Batch, Span
+from headwater.projections.projector.store import Store
+from headwater.schemas.codec import encode
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.topics import DEPLOYMENTS as TOPIC
+from tests.unit.projections.histories import START_MS, Appended
+
+PLACE = (TOPIC, 0)
+NAMES = st.sampled_from(["dep_a", "dep_b", "dep_c"])
+
+
+def created(name: str, by: str) -> DeploymentCreated:
+    return DeploymentCreated(
+        id=name,
+        app="shop",
+        digest=f"digest of {name}",
+        size=3,
+        offset=0,
+        workflows=(DeployedWorkflow(name="order", kind="replay"),),
+        by=by,
+        at_ms=START_MS,
+    )
+
+
+def activated(name: str, after: str, by: str) -> DeploymentActivated:
+    return DeploymentActivated(id=name, after=after, rollback=False, by=by, at_ms=START_MS + 1)
+
+
+KEYS = st.sampled_from(["admin:1", "admin:2"])
+RECORDS = st.one_of(
+    st.builds(created, NAMES, KEYS),
+    st.builds(activated, NAMES, st.sampled_from(["", "", "dep_a", "dep_b", "none"]), KEYS),
+)
+
+
+def batches(values: Sequence[bytes], cuts: list[int]) -> Iterator[Batch]:
+    start = 0
+    for end in [*sorted({cut for cut in cuts if cut < len(values)}), len(values)]:
+        found = [Appended(0, offset, values[offset], topic=TOPIC) for offset in range(start, end)]
+        if found:
+            plan = DEPLOYMENTS.plan(found)
+            yield Batch(records=found, spans={PLACE: Span(start, end)}, plan=plan)
+        start = end
+
+
+def project(dsn: str, values: Sequence[bytes], cuts: list[int]) -> None:
+    async def applied() -> None:
+        store = Store(dsn, projection=DEPLOYMENTS, clock=lambda: START_MS)
+        await store.places([PLACE])
+        for batch in batches(values, cuts):
+            for _ in range(2):  # a projector that died after the commit applies it again
+                await store.apply(batch)
+        await store.close()
+
+    asyncio.run(applied())
+
+
+def rows(dsn: str, query: LiteralString) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_rows_are_those_of_the_fold(module_database: str):
+    migrate(module_database, lambda _: None)
+
+    @settings(max_examples=60)
+    @given(st.lists(RECORDS, max_size=12), st.lists(st.integers(0, 12), max_size=3))
+    def held(records: list[DeploymentCreated | DeploymentActivated], cuts: list[int]) -> None:
+        with psycopg.connect(module_database) as connection:
+            connection.execute("truncate deployment, settings, projection_offsets")
+        found = Deployments()
+        for record in records:
+            found.apply(record)
+        project(module_database, [encode(record) for record in records], cuts)
+        active = [] if found.active is None else [("active_deployment", found.active.id)]
+        assert rows(module_database, "select key, value from settings") == active
+        assert rows(
+            module_database,
+            "select id, digest, created_by, workflows,"
+            " (extract(epoch from activated_at) * 1000)::bigint from deployment order by id",
+        ) == [
+            (each.id, each.digest, each.by, ["order"], found.activated_at_ms.get(each.id))
+            for _, each in sorted(found.by_id.items())
+        ]
+
+    held()
+
+
+def test_a_record_that_cannot_be_read_is_kept_and_stops_no_other(fresh_database: str):
+    migrate(fresh_database, lambda _: None)
+    project(fresh_database, [b"\xff?", encode(created("dep_a", "admin:1"))], [])
+    assert rows(fresh_database, "select topic, partition from projection_errors") == [PLACE]
+    assert rows(fresh_database, "select id from deployment") == [("dep_a",)]
