@@ -10,6 +10,7 @@ DEVELOPMENT_SECRETS: Final[Mapping[str, str]] = {
     "admin_key": "dev-admin-key",
     "read_key": "dev-read-key",
     "workflow_key": "dev-workflow-key",
+    "world_key": "dev-world-key",
 }
 
 #: The issuer of users' tokens that `headwater up` plays; its key lies in the folder of the data.

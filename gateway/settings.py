@@ -197,6 +197,12 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings):
         min_length=8,
         description="Key of the workflow service, as Authorization: Bearer or x-api-key.",
     )
+    world_key: SecretStr = Field(
+        default=SecretStr(DEVELOPMENT_SECRETS["world_key"]),
+        min_length=8,
+        description="Key of programs elsewhere whose runs are here, for /v1/world, as "
+        "Authorization: Bearer or x-api-key.",
+    )
     workflow_hooks: str = Field(
         default="",
         pattern=r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$",

@@ -15,7 +15,14 @@ from headwater.streams.kafka.jars import KAFKA_VERSION
 
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.kafka.yml"
-SECRETS = ("TERRA_SECRETS", "ADMIN_KEY", "READ_KEY", "WORKFLOW_KEY", "POSTGRES_PASSWORD")
+SECRETS = (
+    "TERRA_SECRETS",
+    "ADMIN_KEY",
+    "READ_KEY",
+    "WORKFLOW_KEY",
+    "WORLD_KEY",
+    "POSTGRES_PASSWORD",
+)
 OURS = ("topics", "migrate", "gateway", "worker", "workflows", "projector")
 BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 

@@ -103,6 +103,7 @@ SECRETS = {
     "admin_key": "a" * 16,
     "read_key": "b" * 16,
     "workflow_key": "c" * 16,
+    "world_key": "d" * 16,
 }
 
 

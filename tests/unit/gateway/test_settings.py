@@ -21,6 +21,7 @@ SECRETS = {
     "HEADWATER_ADMIN_KEY": "mine-admin-long-enough",
     "HEADWATER_READ_KEY": "mine-read-long-enough",
     "HEADWATER_WORKFLOW_KEY": "mine-workflow-long-enough",
+    "HEADWATER_WORLD_KEY": "mine-world-long-enough",
 }
 
 
@@ -197,6 +198,7 @@ def test_every_setting_is_described_and_no_secret_is_shown() -> None:
         read_key="hidden-3",
         workflow_key="hidden-5",
         tick_key="hidden-6",
+        world_key="hidden-7",
         postgres="postgresql://me:hidden-4@db/headwater",
     )
     rows = describe(settings)

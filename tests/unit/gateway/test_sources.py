@@ -30,7 +30,7 @@ from tests.unit.gateway.conftest import NOW_MS
 from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem
 
-OWN = {"admin_key": "a" * 16, "read_key": "b" * 16, "workflow_key": "c" * 16}
+OWN = {"admin_key": "a" * 16, "read_key": "b" * 16, "workflow_key": "c" * 16, "world_key": "d" * 16}
 SHOP = '[[source]]\nname = "shop"\nscheme = "plain"\n'
 
 
