@@ -89,6 +89,13 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
             cursor = await connection.execute(query, parameters)
             return await cursor.fetchall()
 
+    async def writes(self, query: bytes, **parameters: object) -> list[Row]:
+        """The rows of a statement that writes, which readers else cannot."""
+        async with self.connection() as connection, connection.transaction():
+            await connection.execute("set transaction read write")
+            cursor = await connection.execute(query, parameters)
+            return await cursor.fetchall() if cursor.description else []
+
 
 def bounded(limit: int) -> int:
     """A number of rows to ask for.

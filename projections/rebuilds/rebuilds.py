@@ -1,6 +1,5 @@
 """Rebuilds as Postgres knows them: asked for, looked at, and moved on."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -79,7 +78,7 @@ async def begin(
     Errors: StoreUnavailable.
     """
     asked = {"id": rebuild_id, "projection": projection, "dry_run": dry_run}
-    return _one(await _written(reader, "begin_rebuild", asked))
+    return _one(await reader.writes(statement("begin_rebuild"), **asked))
 
 
 async def find(reader: PooledReader, rebuild_id: str) -> Rebuild | None:
@@ -107,7 +106,7 @@ async def ask(
     Errors: StoreUnavailable.
     """
     asked = {"id": rebuild_id, "state": state, "after": list(after)}
-    return _one(await _written(reader, "ask_rebuild", asked))
+    return _one(await reader.writes(statement("ask_rebuild"), **asked))
 
 
 async def under_way(reader: PooledReader) -> list[str]:
@@ -117,14 +116,6 @@ async def under_way(reader: PooledReader) -> list[str]:
     """
     rows = await reader.answers(statement("rebuilds_under_way"), states=list(ASKED_FOR))
     return [row["id"] for row in rows]
-
-
-async def _written(reader: PooledReader, query: str, asked: Mapping[str, object]) -> list[Row]:
-    """The rows of a statement that writes, which readers else cannot."""
-    async with reader.connection() as connection, connection.transaction():
-        await connection.execute("set transaction read write")
-        cursor = await connection.execute(statement(query), asked)
-        return await cursor.fetchall()
 
 
 def _one(rows: list[Row]) -> Rebuild | None:

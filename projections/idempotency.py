@@ -1,0 +1,64 @@
+"""Idempotency keys in Postgres, which alone holds them."""
+
+from typing import Final
+
+import msgspec
+
+from headwater.processors.idempotency import Key, Remembered, forgotten_ms
+from headwater.projections.postgres.reader import PooledReader, Row
+from headwater.projections.postgres.statements import statement
+from headwater.schemas.errors import StoreUnavailable
+
+__all__ = ["IdempotencyKeys"]
+
+#: Rows that a reservation removes, at most: it adds one, so what is forgotten does not pile up.
+_FORGOTTEN_AT_ONCE: Final = 10
+#: Times that a key is asked for which is there when it is to be reserved, and gone when it is read.
+_TRIES: Final = 3
+
+
+class IdempotencyKeys:
+    """The keys, through a pool of connections.
+
+    Errors: StoreUnavailable from every method.
+    """
+
+    def __init__(self, reader: PooledReader) -> None:
+        self._reader = reader
+
+    async def find(self, key: Key) -> Remembered | None:
+        """What is remembered of a request, forgotten or not; None where there is nothing."""
+        asked = msgspec.structs.asdict(key)
+        return _one(await self._reader.answers(statement("idempotency_key"), **asked))
+
+    async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
+        """Reserves a key, and sweeps out some that are forgotten.
+
+        Shape:  what is remembered under the key from then on: this, or what came before.
+        """
+        forgotten = forgotten_ms(reservation.created_at)
+        await self._reader.writes(
+            statement("forget_idempotency_keys"), forgotten_ms=forgotten, limit=_FORGOTTEN_AT_ONCE
+        )
+        asked = msgspec.structs.asdict(key) | msgspec.structs.asdict(reservation)
+        reserve = statement("reserve_idempotency_key")
+        for _ in range(_TRIES):
+            reserved = await self._reader.writes(reserve, **asked, forgotten_ms=forgotten)
+            found = _one(reserved) or await self.find(key)
+            if found is not None:
+                return found
+        raise StoreUnavailable("expected to reserve an idempotency key, found it come and go")
+
+    async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
+        """Keeps the answer of a request, unless it has one.
+
+        Shape:  what is remembered from then on; None where the key is another run's by now.
+        """
+        answer = {"response_run_id": run_id, "status_code": status, "body": body}
+        asked = msgspec.structs.asdict(key) | answer
+        complete = statement("complete_idempotency_key")
+        return _one(await self._reader.writes(complete, **asked))
+
+
+def _one(rows: list[Row]) -> Remembered | None:
+    return msgspec.convert(rows[0], Remembered) if rows else None

@@ -1,0 +1,18 @@
+-- No row comes back where the key is there and not forgotten: of several at once, one reserves it.
+insert into idempotency as i (
+    project_id, idempotency_key, endpoint, status_code, body, created_at, state, request_hash,
+    response_run_id
+)
+values (
+    %(project_id)s, %(idempotency_key)s, %(endpoint)s, %(status_code)s, %(body)s, %(created_at)s,
+    %(state)s, %(request_hash)s, %(response_run_id)s
+)
+on conflict (project_id, idempotency_key, endpoint) do update set
+    status_code = excluded.status_code,
+    body = excluded.body,
+    created_at = excluded.created_at,
+    state = excluded.state,
+    request_hash = excluded.request_hash,
+    response_run_id = excluded.response_run_id
+where i.created_at <= %(forgotten_ms)s
+returning state, request_hash, response_run_id, status_code, body, created_at
