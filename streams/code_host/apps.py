@@ -148,8 +148,8 @@ def _each_once(what: str, names: Mapping[str, Iterable[str]]) -> None:
                 )
 
 
-def load_app(spec: str) -> App:
-    """Imports an app.
+def read_spec(spec: str) -> tuple[str, str | None]:
+    """The module of an app, and perhaps the attribute in it.
 
     Errors: AppNotLoaded.
     """
@@ -159,7 +159,16 @@ def load_app(spec: str) -> App:
         raise AppNotLoaded(
             f"expected an app as package.module or package.module:attribute, found {spec!r}{hint}"
         )
-    module_name, attribute = found.groups()
+    module, attribute = found.groups()
+    return module, attribute
+
+
+def load_app(spec: str) -> App:
+    """Imports an app.
+
+    Errors: AppNotLoaded.
+    """
+    module_name, attribute = read_spec(spec)
     module = _import(module_name)
     parts = _parts(module, module_name, attribute)
     runs = _by_name(spec, [each for each in parts if isinstance(each, _Runs)])
