@@ -167,6 +167,9 @@ class InstanceFound(InstanceListed, frozen=True, kw_only=True):
     workflow_name: str
     created_at: datetime
     updated_at: datetime
+    deployment_id: Annotated[
+        str | None, _means("The deployment that its run began on; none if it follows the code.")
+    ] = None
     current_step: CurrentStep | None = None
     current_tokens: Annotated[list[TokensAt], _means("Of a graph.")] = []
     awaited_slot: Annotated[
@@ -192,6 +195,9 @@ class InstanceMeta(Answer, frozen=True, kw_only=True):
     updated_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+    deployment_id: Annotated[
+        str | None, _means("The deployment that its run began on; none if it follows the code.")
+    ] = None
     retention_until: Annotated[
         datetime | None, _means("From then on a prune removes it; never, without.")
     ] = None

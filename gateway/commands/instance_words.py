@@ -83,6 +83,7 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
         "error": _error(details.error),
         "labels": ", ".join(f"{name}={value}" for name, value in found.labels.items()) or None,
         "run": meta.run_number,
+        "deployment": meta.deployment_id,
         "started": both(meta.started_at, now) if meta.started_at else None,
         "updated": both(meta.updated_at, now),
         "ended": both(meta.completed_at, now) if meta.completed_at else None,

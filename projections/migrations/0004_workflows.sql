@@ -19,6 +19,7 @@ create table workflow_instance (
     parent_instance_id text,
     parent_run_number integer,
     parent_step_key text,
+    deployment_id text collate "C",
     labels jsonb not null default '{}',
     created_at timestamptz not null,
     updated_at timestamptz not null,
@@ -46,6 +47,9 @@ create index workflow_instance_retention
     on workflow_instance (retention_until, workflow_name, instance_id)
     where retention_until is not null;
 
+create index workflow_instance_deployment
+    on workflow_instance (workflow_name, deployment_id, created_at, instance_id)
+    where deployment_id is not null;
 create index workflow_instance_labels on workflow_instance using gin (labels jsonb_path_ops);
 
 comment on table workflow_instance is
@@ -65,6 +69,8 @@ comment on column workflow_instance.parent_workflow_name is
 comment on column workflow_instance.parent_instance_id is 'The parent.';
 comment on column workflow_instance.parent_run_number is 'The parent''s run.';
 comment on column workflow_instance.parent_step_key is 'The entry that it belongs to.';
+comment on column workflow_instance.deployment_id is
+    'The deployment that the current run began on; null for one that follows the code.';
 comment on column workflow_instance.labels is 'Texts by which it is found, by name.';
 comment on column workflow_instance.created_at is 'When the first run began.';
 comment on column workflow_instance.updated_at is 'When the last event of it happened.';
@@ -92,6 +98,7 @@ create table workflow_run (
     parent_instance_id text,
     parent_run_number integer,
     parent_step_key text,
+    deployment_id text collate "C",
     updated_at timestamptz not null,
     started_at timestamptz not null,
     completed_at timestamptz,
@@ -116,6 +123,7 @@ comment on column workflow_run.parent_workflow_name is 'Workflow of the parent.'
 comment on column workflow_run.parent_instance_id is 'The parent.';
 comment on column workflow_run.parent_run_number is 'The parent''s run.';
 comment on column workflow_run.parent_step_key is 'The entry that it belonged to.';
+comment on column workflow_run.deployment_id is 'The deployment that it began on.';
 comment on column workflow_run.updated_at is 'When its last event happened.';
 comment on column workflow_run.started_at is 'When it began.';
 comment on column workflow_run.completed_at is 'When it ended; null if it was restarted before.';

@@ -5,7 +5,7 @@ with started as materialized (
         workflow_name text, instance_id text, run_number integer, status text, params text,
         output text, error_name text, error_message text, error_detail text,
         parent_workflow_name text, parent_instance_id text, parent_run_number integer,
-        parent_step_key text, labels jsonb, started_at_ms double precision,
+        parent_step_key text, deployment_id text, labels jsonb, started_at_ms double precision,
         completed_at_ms double precision, retention_until_ms double precision,
         updated_at_ms double precision, partition integer, run_offset bigint, "offset" bigint,
         retries boolean
@@ -15,13 +15,13 @@ superseded as (
     insert into workflow_run (
         workflow_name, instance_id, run_number, status, params, output, error_name, error_message,
         error_detail, parent_workflow_name, parent_instance_id, parent_run_number, parent_step_key,
-        updated_at, started_at, completed_at, partition, run_offset,
+        deployment_id, updated_at, started_at, completed_at, partition, run_offset,
         "offset"
     )
     select
         i.workflow_name, i.instance_id, i.run_number, i.status, i.params, i.output, i.error_name,
         i.error_message, i.error_detail, i.parent_workflow_name, i.parent_instance_id,
-        i.parent_run_number, i.parent_step_key, i.updated_at, i.started_at, i.completed_at,
+        i.parent_run_number, i.parent_step_key, i.deployment_id, i.updated_at, i.started_at, i.completed_at,
         i.partition, i.run_offset, i."offset"
     from started r
     join workflow_instance i
@@ -32,13 +32,14 @@ superseded as (
 insert into workflow_instance (
     workflow_name, instance_id, run_number, status, params, output, error_name, error_message,
     error_detail, parent_workflow_name, parent_instance_id, parent_run_number, parent_step_key,
-    labels, created_at, updated_at, started_at, completed_at, retention_until, partition, run_offset,
+    deployment_id, labels, created_at, updated_at, started_at, completed_at, retention_until, partition, run_offset,
     "offset"
 )
 select
     r.workflow_name, r.instance_id, r.run_number, r.status, r.params::json, r.output::json,
     r.error_name, r.error_message, r.error_detail::json, r.parent_workflow_name,
-    r.parent_instance_id, r.parent_run_number, r.parent_step_key, coalesce(r.labels, '{}'),
+    r.parent_instance_id, r.parent_run_number, r.parent_step_key, r.deployment_id,
+    coalesce(r.labels, '{}'),
     to_timestamp(r.started_at_ms / 1000), to_timestamp(r.updated_at_ms / 1000),
     coalesce(
         case when r.retries then (
@@ -62,6 +63,7 @@ on conflict (workflow_name, instance_id) do update set
     parent_instance_id = excluded.parent_instance_id,
     parent_run_number = excluded.parent_run_number,
     parent_step_key = excluded.parent_step_key,
+    deployment_id = excluded.deployment_id,
     labels = excluded.labels,
     updated_at = excluded.updated_at,
     started_at = excluded.started_at,

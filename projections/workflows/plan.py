@@ -162,6 +162,7 @@ def _run_started(patches: Patches, context: EventContext, event: RunStarted) -> 
         run_offset=context.offset,
         offset=context.offset,
         retries=event.kept is not None,
+        deployment_id=None if event.deployment is None else event.deployment.name,
         labels={label.name: label.value for label in event.labels},
     )
     row.move(RunStarted)

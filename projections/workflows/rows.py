@@ -113,6 +113,7 @@ class InstanceRow(_Run, kw_only=True, omit_defaults=True, gc=False):
     parent_instance_id: str | None = None
     parent_run_number: int | None = None
     parent_step_key: str | None = None
+    deployment_id: str | None = None
     labels: dict[str, str] = {}
     started_at_ms: int
     run_offset: int

@@ -24,6 +24,7 @@ from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.history import (
+    Artifact,
     AskSlot,
     Child,
     CommandRejected,
@@ -267,7 +268,11 @@ TOKEN_EVENTS = st.one_of(
 PARTITION_OF = {"x": 0, "z": 1}
 INSTANCES = st.sampled_from(sorted(PARTITION_OF))
 STARTS = st.builds(
-    RunStarted, VALUES, st.just("seed"), st.none() | st.builds(Parent, TEXTS, TEXTS, NUMBERS, TEXTS)
+    RunStarted,
+    VALUES,
+    st.just("seed"),
+    st.none() | st.builds(Parent, TEXTS, TEXTS, NUMBERS, TEXTS),
+    deployment=st.none() | st.builds(Artifact, TEXTS, TEXTS, TEXTS),
 )
 #: What a retry takes over, and what of that goes on.
 RETRIES = st.builds(
@@ -494,16 +499,20 @@ def test_a_restart_knows_the_epoch_and_the_cause(migrated: str):
 def test_older_runs_stay_visible(migrated: str):
     log = Log()
     log.claim()
-    log.write("x", RunStarted('"first"', "s"), step("a"), RunErrored(Failure("E", "no")))
+    first, second = (Artifact(f"dep_{number}", "app", "digest") for number in (1, 2))
+    begun = RunStarted('"first"', "s", deployment=first)
+    log.write("x", begun, step("a"), RunErrored(Failure("E", "no")))
     project(migrated, log)
-    log.write("x", RunStarted('"second"', "s"), step("a"), run_number=1)
+    log.write("x", RunStarted('"second"', "s", deployment=second), step("a"), run_number=1)
     log.write("x", RunStarted('"third"', "s"), run_number=2)
     log.write("x", RunCompleted('"done"'), run_number=2)
     project(migrated, log)
     found = rows_of(migrated)
     runs = [(row["run_number"], row["status"], row["params"]) for row in found["workflow_run"]]
     assert runs == [(0, "errored", '"first"'), (1, "active", '"second"')]
+    assert [row["deployment_id"] for row in found["workflow_run"]] == ["dep_1", "dep_2"]
     [instance] = found["workflow_instance"]
+    assert instance["deployment_id"] is None
     assert (instance["run_number"], instance["output"]) == (2, '"done"')
     assert instance["created_at"] < instance["started_at"] < instance["completed_at"]
     assert [row["run_number"] for row in found["workflow_step"]] == [0, 1]

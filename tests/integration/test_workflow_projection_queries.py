@@ -23,6 +23,7 @@ from headwater.projections.workflows.queries import Order, Page, RunKey, Within,
 from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas import answers
 from headwater.schemas.history import (
+    Artifact,
     Child,
     EntryErrored,
     EntryOpened,
@@ -127,6 +128,23 @@ def test_an_instance_is_shown_with_what_it_stands_at(migrated: str):
         assert await workflows.next_offset(0) == 3
         assert await workflows.next_offset(7) == 0
         assert await workflows.next_offsets() == {0: 3}
+
+    asking(migrated, log, scenario)
+
+
+def test_an_instance_says_which_deployment_its_run_began_on(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s", deployment=Artifact("dep_1", "app", "digest")))
+    log.write("y", RunStarted("{}", "s"))
+
+    async def scenario(workflows: Workflows) -> None:
+        for name, deployment in (("x", "dep_1"), ("y", None)):
+            found = await workflows.instance("order", name)
+            assert found is not None
+            assert found.instance.meta.deployment_id == deployment
+        page = await workflows.instances("order", order="asc", limit=2)
+        assert [each.deployment_id for each in page.rows] == ["dep_1", None]
 
     asking(migrated, log, scenario)
 

@@ -180,6 +180,7 @@ def test_a_summary_is_short_unless_it_is_to_be_full():
         current_step=step,
         params={"sku": "ü"},
         parent=Parent(workflow_name="cart", instance_id="c-1", run_number=0, step_key="bill"),
+        deployment_id="dep_1",
     )
     short = [
         ("instance", "order/order-1"),
@@ -187,6 +188,7 @@ def test_a_summary_is_short_unless_it_is_to_be_full():
         ("step", "key (do)"),
         ("state", "waiting to be tried again in 8 s, attempt 1 of 6 failed: CardError: declined"),
         ("run", 1),
+        ("deployment", "dep_1"),
         ("started", "2026-11-21 13:57:00 UTC (3 min ago)"),
         ("updated", "2026-11-21 13:59:58 UTC (2 s ago)"),
     ]

@@ -63,6 +63,7 @@ def row(**changes: object) -> dict[str, Any]:
         "parent_instance_id": None,
         "parent_run_number": None,
         "parent_step_key": None,
+        "deployment_id": None,
         "labels": {},
         "created_at": AT,
         "updated_at": AT,

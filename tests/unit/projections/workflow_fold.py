@@ -205,6 +205,7 @@ class Telling:
             "parent_instance_id": parent and parent.instance_id,
             "parent_run_number": parent and parent.run_number,
             "parent_step_key": parent and parent.key,
+            "deployment_id": event.deployment and event.deployment.name,
             "labels": {label.name: label.value for label in event.labels},
             "created_at": before["created_at"] if before else self.at,
             "started_at": before["started_at"] if before and event.kept is not None else self.at,
