@@ -20,6 +20,7 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from headwater.gateway.http.admin import admin_routes
+from headwater.gateway.http.auditing import Auditing
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import READ_S, Budget
 from headwater.gateway.http.callers import Callers
@@ -31,7 +32,7 @@ from headwater.gateway.http.openapi import responses_of
 from headwater.gateway.http.own_instances import OwnInstances
 from headwater.gateway.http.pages import SECURITY_HEADERS, Home
 from headwater.gateway.http.peers import peers_behind
-from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays, Wipes
+from headwater.gateway.http.ports import AnswerLog, AuditLog, DeliveryLog, Replays, Wipes
 from headwater.gateway.http.problems import HANDLERS, MEDIA_TYPE, Problem, document
 from headwater.gateway.http.prunes import prune_routes
 from headwater.gateway.http.reads import read_routes
@@ -89,6 +90,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     sources: Sequence[Source],
     log: DeliveryLog,
     answers: AnswerLog,
+    audit: AuditLog,
     reader: Reader,
     replays: Replays,
     clock: Callable[[], int],
@@ -133,7 +135,10 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             health_routes(log, reader, metrics),
             *([] if service is None else service.routers()),
         ],
-        lifespan=[lambda _app: _running([log, answers, replays], wiping, reader, service, users)],
+        lifespan=[
+            lambda _app: _running([log, answers, audit, replays], wiping, reader, service, users)
+        ],
+        middleware=[_auditing(settings, audit, peer_of, metrics, clock, new_request_id)],
         before_send=[_add_headers],
         after_exception=[strays_told(refusals, peer_of, clock)],
         exception_handlers=HANDLERS,
@@ -234,6 +239,24 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     return admin_routes(reader, log, replays, providers_of(sources), key, more)
 
 
+def _auditing(
+    settings: Settings,
+    log: AuditLog,
+    peer_of: Callable[[Scope], str],
+    metrics: Metrics,
+    clock: Callable[[], int],
+    new_id: Callable[[], str],
+) -> Auditing:
+    return Auditing(
+        log,
+        project=settings.project,
+        peer_of=peer_of,
+        metrics=metrics,
+        clock=clock,
+        new_id=new_id,
+    )
+
+
 def _user_ports(
     users: ForUsers,
     workflows: WorkflowPorts,
@@ -300,7 +323,7 @@ def _any_other_source(known: str) -> HTTPRouteHandler:
 
 @asynccontextmanager
 async def _running(
-    kafka: Iterable[DeliveryLog | AnswerLog | Replays | Wipes],
+    kafka: Iterable[DeliveryLog | AnswerLog | AuditLog | Replays | Wipes],
     wiping: Wiping | None,
     reader: Reader,
     service: WorkflowService | None,

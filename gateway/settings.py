@@ -247,6 +247,12 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings):
         description="Networks of proxies in front, as 10.0.0.0/8, separated by commas; whom they "
         "name in X-Forwarded-For counts as the sender.",
     )
+    project: str = Field(
+        default="default",
+        pattern=r"^[a-zA-Z0-9._-]{1,100}$",
+        description="Name of the project; entries of the audit log and keys of idempotency are "
+        "its.",
+    )
     app_id: str = Field(
         default="headwater",
         pattern=r"^[a-zA-Z0-9._-]{1,100}$",

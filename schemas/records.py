@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from headwater.schemas.audit import OperationAudited
 from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
 from headwater.schemas.history import (
@@ -293,6 +294,7 @@ Record: TypeAlias = (
     | GraphDeployed
     | DeploymentCreated
     | DeploymentActivated
+    | OperationAudited
 )
 
 #: Record type by the stem of its Avro file.
@@ -313,4 +315,5 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "graph_deployed": GraphDeployed,
     "deployment_created": DeploymentCreated,
     "deployment_activated": DeploymentActivated,
+    "operation_audited": OperationAudited,
 }

@@ -119,6 +119,7 @@ WORKFLOW_REPLIES: Final = "workflow-replies"
 GRAPH_DEFINITIONS: Final = "graph-definitions"
 DEPLOYMENTS: Final = "deployments"
 ARTIFACTS: Final = "artifacts"
+AUDIT: Final = "audit"
 
 TOPICS: Final = (
     Topic(
@@ -274,6 +275,14 @@ TOPICS: Final = (
         cleanup=Cleanup.COMPACT,
         purpose="The code of deployments, as it was uploaded.",
         key_form=re.compile(rb"dep_[0-9a-f]+#[0-9a-f]+"),
+    ),
+    Topic(
+        name=AUDIT,
+        key="the project; all in partition 0",
+        value="operation_audited",
+        # Without a retention: nothing is removed, or superseded. Users are not named in it.
+        cleanup=Cleanup.DELETE,
+        purpose="Who has done what, in the order in which it was done.",
     ),
 )
 

@@ -30,6 +30,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.pipeline.answer_log import AnswerLog
+from headwater.streams.pipeline.audit_log import AuditLog
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from headwater.streams.pipeline.wipe_log import WipeLog
 from headwater.streams.workflows.client import WorkflowClient
@@ -59,6 +60,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             clock=clock,
         ),
         answers=AnswerLog(cluster=cluster),
+        audit=AuditLog(cluster=cluster, append_timeout_s=settings.append_timeout_s),
         reader=reader,
         replays=DeadLetters(cluster=cluster, clock=clock),
         clock=clock,

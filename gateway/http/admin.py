@@ -185,6 +185,7 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
 
     @post(
         "/dlq/replay",
+        audit="dead_letters.replay",
         status_code=200,
         summary="Put dead letters back where they came from",
         description=f"At most {REPLAYS_MAX} in one request. Replaying again is safe: rows and "

@@ -1,26 +1,48 @@
 """Who may read and who may operate: keys, compared in constant time."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from hmac import compare_digest
-from typing import Any
+from typing import Any, Final, cast
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
-from litestar.types import Guard
+from litestar.types import Guard, Scope
 
 from headwater.gateway.http.problems import Problem
 
 _Connection = ASGIConnection[Any, Any, Any, Any]
 
+#: Where the scope of a request keeps whose key it has brought.
+_ADMITTED: Final = "headwater.admitted_key"
+_DIGITS: Final = 8
+
+
+def key_id(kind: str, key: str) -> str:
+    """What names a key without telling it: its kind, and the beginning of its SHA-256."""
+    return f"{kind}:{sha256(key.encode(errors='replace')).hexdigest()[:_DIGITS]}"
+
+
+def admit(scope: Scope, key: str) -> None:
+    """Remembers that a request has brought a valid key, by its id."""
+    cast("dict[str, Any]", scope)[_ADMITTED] = key
+
+
+def admitted_key(scope: Scope) -> str | None:
+    """The id of the valid key that a request has brought, if it did."""
+    return cast("dict[str, Any]", scope).get(_ADMITTED)
+
 
 def operators_only(key: str) -> Guard:
     """A guard that asks for the operators' key in x-admin-key."""
     expected = key.encode()
+    operator = key_id("admin", key)
 
     def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
         given = connection.headers.get("x-admin-key", "")
         if not compare_digest(given.encode(), expected):
             raise Problem("unauthorized", "expected the operators' key in the header x-admin-key")
+        admit(connection.scope, operator)
 
     return guard
 

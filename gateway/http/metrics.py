@@ -82,6 +82,18 @@ class Metrics:
             "Seconds from append to Kafka's acknowledgement.",
         )
         self._registry.register(self._append_seconds)
+        self._audited = Counter(
+            "headwater_audit_entries_total",
+            "Operations by what became of their entries: success, failure, or lost.",
+            ("result",),
+            registry=self._registry,
+        )
+        self._unaudited = Counter(
+            "headwater_unaudited_requests_total",
+            "Requests without a valid key, by the action that they asked for; they have no entry.",
+            ("action",),
+            registry=self._registry,
+        )
         self._connected = Gauge(
             "headwater_kafka_connected",
             "Whether the gateway is connected to Kafka.",
@@ -103,6 +115,14 @@ class Metrics:
     def appended(self, seconds: float) -> None:
         """Counts an append and how long its acknowledgement took."""
         self._append_seconds.observe(seconds)
+
+    def audited(self, result: str) -> None:
+        """Counts an entry of the audit log: of success, of failure, or one that was lost."""
+        self._audited.labels(result).inc()
+
+    def unaudited(self, action: str) -> None:
+        """Counts a request that has no entry, for it brought no valid key."""
+        self._unaudited.labels(action).inc()
 
     def render(self, ready: bool) -> bytes:
         """All of it in Prometheus' text format."""

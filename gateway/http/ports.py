@@ -1,13 +1,14 @@
 """What the routes need of Kafka.
 
-The adapters are in `streams.pipeline`, `webhook_log` and `answer_log`. The port for commands is
-beside its adapter, in `streams.workflows.client`. Reading is `projections.deliveries.queries` and
-`projections.workflows.queries`, used as they are.
+The adapters are in `streams.pipeline`, `webhook_log`, `answer_log` and `audit_log`. The port for
+commands is beside its adapter, in `streams.workflows.client`. Reading is
+`projections.deliveries.queries` and `projections.workflows.queries`, used as they are.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from headwater.schemas.audit import OperationAudited
 from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.webhook_log import Again, Answer, Appended, Replayed, Stored
@@ -69,6 +70,23 @@ class AnswerLog(Protocol):
 
     def record(self, answer: RequestAnswered) -> None:
         """Appends an answer, some time soon."""
+
+
+class AuditLog(Protocol):
+    """The topic `audit`.
+
+    Contract: `append` returns only when the entry is durable, and raises an error of the house if
+    that was not so in time.
+    """
+
+    async def start(self) -> None:
+        """Begins to connect."""
+
+    async def stop(self) -> None:
+        """Sends what is pending and disconnects."""
+
+    async def append(self, record: OperationAudited) -> None:
+        """Appends an entry."""
 
 
 class Replays(Protocol):

@@ -18,7 +18,7 @@ from litestar.params import ParameterKwarg
 from litestar.types import ExceptionHandlersMap
 from litestar.typing import FieldDefinition
 
-from headwater.gateway.http.request_scope import request_id_of
+from headwater.gateway.http.request_scope import keep_problem_code, request_id_of
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import REFUSALS
 
@@ -272,6 +272,7 @@ def _response(
     headers: Mapping[str, str] | None = None,
 ) -> Response[bytes]:
     request_id = request_id_of(request.scope)
+    keep_problem_code(request.scope, code)
     status, body = document(
         code=code,
         detail=detail,

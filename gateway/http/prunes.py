@@ -49,6 +49,7 @@ def prune_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHandl
 
     @post(
         "/prunes",
+        audit="instances.prune",
         status_code=202,
         summary="Remove instances that are past their retention",
         description="From rows, snapshots, the stores of workers and the log; a dry run (200) "

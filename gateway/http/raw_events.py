@@ -104,6 +104,7 @@ def raw_event_routes(
 
     @post(
         "/raw-events/{named:str}/replay",
+        audit="raw_events.replay",
         status_code=202,
         summary="Have a delivery processed once more",
         description="Its rows and its outcome converge; it is no copy, and brings nothing twice.",
@@ -121,6 +122,7 @@ def raw_event_routes(
 
     @post(
         "/drain",
+        audit="deliveries.drain",
         status_code=200,
         operation_class=OptionalBody,
         summary="Look again at deliveries that wait",

@@ -78,6 +78,7 @@ def rebuild_routes(
 
     @post(
         "/rebuilds",
+        audit="rebuilds.begin",
         status_code=202,
         summary="Make a projection again, from the first offset on",
         description=f"One of: {', '.join(known)}. The projector carries it out beside the one that "
@@ -108,6 +109,7 @@ def rebuild_routes(
 
     @post(
         "/rebuilds/{rebuild_id:str}/switch",
+        audit="rebuilds.switch",
         status_code=200,
         summary="Put the rows that differ in the place of the old ones, all at once",
         responses=problems,
@@ -117,6 +119,7 @@ def rebuild_routes(
 
     @post(
         "/rebuilds/{rebuild_id:str}/back",
+        audit="rebuilds.switch_back",
         status_code=200,
         summary="Put the old rows back, all at once",
         description="What later deliveries have said of them stays.",

@@ -72,6 +72,7 @@ def replay_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHand
 
     @post(
         "/replays",
+        audit="instances.replay",
         status_code=202,
         summary="Replay deliveries: have them processed once more",
         description="By ids, source, type, user, time or offsets; a dry run (200) counts them. A "

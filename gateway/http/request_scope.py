@@ -1,4 +1,4 @@
-"""The id of the request at hand, kept in its ASGI scope from the first time anybody asks."""
+"""What is known of the request at hand, kept in its ASGI scope: its id, and how it failed."""
 
 from typing import Any, Final, cast
 
@@ -7,6 +7,7 @@ from litestar.types import Scope
 from headwater.gateway.request_ids import usable
 
 _KEY: Final = "headwater.request_id"
+_CODE: Final = "headwater.problem_code"
 #: Where the app keeps its source of request ids.
 STATE_NAME: Final = "new_request_id"
 
@@ -28,3 +29,13 @@ def request_id_of(scope: Scope) -> str:
 def keep_request_id(scope: Scope, request_id: str) -> None:
     """Remembers an id that was already found."""
     cast("dict[str, Any]", scope)[_KEY] = request_id
+
+
+def problem_code_of(scope: Scope) -> str | None:
+    """The code of the problem that a request was answered with; None if it was none."""
+    return cast("dict[str, Any]", scope).get(_CODE)
+
+
+def keep_problem_code(scope: Scope, code: str) -> None:
+    """Remembers the code of the problem that is about to be answered."""
+    cast("dict[str, Any]", scope)[_CODE] = code

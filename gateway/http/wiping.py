@@ -59,6 +59,7 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
 
     @post(
         "/user/{user_id:str}/wipe",
+        audit="users.wipe",
         status_code=200,
         summary="Forget a user",
         description="All that came of the user's deliveries so far: rows, deliveries, dead "

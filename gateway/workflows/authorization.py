@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from headwater.gateway.http.keys import has_key
+from headwater.gateway.http.keys import bearer_of, has_key, key_id
 from headwater.gateway.http.problems import Problem
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.authoring.runtime import Runtime
@@ -130,9 +130,10 @@ class Gatekeeper:
         self._hooks = hooks
         self._workflow_key = workflow_key
         self._tick_key = tick_key
+        self._workflow_key_id = key_id("workflow", workflow_key)
 
-    async def admit(self, context: RequestContext) -> None:
-        """Asks the hook of every route, before anything of the body is read.
+    async def admit(self, context: RequestContext) -> str:
+        """Asks the hook of every route, before anything of the body is read; the id of the key.
 
         Errors: Problem.
         """
@@ -152,6 +153,11 @@ class Gatekeeper:
                 "expected the key of those who may tick, as Authorization: Bearer or in the "
                 "header x-api-key",
             )
+        if self._hooks.authorize_request is None:
+            return self._workflow_key_id
+        # What it looks at only the hook knows; this is where keys usually are.
+        found = bearer_of(context.headers) or context.headers.get("x-api-key", "")
+        return key_id("hook", found)
 
     async def allow(self, context: RequestContext) -> None:
         """Asks the hook of a policy.

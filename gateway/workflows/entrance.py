@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import Hold, Refusal
+from headwater.gateway.http.keys import admit
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
@@ -108,7 +109,7 @@ class Entrance:
         if isinstance(connection, Request) and connection.method == "OPTIONS":
             return  # It tells which methods a path takes, as the description does to everybody.
         context = self.context_of(connection, handler)
-        await self._gatekeeper.admit(context)
+        admit(connection.scope, await self._gatekeeper.admit(context))
         if context.policy not in _WITH_BODY:
             await self.allow(context)
         for name, values in connection.query_params.dict().items():

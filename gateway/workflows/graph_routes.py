@@ -98,6 +98,7 @@ def graph_router(graphs: Graphs, entrance: Entrance, limited: LimitedBodies) -> 
 def _deploy(graphs: Graphs) -> HTTPRouteHandler:
     @put(
         _OF_GRAPH,
+        audit="graphs.deploy",
         operation_id="deployGraph",
         operation_class=_Definition,
         summary="Deploy a graph",

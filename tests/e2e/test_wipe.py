@@ -97,7 +97,7 @@ def in_topics(bootstrap: str) -> list[str]:
     return asyncio.run(read())
 
 
-BY_AGE = [topic.name for topic in TOPICS if topic.cleanup is Cleanup.DELETE]
+BY_AGE = [topic.name for topic in TOPICS if topic.retention_ms and topic.cleanup is Cleanup.DELETE]
 COMPACTED = [topic.name for topic in TOPICS if topic.cleanup is not Cleanup.DELETE]
 
 

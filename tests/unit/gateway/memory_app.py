@@ -12,6 +12,7 @@ from headwater.gateway.workflows.authorization import WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import Workflows
+from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
@@ -30,6 +31,7 @@ def memory_app(settings: Settings | None = None, **ports: Any) -> Litestar:  # n
         "log": MemoryLog(),
         "reader": without_postgres(),
         "answers": MemoryAnswers(),
+        "audit": MemoryAudit(),
         "replays": MemoryReplays(),
         "clock": lambda: 0,
         "new_request_id": lambda: f"request-{next(numbers)}",

@@ -1,0 +1,24 @@
+"""An audit log in memory."""
+
+from headwater.schemas.audit import OperationAudited
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.errors import BrokerUnavailable
+
+
+class MemoryAudit:
+    """Keeps entries in a list; `away` makes it a log whose broker does not answer."""
+
+    def __init__(self, *, away: bool = False) -> None:
+        self.entries: list[OperationAudited] = []
+        self.away = away
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    async def append(self, record: OperationAudited) -> None:
+        if self.away:
+            raise BrokerUnavailable("expected an acknowledgement, found none")
+        self.entries.append(decode(encode(record), OperationAudited))

@@ -1,0 +1,202 @@
+"""What is done with a key has an entry before it is answered; what has none is counted."""
+
+import json
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from litestar import Litestar, Request, post
+from litestar.params import FromPath
+from litestar.testing import TestClient
+
+from headwater.gateway.http.auditing import Auditing, note
+from headwater.gateway.http.keys import admit, key_id
+from headwater.gateway.http.metrics import Metrics
+from headwater.gateway.http.peers import peers_behind
+from headwater.gateway.http.problems import HANDLERS
+from headwater.gateway.http.request_scope import STATE_NAME
+from headwater.gateway.settings import Settings
+from headwater.schemas.audit import OperationAudited
+from tests.fakes.audit_log import MemoryAudit
+from tests.fakes.definitions import MemoryDefinitions
+from tests.unit.gateway.memory_app import memory_app, memory_workflows
+from tests.unit.gateway.problem_contract import assert_problem
+
+KEY = {"x-api-key": "dev-workflow-key"}
+ADMIN = {"x-admin-key": "dev-admin-key"}
+GRAPH = {"initialNodeRef": "start", "nodes": [{"ref": "start", "task": "noop"}]}
+AT_MS = 1_782_900_000_000
+
+
+@pytest.fixture
+def audit() -> MemoryAudit:
+    return MemoryAudit()
+
+
+@pytest.fixture
+def definitions() -> MemoryDefinitions:
+    return MemoryDefinitions()
+
+
+@pytest.fixture
+def client(audit: MemoryAudit, definitions: MemoryDefinitions) -> Iterator[TestClient[Any]]:
+    app = memory_app(
+        Settings(project="shop"),
+        audit=audit,
+        clock=lambda: AT_MS,
+        workflows=memory_workflows(definitions=definitions),
+    )
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def metadata(entry: OperationAudited) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(entry.metadata)
+    return found
+
+
+def counted(client: TestClient[Any], name: str) -> str:
+    lines = client.get("/metrics").text.splitlines()
+    return "".join(line for line in lines if line.startswith(name))
+
+
+def test_what_is_done_has_an_entry(client: TestClient[Any], audit: MemoryAudit):
+    answer = client.put(
+        "/api/graphs/review",
+        json=GRAPH,
+        headers=KEY | {"user-agent": "a robot", "x-correlation-id": "theirs", "x-run-id": "run-7"},
+    )
+    assert answer.status_code == 201
+    (entry,) = audit.entries
+    digest = sha256(b"dev-workflow-key").hexdigest()
+    assert entry.key_id == f"workflow:{digest[:8]}"
+    assert entry.project_id == "shop"
+    assert (entry.action, entry.resource) == ("graphs.deploy", "/api/graphs/review")
+    assert (entry.result, entry.at_ms, entry.user_agent) == ("success", AT_MS, "a robot")
+    assert metadata(entry) == {
+        "correlationId": "theirs",
+        "deduped": False,
+        "lane": "public",
+        "runId": "run-7",
+        "status": 201,
+    }
+
+
+def test_without_a_correlation_id_it_is_the_request_id(client: TestClient[Any], audit: MemoryAudit):
+    answer = client.put("/api/graphs/review", json=GRAPH, headers=KEY)
+    assert metadata(audit.entries[0])["correlationId"] == answer.headers["x-request-id"]
+
+
+def test_what_is_refused_has_an_entry_with_its_code(client: TestClient[Any], audit: MemoryAudit):
+    refused = client.put("/api/graphs/review", json={}, headers=KEY)
+    assert_problem(refused, 400, "GRAPH_INVALID")
+    (entry,) = audit.entries
+    assert entry.result == "failure"
+    assert metadata(entry)["status"] == 400
+    assert metadata(entry)["code"] == "GRAPH_INVALID"
+
+
+def test_a_bug_has_an_entry(audit: MemoryAudit):
+    with TestClient(toy(audit), raise_server_exceptions=False) as client:
+        assert client.post("/bug").status_code == 500
+    assert metadata(audit.entries[0])["code"] == "internal_error"
+
+
+def test_reads_have_none(client: TestClient[Any], audit: MemoryAudit):
+    assert client.get("/api/graphs", headers=KEY).status_code == 200
+    assert not audit.entries
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-api-key": "guessed"}])
+def test_what_has_no_valid_key_is_counted_and_has_no_entry(
+    client: TestClient[Any], audit: MemoryAudit, headers: dict[str, str]
+):
+    assert_problem(client.put("/api/graphs/g", json=GRAPH, headers=headers), 401, "unauthorized")
+    assert_problem(client.post("/admin/dlq/replay", json={"all": True}), 401, "unauthorized")
+    assert not audit.entries
+    found = counted(client, "headwater_unaudited_requests_total{")
+    assert 'action="graphs.deploy"} 1.0' in found
+    assert 'action="dead_letters.replay"} 1.0' in found
+
+
+def test_without_its_entry_there_is_no_success(
+    client: TestClient[Any], audit: MemoryAudit, definitions: MemoryDefinitions
+):
+    audit.away = True
+    answer = client.put("/api/graphs/review", json=GRAPH, headers=KEY)
+    assert_problem(answer, 503, "broker_unavailable")
+    assert answer.headers["retry-after"]
+    audit.away = False
+    again = client.put("/api/graphs/review", json=GRAPH, headers=KEY)
+    assert (again.status_code, again.json()["version"]) == (200, 1)
+    assert 'result="lost"} 1.0' in counted(client, "headwater_audit_entries_total{")
+
+
+def test_what_failed_is_answered_as_it_is_also_without_its_entry(
+    client: TestClient[Any], audit: MemoryAudit
+):
+    audit.away = True
+    refused = client.put("/api/graphs/review", json={}, headers=KEY)
+    assert_problem(refused, 400, "GRAPH_INVALID")
+
+
+def test_who_is_wiped_is_not_named(audit: MemoryAudit):
+    with TestClient(toy(audit), raise_server_exceptions=False) as client:
+        assert client.post("/user/user_bo/wipe").status_code == 201
+    (entry,) = audit.entries
+    assert entry.resource == f"/user/sha256:{sha256(b'user_bo').hexdigest()}/wipe"
+
+
+def test_notes_are_in_the_metadata(audit: MemoryAudit):
+    with TestClient(toy(audit), raise_server_exceptions=False) as client:
+        client.post("/v1/world/noted", headers={"idempotency-key": "theirs"})
+        client.post("/v1/world/noted", headers={"x-run-id": "run-of-header"})
+    first, second = map(metadata, audit.entries)
+    assert (first["lane"], first["deduped"], first["runId"]) == ("world_proxy", True, "run-1")
+    assert first["idempotencyKey"] == "theirs"
+    assert (second["runId"], second["idempotencyKey"]) == ("run-of-header", "of-body")
+
+
+def test_what_callers_say_is_held_to_a_length_and_can_be_stored(audit: MemoryAudit):
+    with TestClient(toy(audit), raise_server_exceptions=False) as client:
+        client.post(
+            f"/user/%00{'x' * 3000}/wipe",
+            headers={"user-agent": "u" * 3000, "x-correlation-id": "c" * 3000},
+        )
+    (entry,) = audit.entries
+    assert "\0" not in entry.resource
+    assert len(entry.resource) <= 1024
+    assert len(entry.user_agent) == 256
+    assert len(metadata(entry)["correlationId"]) == 256
+
+
+def toy(audit: MemoryAudit) -> Litestar:
+    """Routes of a few lines, all of whose callers have a key."""
+
+    @post("/bug", audit="toy.bug")
+    async def bug(request: Request[Any, Any, Any]) -> None:
+        admit(request.scope, key_id("toy", "k"))
+        raise ZeroDivisionError
+
+    @post("/user/{user_id:str}/wipe", audit="toy.wipe")
+    async def wipe(request: Request[Any, Any, Any], user_id: FromPath[str]) -> None:
+        admit(request.scope, key_id("toy", "k"))
+
+    @post("/v1/world/noted", opt={"audit": "toy.note"})
+    async def noted(request: Request[Any, Any, Any]) -> None:
+        admit(request.scope, key_id("toy", "k"))
+        note(request, run_id="run-1", idempotency_key="of-body")
+        note(request, deduped=True)
+
+    auditing = Auditing(
+        audit,
+        project="toys",
+        peer_of=peers_behind([]),
+        metrics=Metrics(),
+        clock=lambda: AT_MS,
+        new_id=lambda: "entry",
+    )
+    app = Litestar([bug, wipe, noted], middleware=[auditing], exception_handlers=HANDLERS)
+    app.state[STATE_NAME] = lambda: "request-1"
+    return app
