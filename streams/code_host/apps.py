@@ -68,6 +68,8 @@ class Declarations(msgspec.Struct, frozen=True):
     concurrency: dict[str, Concurrency] = {}
     #: The topics that steps publish to, by the names of workflows that declare them.
     publishes: dict[str, tuple[str, ...]] = {}
+    #: The names of workflows whose runs follow the code (`versioning="latest"`).
+    latest: tuple[str, ...] = ()
 
     @property
     def topics(self) -> set[str]:
@@ -104,6 +106,7 @@ class App(NamedTuple):
             publishes={
                 n: tuple(sorted(w.publishes)) for n, w in self.workflows.items() if w.publishes
             },
+            latest=tuple(sorted(n for n, w in self.workflows.items() if w.follows_code)),
         )
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, get_args
 
 from typing_extensions import override
 
@@ -18,13 +18,17 @@ from headwater.streams.replay.step import Step
 Author: TypeAlias = Callable[[WorkflowEvent[P_contra], Step], Awaitable[R_co]]
 
 
+#: Whether runs stay on the deployment that they began on, or follow the code.
+Versioning: TypeAlias = Literal["pinned", "latest"]
+
+
 class Workflow(Generic[P_contra, R_co]):
     """A workflow: an author's function and its name. Nothing is registered by making one.
 
     Shape:  Workflow[P, R] takes a WorkflowEvent[P] and returns R.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, what its author says of it
         self,
         name: str,
         function: Author[P_contra, R_co],
@@ -33,6 +37,7 @@ class Workflow(Generic[P_contra, R_co]):
         replayed_lines: bool = False,
         concurrency: Concurrency | int | None = None,
         publishes: Collection[str] | None = None,
+        versioning: Versioning = "pinned",
     ) -> None:
         fault = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if fault:
@@ -48,6 +53,7 @@ class Workflow(Generic[P_contra, R_co]):
         self.replayed_lines = replayed_lines
         self.concurrency = _concurrency(name, concurrency)
         self.publishes = _publishes(name, publishes)
+        self.follows_code = _follows_code(name, versioning)
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
@@ -108,6 +114,15 @@ def _publishes(name: str, given: object) -> frozenset[str] | None:
     return frozenset(names)
 
 
+def _follows_code(name: str, given: object) -> bool:
+    if given not in get_args(Versioning):
+        raise ValueError(
+            f"expected the versioning of the workflow {name} to be "
+            f"{' or '.join(map(repr, get_args(Versioning)))}, found {given!r:.80}"
+        )
+    return given == "latest"
+
+
 def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what the author declared
     """The payload of a run, as the type that its workflow declares, read-only.
 
@@ -123,6 +138,7 @@ def workflow(
     replayed_lines: bool = False,
     concurrency: Concurrency | int | None = None,
     publishes: Collection[str] | None = None,
+    versioning: Versioning = "pinned",
 ) -> Callable[[Author[P_contra, R_co]], Workflow[P_contra, R_co]]:
     """Declares an async function (event, step) as a workflow.
 
@@ -132,6 +148,9 @@ def workflow(
             marked as `is_replay`. With `concurrency`, no more runs than that are under way at once:
             others wait for a slot, in the order of their arrival. With `publishes`, its steps may
             publish to these topics alone, and a worker says at its start which of them are missing.
+            Where code is deployed, a run stays on the deployment that it began on; with
+            versioning "latest" it follows the code: that of the worker's app, or else of the active
+            deployment.
     Errors: ValueError for the name, for a limit below 1, and for a topic that cannot be.
     """
     if callable(name):
@@ -145,6 +164,7 @@ def workflow(
             replayed_lines=replayed_lines,
             concurrency=concurrency,
             publishes=publishes,
+            versioning=versioning,
         )
 
     return declare

@@ -269,6 +269,16 @@ def test_topics_that_steps_publish_to_are_declared(write: Write):
     assert found.topics == {"a", "b", "c"}
 
 
+def test_workflows_whose_runs_follow_the_code_are_declared(write: Write):
+    write("shop_l.py", ORDER.replace('"order"', '"order", versioning="latest"'))
+    assert load_app("shop_l").declared.latest == ("order",)
+    write("shop_p.py", ORDER.replace('"order"', '"order", versioning="pinned"'))
+    assert load_app("shop_p").declared.latest == ()
+    write("shop_n.py", ORDER.replace('"order"', '"order", versioning="newest"'))
+    with pytest.raises(AppNotLoaded, match="'pinned' or 'latest', found 'newest'"):
+        load_app("shop_n")
+
+
 def test_apps_that_declare_the_same_name_are_refused():
     with pytest.raises(AppNotLoaded) as caught:
         side_by_side({"shop": declares("pay", "order"), "dock": declares("order")})
