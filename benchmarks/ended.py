@@ -25,6 +25,7 @@ from typing import Any, Final
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.schemas.history import Command, CommandSent, StartRun, TerminateRun, instance_key
 from headwater.streams.clock import now_ms
+from headwater.streams.engine.code import Code
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import Restored, take_over
@@ -74,7 +75,7 @@ class Owned:
             restored.claims,
             instances,
             restored.wakes,
-            workflows=workflows,
+            code=Code(workflows),
             number_activations=lambda _: 1,
             draw_seed=lambda: "0123456789abcdef",
         )

@@ -351,7 +351,7 @@ def _at_once(run: CodeRun, opened: EntryOpened, asked: Open, now_ms: int) -> lis
             return list[RunEvent](settle(run, opened))
         case EntryKind.CHILD:
             me = Parent(run.workflow, run.instance_id, run.run_number, opened.key)
-            command = StartRun(asked.value or "null", me)
+            command = StartRun(asked.value or "null", me, deployment=run.deployment)
             post = Post(0, asked.child_workflow, asked.child_id, command)
             return queue(run, [post])
         case _:

@@ -4,9 +4,10 @@ Whatever a host is sent is staged, and goes out when what it follows from is dur
 paused, or whose code rests, is sent nothing: what it has to see is held until it goes on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 
 from headwater.processors.runs.host_messages import Ask, Drop, Forget, HostMessage, Started
+from headwater.processors.runs.state import Run
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.agenda import Agenda
@@ -18,9 +19,8 @@ from headwater.streams.engine.staging import Staging
 class Activations:
     """The activations of one owner.
 
-    Shape:  `number` gives one that no other activation of the process has, for a host; hosts are
-            those of workflows by name, and of definitions by digest, which is looked for first: a
-            run stays where it began, whatever is deployed under its name.
+    Shape:  `number` gives one that no other activation of the process has, for a host; `host_of`
+            gives that of the host which has the code of a run now, None if none has.
     """
 
     def __init__(
@@ -28,14 +28,16 @@ class Activations:
         agenda: Agenda,
         staging: Staging,
         number: Callable[[int], int],
-        hosts: Mapping[str, int],
+        host_of: Callable[[Run], int | None],
     ) -> None:
         self._agenda = agenda
         self._staging = staging
         self._number = number
-        self._hosts = hosts
+        self._host_of = host_of
         self._live: dict[int, LiveInstance] = {}
         self.ready = ReadyInstances()
+        #: The instances that would go on if there were code for them here, by their workflows.
+        self.without_code: dict[str, set[str]] = {}
 
     def numbers(self) -> list[int]:
         """The activations that are not over."""
@@ -52,11 +54,9 @@ class Activations:
             for live in self._live.values()
         )
 
-    def host_of(self, live: LiveInstance) -> int:
-        """The number of the host that has the workflow of an instance."""
-        run = live.run
-        number = self._hosts.get(run.definition.digest) if run.definition else None
-        return self._hosts.get(run.workflow, 0) if number is None else number
+    def hosts(self) -> set[int]:
+        """The numbers of the hosts that have one of them, or will be given one."""
+        return {live.host for live in self._live.values()} | self.ready.hosts()
 
     # -- to hosts
 
@@ -69,7 +69,7 @@ class Activations:
         if live.ready or at_work:
             return
         live.ready = True
-        self.ready.put(self.host_of(live), live.key, priority, at_ms)
+        self.ready.put(self._host_of(live.run) or 0, live.key, priority, at_ms)
 
     def hand_back(self, live: LiveInstance) -> None:
         """Takes an instance out of its host's hands, to be given to it again."""
@@ -81,10 +81,27 @@ class Activations:
         priority = Priority.BEGIN if live.run.sequence == 1 else Priority.CONTINUE
         self.make_ready(live, priority, live.run.updated_at_ms)
 
-    def hand_out(self, live: LiveInstance, now_ms: int) -> bool:
-        """Has the host go on with an instance; False if that has no code."""
+    def take_without_code(self) -> list[str]:
+        """The instances that had no code here when they would have gone on."""
+        waited = [key for keys in self.without_code.values() for key in keys]
+        self.without_code.clear()
+        return waited
+
+    def hand_out(self, live: LiveInstance, now_ms: int, closed: Collection[int] = ()) -> bool:
+        """Has the host go on with an instance, which another may have had; False if none can."""
+        host = self._host_of(live.run)
+        if host is None:
+            # It stays as it is until its code comes, or a worker that has it.
+            self.without_code.setdefault(live.run.workflow, set()).add(live.key)
+            return False
+        if host in closed:
+            self.make_runnable(live)  # Its code has moved while it waited.
+            return False
+        if live.activation is not None and live.host != host:
+            self.let_go(live)
         if live.activation is None:
-            number = self._number(self.host_of(live))
+            live.host = host
+            number = self._number(host)
             activate = live.engine.activate(live.run, number)
             if activate is None:
                 return False
@@ -166,7 +183,7 @@ class Activations:
     def take_back(self, host: int) -> Iterator[tuple[int, LiveInstance, list[Started]]]:
         """Takes back all that a host had in hand: its activations, with the attempts under way."""
         for number, live in list(self._live.items()):
-            if self.host_of(live) == host:
+            if live.host == host:
                 attempts = [started for started in live.attempts.values() if started is not None]
                 self._take_back(live)
                 yield number, live, attempts

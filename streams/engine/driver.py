@@ -10,6 +10,7 @@ return takes part in no turn, and the others go on.
 Worker, harness and simulation bring the world: they append, send, and say what time it is.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -35,6 +36,8 @@ from headwater.streams.engine.turns import (
     Turn,
 )
 
+#: Hosts of a process have numbers below this, which is part of each activation's.
+HOSTS_MAX: Final = 65_536
 #: As a tuple twice as fast to look at, for every message.
 _ENDS_ATTEMPT: Final = (StepReturned, StepRaised)
 
@@ -51,17 +54,16 @@ class _HostGone(NamedTuple):
 class Driver:
     """Drives the owners of one process.
 
-    Shape:  partitions is how many there are in all, owned or not; hosts is how many the process
-            has, each with a number from 0 on that it keeps when it is started again.
+    Shape:  partitions is how many there are in all, owned or not. Hosts come and go, each with a
+            number from 0 on that it keeps when it is started again.
     """
 
-    def __init__(self, partitions: int, hosts: int = 1) -> None:
+    def __init__(self, partitions: int) -> None:
         self.partitions: dict[int, Partition] = {}
         self.count = partitions
-        self._hosts = hosts
         #: The latest activation, and by host the latest before the present one was started.
         self._last_activation = 0
-        self._before_host = [0] * hosts
+        self._before_host: dict[int, int] = defaultdict(int)
         self._gone: list[_HostGone] = []
         self._steps: list[StepTransaction] = []
         self._attempts_ended = 0
@@ -72,12 +74,12 @@ class Driver:
 
     def number_activation(self, partition: int, host: int = 0) -> int:
         """A number that no activation had, and that says whose it is and which host has it."""
-        round_ = self._last_activation // (self._hosts * self.count) + 1
-        self._last_activation = (round_ * self._hosts + host) * self.count + partition
+        round_ = self._last_activation // (HOSTS_MAX * self.count) + 1
+        self._last_activation = (round_ * HOSTS_MAX + host) * self.count + partition
         return self._last_activation
 
     def _host_of(self, activation: int) -> int:
-        return activation // self.count % self._hosts
+        return activation // self.count % HOSTS_MAX
 
     def take_on(self, partition: Partition) -> None:
         """Drives a partition from now on."""

@@ -34,6 +34,7 @@ class LiveInstance:
         "committing",
         "engine",
         "held",
+        "host",
         "key",
         "parts",
         "position",
@@ -54,6 +55,8 @@ class LiveInstance:
         #: In how many records its snapshots have been: those that it no longer needs are to go.
         self.parts = 1
         self.activation: int | None = None
+        #: The number of the host that has it in hand, while there is an activation.
+        self.host = 0
         #: Attempts under way, by the key of their step; None until their host says they take long.
         self.attempts: dict[str, Started | None] = {}
         #: Steps whose SQL takes effect right now, whether or not their host is there to hear of it.

@@ -6,7 +6,7 @@ the code, replies, posts) is held back until they are durable. So memory may be 
 but nobody outside ever sees it: if an append fails, this object is thrown away.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -16,7 +16,7 @@ from headwater.processors.runs.engine import engine_of
 from headwater.processors.runs.host_messages import HandBack, HostMessage, Requested, Started
 from headwater.processors.runs.outbox import in_order
 from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
-from headwater.processors.runs.slots import Concurrencies
+from headwater.processors.runs.slots import SLOTS
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -31,7 +31,6 @@ from headwater.schemas.history import (
     EventReceived,
     HistoryAppended,
     HostLost,
-    Json,
     LogWritten,
     LoopAdvanced,
     OfGraph,
@@ -62,6 +61,7 @@ from headwater.schemas.history import (
 from headwater.streams.engine.activations import Activations
 from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.attempts import lost
+from headwater.streams.engine.code import Code
 from headwater.streams.engine.deciding import CommandDecider
 from headwater.streams.engine.effects import Batch, Queued, deleted, not_deleted
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
@@ -75,9 +75,7 @@ class Owner:
     """The owner of one partition.
 
     Shape:  claims is the fold of the partition up to the own claim, instances what it holds there,
-            wakes when time moves those that are bytes. `workflows` may be started, each with the
-            kind of its runs; `params` are the JSON Schemas of what they take, `concurrency` their
-            limits of it; hosts have their code, by number: the first what is not named.
+            wakes when time moves those that are bytes; code what may be started, and where it is.
             `number_activations` gives a host's a number of its own; `room` bounds runs.
     """
 
@@ -88,10 +86,7 @@ class Owner:
         instances: LiveInstances,
         wakes: Iterable[tuple[int, str]] = (),
         *,
-        workflows: Mapping[str, str],
-        params: Mapping[str, Json] | None = None,
-        concurrency: Concurrencies | None = None,
-        hosts: Mapping[str, int] | None = None,
+        code: Code,
         number_activations: Callable[[int], int],
         draw_seed: Callable[[], str],
         room: Room | None = None,
@@ -99,17 +94,13 @@ class Owner:
         self.partition = partition
         self.claims = claims
         self.instances = instances
-        #: Names of workflows that have instances here, and whose code is not.
-        self.workflows_without_code: set[str] = set()
-        self._workflows = workflows
         self._room = room = room or Room()
-        known = (workflows, params or {}, concurrency or {})
-        self._decider = CommandDecider(instances.engines, *known, draw_seed, room)
+        self._decider = CommandDecider(instances.engines, code, draw_seed, room)
         self._agenda = Agenda(wakes)
         self._staging = Staging()
-        self._activations = Activations(
-            self._agenda, self._staging, number_activations, hosts or {}
-        )
+        numbers = number_activations, code.host_of
+        self._activations = Activations(self._agenda, self._staging, *numbers)
+        self.without_code = self._activations.without_code
         # What the history says of them is in no snapshot yet.
         instances.changed.update(live.key for live in instances.all_at_work())
         for at_ms, key in wakes:
@@ -357,15 +348,23 @@ class Owner:
             if live is None:
                 continue  # It was deleted since.
             live.ready = False
-            run = live.run
-            if run.ended or run.stands_still:
-                continue
-            if run.workflow not in self._workflows:
-                # Its code is not here: it stays as it is until a worker comes that has it.
-                self.workflows_without_code.add(run.workflow)
-                continue
-            count += self._activations.hand_out(live, now_ms)
+            if not (live.run.ended or live.run.stands_still):
+                count += self._activations.hand_out(live, now_ms, closed)
         return count
+
+    def code_changed(self) -> None:
+        """Lets go on what waited for code, and looks at limits of concurrency again."""
+        waited = self._activations.take_without_code()
+        for live in filter(None, map(self.instances.find, waited)):
+            if live.engine.is_runnable(live.run, 0):
+                self._activations.make_runnable(live)
+        for live in self.instances.all_at_work():
+            if live.run.kind == SLOTS:
+                self._agenda.reschedule(live)
+
+    def hosts_in_use(self) -> set[int]:
+        """The numbers of hosts that have something in hand, or will be given something."""
+        return self._activations.hosts()
 
     def urgency(self, closed: Collection[int] = ()) -> tuple[Priority, int] | None:
         """How urgent the first ready instance is, and since when; None when there is none."""

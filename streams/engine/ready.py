@@ -32,6 +32,10 @@ class ReadyInstances:
         self._count += 1
         heapq.heappush(self._queues[host], (priority, at_ms, self._count, key))
 
+    def hosts(self) -> set[int]:
+        """The numbers of the hosts that somebody waits for."""
+        return {host for host, queue in self._queues.items() if queue}
+
     def urgency(self, closed: Collection[int] = ()) -> tuple[Priority, int] | None:
         """How urgent the first is whose host is not closed, and since when it is ready."""
         queue = self._first(closed)

@@ -51,6 +51,7 @@ from headwater.streams.code_host.apps import limits_of, schemas_of_params
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.hosted_run import Allowance
 from headwater.streams.code_host.house_app import HOUSE_PREFIX
+from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Queued, command_of
 from headwater.streams.engine.live_instances import LiveInstances
@@ -349,15 +350,13 @@ class WorkflowTest:
         self._read = claims.cause + 1
         self._sent_by_hosts = []
         self._hosts = [self._new_host(number) for number in _HOSTS]
-        self._driver = Driver(partitions=1, hosts=len(_HOSTS))
+        self._driver = Driver(partitions=1)
+        known = (self._kinds, schemas_of_params(self._workflows.values()), self._concurrency)
         self._owner = Owner(
             0,
             claims,
             instances,
-            workflows=self._kinds,
-            params=schemas_of_params(self._workflows.values()),
-            concurrency=self._concurrency,
-            hosts=self._host_of,
+            code=Code(*known, self._host_of),
             number_activations=lambda host: self._driver.number_activation(0, host),
             draw_seed=lambda: self.new_id("seed"),
         )

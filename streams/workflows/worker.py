@@ -27,6 +27,7 @@ from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
 from headwater.streams.code_host.apps import Declarations
+from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
 from headwater.streams.engine.live_instances import LiveInstances
@@ -129,7 +130,7 @@ class WorkflowWorker:
         self._engines, self._without_host = engines, dict(workflows or {})
         self._clock, self._draw_seed, self._name = clock, draw_seed, name
         self._pace, self._bounds, self._graphs = pace or Pace(), bounds or Bounds(), graphs
-        self._driver, self._something_came = Driver(1, 1 + len(apps)), asyncio.Event()
+        self._driver, self._something_came = Driver(1), asyncio.Event()
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
         self._hosts = self._make_hosts(apps, house, named=reload)
         self._outbox = Outbox(
@@ -370,10 +371,7 @@ class WorkflowWorker:
             restored.claims,
             restored.instances,
             restored.wakes,
-            workflows=workflows,
-            params=params,
-            concurrency=concurrency,
-            hosts=self._host_numbers(),
+            code=Code(workflows, params, concurrency, self._host_numbers()),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,
             room=Room(self._bounds.run_bytes_max),
@@ -442,7 +440,7 @@ class WorkflowWorker:
 
     def _warn_of_workflows_without_code(self) -> None:
         """Says once of each workflow that its instances wait for code."""
-        names = {name for each in self._owners() for name in each.workflows_without_code}
+        names = {name for each in self._owners() for name in each.without_code}
         for name in names - self._without_code:
             log.warning(
                 "instances of %s wait: no workflow of that name is in %s (there are %s)",

@@ -23,6 +23,7 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.clock import now_ms
+from headwater.streams.engine.code import Code
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner, Queued
 from headwater.streams.workflows.host_process import Gone, HostProcess
@@ -59,7 +60,7 @@ class World:
             0,
             Claims(),
             LiveInstances(ENGINES),
-            workflows=names,
+            code=Code(names),
             number_activations=lambda _: next(self._numbers),
             draw_seed=lambda: "seed",
         )

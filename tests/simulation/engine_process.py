@@ -41,6 +41,7 @@ from headwater.schemas.history import (
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.host import Host, ToHost
+from headwater.streams.engine.code import Code
 from headwater.streams.engine.effects import Effect, Queued, command_of
 from headwater.streams.engine.instance_store import Mark, StoredState
 from headwater.streams.engine.live_instances import LiveInstances
@@ -132,15 +133,13 @@ class Process:
         self.epoch = self._next - 1
         restored = self._take_over()
         self.read = min(partition.replied, restored.claims.cause + 1)
-        self.driver = world.rules.driver(len(world.partitions), len(_HOSTS))
+        self.driver = world.rules.driver(len(world.partitions))
         self.owner = world.rules.owner(
             partition.number,
             restored.claims,
             restored.instances,
             restored.wakes,
-            workflows=_KINDS,
-            concurrency=self.limits,
-            hosts=_HOST_OF,
+            code=Code(_KINDS, concurrency=self.limits, hosts=_HOST_OF),
             number_activations=lambda host: self.driver.number_activation(partition.number, host),
             draw_seed=lambda: f"seed-{next(world.numbers)}",
         )

@@ -68,7 +68,7 @@ class Rules:
     commits_after_notices: bool = True
     claims: Callable[[], Claims] = Claims
     owner: Callable[..., Owner] = Owner
-    driver: Callable[[int, int], Driver] = Driver
+    driver: Callable[[int], Driver] = Driver
 
 
 @dataclass

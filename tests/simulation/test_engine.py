@@ -227,7 +227,7 @@ class TakesBackFromAll(Driver):
 
     @override
     def host_gone(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
-        for each in range(self._hosts):
+        for each in range(2):
             super().host_gone(reason, turn, host=each)
 
 

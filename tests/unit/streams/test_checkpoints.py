@@ -12,6 +12,7 @@ from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import StartRun
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine import live_instances, state_records
+from headwater.streams.engine.code import Code
 from headwater.streams.engine.instance_store import Mark
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
@@ -62,7 +63,7 @@ def _owned(*params: str) -> Partition:
         0,
         Claims(epoch=0),
         LiveInstances(ENGINES),
-        workflows={"order": REPLAY.kind},
+        code=Code({"order": REPLAY.kind}),
         number_activations=lambda _: 1,
         draw_seed=lambda: "seed",
     )

@@ -7,6 +7,7 @@ from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.host_messages import Forget, Requested, Started
 from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised, StepReturned
 from headwater.schemas.history import CommandSent, Failure, StartRun, StepCompleted, StepFailed
+from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
@@ -25,7 +26,7 @@ class Worker:
     """A driver, and a log that is long enough for everything."""
 
     def __init__(self, *numbers: int) -> None:
-        self.driver = Driver(partitions=2, hosts=2)
+        self.driver = Driver(partitions=2)
         for number in numbers:
             self.take_on(number)
 
@@ -34,8 +35,7 @@ class Worker:
             number,
             Claims(epoch=0),
             LiveInstances(ENGINES),
-            workflows=dict.fromkeys(HOSTS, REPLAY.kind),
-            hosts=HOSTS,
+            code=Code(dict.fromkeys(HOSTS, REPLAY.kind), hosts=HOSTS),
             number_activations=lambda host: self.driver.number_activation(number, host),
             draw_seed=lambda: "seed",
         )

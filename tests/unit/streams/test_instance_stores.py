@@ -24,6 +24,7 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 from headwater.schemas.snapshots import SnapshotTaken
+from headwater.streams.engine.code import Code
 from headwater.streams.engine.instance_store import (
     GONE,
     InstanceStore,
@@ -161,8 +162,7 @@ class Owned:
             self.restored.claims,
             self.restored.instances,
             self.restored.wakes,
-            workflows={"order": kind},
-            concurrency={} if limit is None else {"order": limit},
+            code=Code({"order": kind}, concurrency={} if limit is None else {"order": limit}),
             number_activations=lambda _: 1,
             draw_seed=lambda: "seed",
         )

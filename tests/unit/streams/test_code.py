@@ -1,0 +1,270 @@
+"""What new runs are made from, and where the code of runs is, with deployments and without."""
+
+from collections.abc import Collection
+from typing import Final
+
+import pytest
+
+from headwater.processors.deployments import Deployments, artifact_of
+from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.replay.commands import Raise, Suspend
+from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.host_messages import Requested
+from headwater.processors.runs.requests import Request
+from headwater.processors.runs.state import Run
+from headwater.schemas.deployments import (
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+)
+from headwater.schemas.history import (
+    Artifact,
+    Command,
+    CommandRejected,
+    Failure,
+    Parent,
+    PauseRun,
+    RestartRun,
+    ResumeRun,
+    RetryRun,
+    SendEvent,
+    StartRun,
+)
+from headwater.streams.engine.code import Code
+from headwater.streams.engine.live_instances import LiveInstances
+from headwater.streams.engine.owner import Owner
+from tests.fakes import records
+from tests.fakes.engines import ENGINES, REPLAY
+
+APP: Final = 1
+ELSEWHERE: Final = Artifact("dep_none", "app", "00")
+PARENT: Final = Parent("order", "o-1", 0, "ship")
+
+
+def deployed(name: str, *workflows: DeployedWorkflow) -> DeploymentCreated:
+    return DeploymentCreated(
+        id=name, app="app", digest="00", size=1, offset=0, workflows=workflows, by="", at_ms=0
+    )
+
+
+def of(name: str, **more: object) -> DeployedWorkflow:
+    return DeployedWorkflow(**({"name": name, "kind": REPLAY.kind} | more))
+
+
+FIRST: Final = deployed("dep_1", of("order"), of("ship"), of("news", latest=True))
+SECOND: Final = deployed(
+    "dep_2",
+    of("order", params='{"type": "integer"}', limit=1),
+    of("news", latest=True),
+    of("board"),
+)
+
+
+class World:
+    """An owner, what it has in its app, and hosts of deployments: 11, 12."""
+
+    def __init__(self, *, app: Collection[str] = ("order", "solo", "news")) -> None:
+        self.deployments = Deployments()
+        for each in (FIRST, SECOND):
+            self.deployments.apply(each)
+        kinds = dict.fromkeys(app, REPLAY.kind) | {"board": GraphEngine.kind}
+        code = Code(
+            kinds,
+            hosts=dict.fromkeys(app, APP),
+            deployments=self.deployments,
+            deployed_host=lambda name: 10 + int(name[-1]),
+        )
+        self.code = code
+        self._number = 0
+        self.hosts: dict[int, int] = {}
+        self.owner = Owner(
+            0,
+            Claims(epoch=0),
+            LiveInstances(ENGINES),
+            code=code,
+            number_activations=self._numbered,
+            draw_seed=lambda: "seed",
+        )
+
+    def _numbered(self, host: int) -> int:
+        self._number += 1
+        self.hosts[self._number] = host
+        return self._number
+
+    def activate(self, deployment: str) -> None:
+        self.deployments.apply(
+            DeploymentActivated(id=deployment, after="", rollback=False, by="", at_ms=0)
+        )
+        self.owner.code_changed()
+
+    def tell(self, command: Command, workflow: str = "order", name: str = "o-1") -> str:
+        """Says with which code it was refused, if it was."""
+        sent = records.sent(command, workflow=workflow, instance_id=name)
+        self.owner.receive(self.owner.claims.cause + 1, sent, 0)
+        events = [each for record in self.owner.take().records for each in record.events]
+        return next((each.code for each in events if isinstance(each, CommandRejected)), "")
+
+    def run(self, workflow: str = "order", name: str = "o-1") -> Run:
+        live = self.owner.instances.find(f"{workflow}/{name}")
+        assert live is not None
+        return live.run
+
+    def deployment(self, workflow: str = "order") -> str | None:
+        """What the run of the latest is made from."""
+        found = self.run(workflow).deployment
+        return None if found is None else found.name
+
+    def asks(self, request: Request, workflow: str = "order") -> None:
+        live = self.owner.instances.find(f"{workflow}/o-1")
+        assert live is not None
+        assert live.activation is not None
+        self.owner.handle([Requested(live.activation, request)], 0)
+
+    def handed_out(self, closed: Collection[int] = ()) -> list[int]:
+        """The hosts that are given something now."""
+        before = self._number
+        self.owner.dispatch(0, closed=closed)
+        return [host for number, host in self.hosts.items() if number > before]
+
+
+@pytest.mark.parametrize(
+    ("active", "workflow", "found"),
+    [
+        (None, "order", None),
+        ("dep_1", "order", "dep_1"),
+        ("dep_2", "order", "dep_2"),
+        ("dep_2", "solo", None),
+        ("dep_1", "ship", "dep_1"),
+        ("dep_1", "news", None),
+    ],
+)
+def test_a_run_begins_on_the_active_deployment_if_that_has_its_workflow(
+    active: str | None, workflow: str, found: str | None
+):
+    world = World()
+    if active is not None:
+        world.activate(active)
+    assert world.tell(StartRun("1"), workflow) == ""
+    assert world.deployment(workflow) == found
+    event = SendEvent("e", "news", "1", start="1")
+    assert world.tell(event, workflow, "by-event") == ""
+    made = world.run(workflow, "by-event").deployment
+    assert (made.name if made else None) == found
+
+
+def test_a_workflow_that_only_another_deployment_has_cannot_be_started():
+    world = World()
+    assert world.tell(StartRun("1"), "ship") == "WORKFLOW_NOT_FOUND"
+    world.activate("dep_2")
+    assert world.tell(StartRun("1"), "ship") == "WORKFLOW_NOT_FOUND"
+    world.activate("dep_1")
+    assert world.tell(StartRun("1"), "ship") == ""
+
+
+@pytest.mark.parametrize(
+    ("workflow", "named", "found"),
+    [
+        ("order", artifact_of(FIRST), "dep_1"),
+        ("ship", artifact_of(FIRST), "dep_1"),
+        ("news", artifact_of(FIRST), "dep_1"),
+        ("solo", artifact_of(FIRST), "WORKFLOW_NOT_FOUND"),
+        ("order", ELSEWHERE, "deployment_not_found"),
+    ],
+)
+def test_a_run_begins_on_the_deployment_that_is_named(workflow: str, named: Artifact, found: str):
+    world = World()
+    world.activate("dep_2")
+    refused = world.tell(StartRun("1", deployment=named), workflow)
+    assert (refused or world.deployment(workflow)) == found
+
+
+@pytest.mark.parametrize(
+    ("workflow", "found"), [("order", "dep_1"), ("ship", "dep_1"), ("news", None), ("solo", None)]
+)
+def test_a_child_begins_on_its_parents_deployment_if_that_has_its_workflow(
+    workflow: str, found: str | None
+):
+    world = World()
+    world.activate("dep_2")
+    start = StartRun("1", PARENT, deployment=artifact_of(FIRST))
+    assert world.tell(start, workflow) == ""
+    assert world.deployment(workflow) == found
+
+
+def test_a_run_stays_where_it_began_and_its_next_run_does_not():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun('"a"'))
+    world.tell(StartRun("1"), "ship")
+    world.activate("dep_2")
+    assert (world.deployment(), world.deployment("ship")) == ("dep_1", "dep_1")
+    assert world.handed_out() == [11, 11]
+    for each in ("order", "ship"):
+        assert world.tell(RestartRun(), each) == ""
+    assert world.deployment() == "dep_2"
+    assert world.deployment("ship") == "dep_1", "the active one has no such workflow"
+    assert sorted(world.handed_out()) == [11], "the other waits for its slot"
+    assert world.run().slot is not None, "the limit is that of its deployment"
+    world.activate("dep_1")
+    world.asks(Raise(Failure("Error", "bad")), "ship")
+    assert world.tell(RetryRun(), "ship") == ""
+    assert world.run("ship").run_number == 2
+
+
+def test_params_are_held_to_the_schema_of_the_deployment():
+    world = World()
+    world.activate("dep_2")
+    assert world.tell(StartRun('"a"')) == "INVALID_PARAMS"
+    world.activate("dep_1")
+    assert world.tell(StartRun('"a"')) == ""
+
+
+def test_a_graph_stays_a_graph_whatever_is_deployed_under_its_name():
+    world = World()
+    world.activate("dep_2")
+    assert world.tell(StartRun("1", kind=GraphEngine.kind), "board") != "WORKFLOW_NOT_FOUND"
+    assert world.tell(StartRun("1"), "board", "o-2") == ""
+    assert world.run("board", "o-2").kind == REPLAY.kind
+
+
+def test_a_run_without_a_deployment_follows_the_code():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun("1"), "news")
+    assert world.handed_out() == [11]
+    world.activate("dep_2")
+    assert world.handed_out() == [], "its code is at work"
+    world.asks(Suspend(0), "news")
+    for each in (PauseRun(), ResumeRun()):
+        assert world.tell(each, "news") == ""
+    assert world.handed_out() == [12]
+    assert world.owner.hosts_in_use() == {12}
+
+
+def test_the_app_has_the_code_before_the_active_deployment():
+    world = World()
+    world.activate("dep_1")
+    world.tell(StartRun("1"), "news")
+    assert world.handed_out() == [APP]
+
+
+def test_what_waits_for_code_goes_on_when_that_is_deployed():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun("1"), "news")
+    world.deployments.activations.clear()
+    assert world.handed_out() == []
+    assert [*world.owner.without_code] == ["news"]
+    assert not world.owner.hosts_in_use()
+    world.activate("dep_2")
+    assert world.handed_out() == [12]
+
+
+def test_what_became_ready_for_one_host_is_not_given_to_another_that_is_closed():
+    world = World(app=())
+    world.activate("dep_1")
+    world.tell(StartRun("1"), "news")
+    world.activate("dep_2")
+    assert world.handed_out(closed={12}) == []
+    assert world.owner.hosts_in_use() == {12}
+    assert world.handed_out() == [12]
