@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.processors.runs.retention import FOR_EVER, Retention
+from headwater.projections.audit.plan import AUDIT
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deployments.plan import DEPLOYMENTS
 from headwater.projections.graphs.plan import GRAPHS
@@ -51,7 +52,7 @@ async def run_projector(  # noqa: PLR0913 (all that it joins)
                 projection=projection,
             ).run(stop)
         )
-        for projection in (DELIVERIES, workflows_kept(retention), GRAPHS, DEPLOYMENTS)
+        for projection in (DELIVERIES, workflows_kept(retention), GRAPHS, DEPLOYMENTS, AUDIT)
     ]
     try:
         await asyncio.gather(*running)

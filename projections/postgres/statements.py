@@ -222,6 +222,7 @@ UPSERTS: Final[dict[str, bytes]] = {
     "workflow_slot": statement("insert_workflow_slots"),
     "workflow_slot_grants": statement("grant_workflow_slots"),
     "graph_definition": statement("deploy_graph"),
+    "audit_logs": statement("insert_audit_logs"),
     "create_deployment": statement("create_deployment"),
     "activate_deployment": statement("activate_deployment"),
 }

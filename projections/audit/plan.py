@@ -1,0 +1,50 @@
+"""What the records of `audit` do to rows, decided without Postgres.
+
+The hash of a row hangs on the row before it, which only Postgres knows here: the statement computes
+it (`audit_chain`), over what is hashed of each entry.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from headwater.processors.runs.claims import Claims
+from headwater.projections.audit.chain import canonical, entry_of
+from headwater.projections.projector.plan import Plan, Work, payload, works
+from headwater.projections.projector.projection import Projection
+from headwater.projections.projector.records import UNREADABLE, LogRecord, SqlRow, refusal
+from headwater.schemas.audit import OperationAudited
+from headwater.schemas.codec import decode
+from headwater.schemas.topics import AUDIT as TOPIC
+
+__all__ = ["AUDIT", "plan_entries"]
+
+
+def plan_entries(records: Iterable[LogRecord]) -> Plan:
+    """Plans records of `audit`."""
+    rows: list[SqlRow] = []
+    refused: list[Work] = []
+    for record in records:
+        try:
+            entry = entry_of(decode(record.value, OperationAudited), record.offset)
+        except UNREADABLE as error:
+            refused.append(Work("projection_errors", payload([refusal(record, str(error))])))
+        else:
+            rows.append(msgspec.structs.asdict(entry) | {"entry": canonical(entry)})
+    return Plan(works=(*works("audit_logs", rows), *refused), unreadable=len(refused))
+
+
+def _all_count(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
+    """Nobody claims the topic: every gateway appends."""
+    return records
+
+
+#: Who has done what.
+AUDIT: Final = Projection(
+    name="audit",
+    group="headwater-audit-projector",
+    topics=(TOPIC,),
+    read=_all_count,
+    plan=plan_entries,
+)

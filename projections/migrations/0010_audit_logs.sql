@@ -1,0 +1,51 @@
+-- Who has done what. Each row vouches for all before it: its hash is the SHA-256 of the hash of the
+-- row before and of its own entry, in the order of the topic. What was changed here is found by
+-- comparing with the topic, and what was changed in both by a hash that was kept elsewhere.
+
+create table audit_logs (
+    id text collate "C" primary key,
+    key_id text,
+    project_id text,
+    action text collate "C" not null,
+    resource text not null,
+    result text not null,
+    ip text,
+    user_agent text,
+    metadata_json text,
+    created_at timestamptz not null,
+    "offset" bigint not null unique,
+    hash bytea not null
+);
+
+create index audit_logs_of_action on audit_logs (action, "offset");
+create index audit_logs_of_run on audit_logs ((metadata_json::json ->> 'runId'), "offset");
+
+comment on table audit_logs is
+    'Operations of those who have a key, in the order in which they were done. Topic audit.';
+comment on column audit_logs.id is 'The entry.';
+comment on column audit_logs.key_id is 'Which key it was: its kind, and the beginning of its SHA-256.';
+comment on column audit_logs.project_id is 'The project.';
+comment on column audit_logs.action is 'What was asked for.';
+comment on column audit_logs.resource is 'The path, without what names a user.';
+comment on column audit_logs.result is 'success or failure.';
+comment on column audit_logs.ip is 'The address that it was asked from.';
+comment on column audit_logs.user_agent is 'The program that asked, as it calls itself.';
+comment on column audit_logs.metadata_json is 'What else there is to say of it: a JSON object.';
+comment on column audit_logs.created_at is 'When it was done, by the clock of whoever did.';
+comment on column audit_logs."offset" is 'Offset of its record in audit.';
+comment on column audit_logs.hash is
+    'SHA-256 of the hash of the row before (32 zeros before the first) and of the entry.';
+
+create function audit_link(held bytea, before bytea, entry text) returns bytea
+language sql immutable parallel safe
+return sha256(coalesce(held, before) || convert_to(entry, 'UTF8'));
+
+comment on function audit_link(bytea, bytea, text) is 'The hash of an entry, from the hash before.';
+
+create aggregate audit_chain(before bytea, entry text) (
+    sfunc = audit_link,
+    stype = bytea
+);
+
+comment on aggregate audit_chain(bytea, text) is
+    'The hash of the last of some entries, from the hash before the first.';

@@ -1,0 +1,108 @@
+"""Each row of the audit log has the hash that its entry and all before it come to."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, LiteralString
+
+import psycopg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.projections.audit.chain import GENESIS, entry_of, linked
+from headwater.projections.audit.plan import AUDIT
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.plan import Batch, Span
+from headwater.projections.projector.store import Store
+from headwater.schemas.audit import OperationAudited
+from headwater.schemas.codec import encode
+from headwater.schemas.topics import AUDIT as TOPIC
+from tests.unit.projections.histories import START_MS, Appended
+
+PLACE = (TOPIC, 0)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[OperationAudited]:
+    return [
+        OperationAudited(
+            id=f"entry-{number}",
+            key_id=draw(TEXTS),
+            project_id="default",
+            action=draw(TEXTS),
+            resource=draw(TEXTS),
+            result=draw(st.sampled_from(["success", "failure"])),
+            ip="127.0.0.1",
+            user_agent=draw(TEXTS),
+            metadata=draw(st.sampled_from(["{}", '{"runId":"run-1"}', '{"note":"ÿ \U0001f600"}'])),
+            at_ms=START_MS + draw(st.integers(0, 10**9)),
+        )
+        for number in range(draw(st.integers(0, 12)))
+    ]
+
+
+def batches(values: Sequence[bytes], cuts: list[int]) -> Iterator[Batch]:
+    start = 0
+    for end in [*sorted({cut for cut in cuts if cut < len(values)}), len(values)]:
+        found = [Appended(0, offset, values[offset], topic=TOPIC) for offset in range(start, end)]
+        if found:
+            yield Batch(records=found, spans={PLACE: Span(start, end)}, plan=AUDIT.plan(found))
+        start = end
+
+
+def project(dsn: str, values: Sequence[bytes], cuts: list[int]) -> None:
+    async def applied() -> None:
+        store = Store(dsn, projection=AUDIT, clock=lambda: START_MS)
+        await store.places([PLACE])
+        for batch in batches(values, cuts):
+            for _ in range(2):  # a projector that died after the commit applies it again
+                await store.apply(batch)
+        await store.close()
+
+    asyncio.run(applied())
+
+
+def rows(dsn: str, query: LiteralString) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(query).fetchall()
+
+
+def hashes(found: Sequence[OperationAudited], offsets: Sequence[int]) -> Iterator[bytes]:
+    held = GENESIS
+    for record, offset in zip(found, offsets, strict=True):
+        held = linked(held, entry_of(record, offset))
+        yield held
+
+
+def test_rows_are_chained_however_they_come_in_batches(module_database: str):
+    migrate(module_database, lambda _: None)
+
+    @settings(max_examples=60)
+    @given(records(), st.lists(st.integers(0, 12), max_size=3))
+    def held(found: list[OperationAudited], cuts: list[int]) -> None:
+        with psycopg.connect(module_database) as connection:
+            connection.execute("truncate audit_logs, projection_offsets")
+        project(module_database, [encode(record) for record in found], cuts)
+        expected = [*hashes(found, range(len(found)))]
+        assert rows(module_database, 'select hash from audit_logs order by "offset"') == [
+            (each,) for each in expected
+        ]
+
+    held()
+
+
+def test_a_record_that_cannot_be_read_or_taken_has_no_row_and_breaks_no_chain(fresh_database: str):
+    migrate(fresh_database, lambda _: None)
+    good = OperationAudited(
+        id="one", key_id="k", project_id="p", action="a", resource="/r", result="success",
+        ip="i", user_agent="u", metadata="{}", at_ms=START_MS,
+    )  # fmt: skip
+    other = OperationAudited(
+        id="two", key_id="k", project_id="p", action="a", resource="/r", result="success",
+        ip="i", user_agent="u", metadata="{}", at_ms=START_MS,
+    )  # fmt: skip
+    values = [b"\xff?", encode(good), encode(good), encode(other)]
+    project(fresh_database, values, [])
+    assert rows(fresh_database, 'select "offset" from projection_errors order by 1') == [(0,), (2,)]
+    found = rows(fresh_database, 'select "offset", hash from audit_logs order by "offset"')
+    assert found == [*zip([1, 3], hashes([good, other], [1, 3]), strict=True)]
