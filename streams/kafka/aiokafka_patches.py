@@ -34,6 +34,8 @@ is then not told from a broker that is away. Here the error also says why.
 
 Tokens: a broker that refuses one says so in an answer that is no error. aiokafka takes it for a
 yes, and waits for its next answer until it gives up. Here it is the refusal that it is.
+
+Compressing: see `streams.kafka.zstd`.
 """
 
 import asyncio
@@ -51,6 +53,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthentication
 from aiokafka.producer.sender import Sender
 
 from headwater.streams.kafka.static_members import mend_static_members
+from headwater.streams.kafka.zstd import use_contexts_again
 
 #: Why the last attempt to connect to a broker failed, by its host and port.
 _FAILED: Final[dict[tuple[str, int], str]] = {}
@@ -98,6 +101,7 @@ def mend() -> None:
     Fetcher._get_actions_per_node = _get_actions  # type: ignore[method-assign]  # noqa: SLF001
     Sender.start = _start_sender  # type: ignore[method-assign]
     mend_static_members()
+    use_contexts_again()
 
 
 async def _bootstrap(self: AIOKafkaClient) -> None:
