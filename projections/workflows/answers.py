@@ -41,11 +41,14 @@ __all__ = [
     "RunKey",
     "concurrency_of",
     "event_of",
+    "failure_of",
     "found_of",
     "instance_of",
     "job_of",
     "line_of",
     "listed_of",
+    "made",
+    "raw",
     "status_of",
     "step_of",
     "token_of",
@@ -144,14 +147,14 @@ def found_of(row: Row) -> InstanceFound:
     """An instance on a page, with what it stands at."""
     step, tokens = _stands_at(row)
     slot = row["awaited_slot"]
-    return _made(
+    return made(
         InstanceFound,
         row,
         id=row["instance_id"],
         details=_stands(InstanceStatus, row),
         current_step=step,
         current_tokens=tokens,
-        awaited_slot=None if slot is None else _made(SlotAwaited, slot),
+        awaited_slot=None if slot is None else made(SlotAwaited, slot),
     )
 
 
@@ -160,13 +163,13 @@ def instance_of(row: Row) -> Placed:
     step, tokens = _stands_at(row)
     slot = row["awaited_slot"]
     parent = {name: row[f"parent_{name}"] for name in Parent.__struct_fields__}
-    meta = _made(
+    meta = made(
         InstanceMeta,
         row,
-        params=_raw(row["params"]),
+        params=raw(row["params"]),
         current_step=step,
         current_tokens=tokens,
-        awaited_slot=None if slot is None else _made(SlotAwaited, slot),
+        awaited_slot=None if slot is None else made(SlotAwaited, slot),
         parent=Parent(**parent) if parent["workflow_name"] else None,
     )
     listed = listed_of(row)
@@ -178,7 +181,7 @@ def _stands_at(row: Row) -> tuple[CurrentStep | None, list[TokensAt]]:
     step, tokens = row["current_step"], row["current_tokens"] or ()
     return (
         None if step is None else _standing(CurrentStep, step),
-        [_made(TokensAt, each) for each in tokens],
+        [made(TokensAt, each) for each in tokens],
     )
 
 
@@ -186,42 +189,42 @@ def concurrency_of(row: Row | None) -> Concurrency | None:
     """The limit of a workflow's concurrency, with who has a slot and who waits for one."""
     if row is None:
         return None
-    slots = [_made(SlotsListed, each) for each in row["slots"]]
-    return _made(Concurrency, {**row["concurrency"], **row, "slots": slots})
+    slots = [made(SlotsListed, each) for each in row["slots"]]
+    return made(Concurrency, {**row["concurrency"], **row, "slots": slots})
 
 
 def step_of(row: Row) -> Step:
     """An entry of a history."""
-    return _standing(Step, row, id=row["step_key"], result=_raw(row["result"]))
+    return _standing(Step, row, id=row["step_key"], result=raw(row["result"]))
 
 
 def token_of(row: Row) -> Token:
     """A token of a history."""
     parent = row["parent_token_id"]
-    return _made(
+    return made(
         Token,
         row,
         id=str(row["id"]),
         parent_token_id=None if parent is None else str(parent),
-        input=_raw(row["input"]),
-        result=_raw(row["result"]),
-        error=_failure(row),
+        input=raw(row["input"]),
+        result=raw(row["result"]),
+        error=failure_of(row),
     )
 
 
 def job_of(row: Row) -> JobListed:
     """A job in a listing."""
-    return _made(JobListed, row, workflow=row["workflow_name"], status=_JOB_STATUSES[row["status"]])
+    return made(JobListed, row, workflow=row["workflow_name"], status=_JOB_STATUSES[row["status"]])
 
 
 def event_of(row: Row) -> Event:
     """An event of a history."""
-    return _made(Event, row, payload=_raw(row["payload"]))
+    return made(Event, row, payload=raw(row["payload"]))
 
 
 def line_of(row: Row) -> LogLine:
     """A line of a history."""
-    return _made(LogLine, row, data=_raw(row["data"]))
+    return made(LogLine, row, data=raw(row["data"]))
 
 
 #: What rows of `workflow_changes` are, by their rank within a record.
@@ -235,22 +238,23 @@ BY_RANK: Final[dict[int, Callable[[Row], Step | Token | Event | LogLine | Status
 
 
 def _stands(kind: type[S], row: Row) -> S:
-    return _made(kind, row, error=_failure(row), output=_raw(row["output"]))
+    return made(kind, row, error=failure_of(row), output=raw(row["output"]))
 
 
 def _standing(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of an answer)
     types: str | None = row["wait_event_type"]
     several = types is not None and types.startswith(_LIST)
     waits_for = msgspec.json.decode(types or "", type=list[str]) if several else types
-    return _made(kind, row, wait_event_type=waits_for, error=_failure(row), **more)
+    return made(kind, row, wait_event_type=waits_for, error=failure_of(row), **more)
 
 
-def _made(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of an answer)
+def made(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of an answer)
     """An answer whose fields are columns, but for those that are given."""
     return msgspec.convert(SimpleNamespace(**{**row, **more}), kind, from_attributes=True)
 
 
-def _failure(row: Row) -> Failure | None:
+def failure_of(row: Row) -> Failure | None:
+    """The error of what a row is of."""
     if row["error_name"] is None:
         return None
     return Failure(
@@ -268,5 +272,6 @@ def _traceback(detail: Json | None) -> str | None:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _raw(text: Json | None) -> msgspec.Raw | None:
+def raw(text: Json | None) -> msgspec.Raw | None:
+    """A value of an author's, as it came."""
     return None if text is None else msgspec.Raw(text.encode())

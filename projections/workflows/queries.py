@@ -31,6 +31,7 @@ from headwater.projections.workflows.answers import (
     instance_of,
     job_of,
     line_of,
+    raw,
     step_of,
     token_of,
 )
@@ -50,6 +51,7 @@ from headwater.schemas.topics import WORKFLOW_HISTORY
 
 __all__ = [
     "CHANGES_MAX",
+    "NAMES_WITH_INSTANCES",
     "Beginning",
     "Changed",
     "Changes",
@@ -147,13 +149,16 @@ _OF_AUTHORS: Final = sql.SQL(
 _STANDING: Final = template("workflow_standing")
 #: An instance, by its key.
 INSTANCE: Final = filled("workflow_instance", standing=_STANDING)
-_OF_INSTANCES: Final = template("workflow_names_of_instances").format(of_authors=_OF_AUTHORS)
-_REGISTERED: Final = filled("workflow_names", of_authors=_OF_AUTHORS, of_instances=_OF_INSTANCES)
+#: The workflows of authors that have instances, by their names.
+NAMES_WITH_INSTANCES: Final = template("workflow_names_of_instances").format(of_authors=_OF_AUTHORS)
+_REGISTERED: Final = filled(
+    "workflow_names", of_authors=_OF_AUTHORS, of_instances=NAMES_WITH_INSTANCES
+)
 _LIMITS: Final = filled("workflow_limits")
 #: Which workflows a listing is of.
 _WORKFLOWS: Final[Mapping[str, sql.Composable]] = {
     "workflow_instances": sql.SQL("select {}::text").format(sql.Placeholder("workflow_name")),
-    "instances_of_all": _OF_INSTANCES,
+    "instances_of_all": NAMES_WITH_INSTANCES,
 }
 
 #: Where pages begin, by order: what no row comes before.
@@ -202,7 +207,7 @@ class Workflows:
         return [
             WorkflowListed(
                 name=row["name"],
-                params_schema=_raw(row["params_schema"]),
+                params_schema=raw(row["params_schema"]),
                 concurrency=concurrency_of(limits.get(row["name"])),
             )
             for row in rows
@@ -416,10 +421,6 @@ def _page_of(
 ) -> Page[R]:
     last = [shown[-1][name] for name in place.__struct_fields__] if more else None
     return Page(rows=tuple(map(answer, shown)), cursor=None if last is None else pack(last))
-
-
-def _raw(text: str | None) -> msgspec.Raw | None:
-    return None if text is None else msgspec.Raw(text.encode())
 
 
 def _changed(row: Row) -> Changed:

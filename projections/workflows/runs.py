@@ -1,0 +1,162 @@
+"""What can be asked of runs: instances in the words of `/v1`, found by their ids alone."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, LiteralString, TypeVar
+
+import msgspec
+from psycopg import sql
+
+from headwater.projections.errors import InvalidCursor, RecordRefused
+from headwater.projections.postgres.cursors import pack, unpack
+from headwater.projections.postgres.reader import PooledReader, Row, bounded
+from headwater.projections.postgres.statements import filled, template
+from headwater.projections.workflows.answers import Page, failure_of, made, raw
+from headwater.projections.workflows.queries import NAMES_WITH_INSTANCES
+from headwater.schemas.run_answers import Run, RunListed, RunState
+from headwater.schemas.statuses import RunStatus
+
+__all__ = ["FoundRun", "Runs", "state_of"]
+
+R = TypeVar("R", bound=RunListed)
+
+_STATES: Final[Mapping[str, RunState]] = {
+    RunStatus.ACTIVE: RunState.RUNNING,
+    RunStatus.WAITING: RunState.RUNNING,
+    RunStatus.PAUSED: RunState.RUNNING,
+    RunStatus.COMPLETE: RunState.COMPLETED,
+    RunStatus.ERRORED: RunState.FAILED,
+    RunStatus.TERMINATED: RunState.CANCELLED,
+}
+_WAITS: Final = template("run_waits")
+_IN_STATE: Final[Mapping[RunState, LiteralString]] = {
+    RunState.PENDING: "and {}",
+    RunState.RUNNING: "and i.status in ('active', 'waiting', 'paused') and not {}",
+    RunState.COMPLETED: "and i.status = 'complete'",
+    RunState.FAILED: "and i.status = 'errored'",
+    RunState.CANCELLED: "and i.status = 'terminated'",
+}
+_FIND: Final = filled("run", waits=_WAITS, workflows=NAMES_WITH_INSTANCES)
+_FIND_OF_WORKFLOW: Final = filled(
+    "run", waits=_WAITS, workflows=sql.SQL("select {}::text").format(sql.Placeholder("workflow"))
+)
+
+
+class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, and where in the history lies the last record that was applied to it."""
+
+    run: Run
+    partition: int
+    offset: int
+
+
+class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a cursor holds: the last run that was seen."""
+
+    created_at: datetime
+    workflow_name: str
+    instance_id: str
+
+
+#: What the newest run comes after.
+_BEGIN: Final = {"created_at": "infinity", "workflow_name": "", "instance_id": ""}
+
+
+class Runs:
+    """Reads runs.
+
+    Errors: StoreUnavailable from every method.
+    """
+
+    def __init__(self, reader: PooledReader) -> None:
+        self._reader = reader
+
+    async def page(
+        self,
+        *,
+        workflow: str | None = None,
+        state: RunState | None = None,
+        deployment: str | None = None,
+        limit: int,
+        after: str | None = None,
+    ) -> Page[RunListed]:
+        """Runs by the time of their creation, the newest first; of all that authors have written.
+
+        Errors: InvalidCursor, too; ValueError for a limit out of range.
+        """
+        place = _BEGIN if after is None else msgspec.structs.asdict(unpack(after, _Place))
+        query = _listing(workflow is not None, state, deployment is not None)
+        try:
+            rows = await self._reader.answers(
+                query,
+                workflow=workflow,
+                deployment=deployment,
+                created_at=place["created_at"],
+                after_workflow=place["workflow_name"],
+                instance_id=place["instance_id"],
+                limit=bounded(limit) + 1,
+            )
+        except RecordRefused as error:
+            raise InvalidCursor(
+                "expected a cursor from an earlier page, found one out of range; start without one"
+            ) from error
+        shown = rows[:limit]
+        more = len(rows) > limit
+        last = shown[-1] if more else None
+        cursor = None if last is None else _cursor_behind(last)
+        return Page(rows=tuple(_made(RunListed, row) for row in shown), cursor=cursor)
+
+    async def find(self, run_id: str, workflow: str | None = None) -> list[FoundRun]:
+        """The runs of an id: none, one, or two where it is an id in several workflows.
+
+        Shape:  with a workflow those of it alone.
+        """
+        query = _FIND if workflow is None else _FIND_OF_WORKFLOW
+        rows = await self._reader.answers(query, run_id=run_id, workflow=workflow)
+        return [
+            FoundRun(
+                run=_made(Run, row, input=raw(row["input"]), output=raw(row["output"])),
+                partition=row["partition"],
+                offset=row["offset"],
+            )
+            for row in rows
+        ]
+
+
+def state_of(status: str, *, waits: bool = False) -> RunState:
+    """How a run stands, by its status; one that waits for its slot has not begun."""
+    return RunState.PENDING if waits else _STATES.get(status, RunState.RUNNING)
+
+
+@cache
+def _listing(of_workflow: bool, state: RunState | None, of_deployment: bool) -> bytes:
+    """The listing with the filters that are asked for: only so do indexes answer it."""
+    conditions: list[sql.Composable] = []
+    if state is not None:
+        conditions.append(sql.SQL(_IN_STATE[state]).format(_WAITS))
+    if of_deployment:
+        conditions.append(sql.SQL("and deployment_id = {}").format(sql.Placeholder("deployment")))
+    name = sql.SQL("select {}::text").format(sql.Placeholder("workflow"))
+    return filled(
+        "runs",
+        waits=_WAITS,
+        workflows=name if of_workflow else NAMES_WITH_INSTANCES,
+        filter=sql.SQL(" ").join(conditions),
+    )
+
+
+def _cursor_behind(row: Row) -> str:
+    return pack(_Place(row["created_at"], row["workflow_name"], row["instance_id"]))
+
+
+def _made(kind: type[R], row: Row, **more: Any) -> R:  # noqa: ANN401 (fields of an answer)
+    waits: bool = row["waits"]
+    return made(
+        kind,
+        row,
+        run_id=row["instance_id"],
+        status=state_of(row["status"], waits=waits),
+        error=failure_of(row),
+        **more,
+    )

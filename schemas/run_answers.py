@@ -1,0 +1,70 @@
+"""What is answered of runs below `/v1`: instances, in the words of programs that run elsewhere."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+from headwater.schemas.answers import Answer, Failure
+
+
+class RunState(StrEnum):
+    """How a run stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class RunCreated(Answer, frozen=True, kw_only=True):
+    """A run that was created."""
+
+    run_id: str
+    workflow_name: str
+    status: RunState
+    deployment_id: Annotated[
+        str | None, msgspec.Meta(description="What it runs on; none if it follows the code.")
+    ] = None
+
+
+class RunListed(RunCreated, frozen=True, kw_only=True):
+    """A run in a listing."""
+
+    created_at: datetime
+    started_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None
+    error: Failure | None = None
+
+
+class Run(RunListed, frozen=True, kw_only=True):
+    """A run, whole."""
+
+    input: Annotated[Any, msgspec.Meta(description="What it was started with.")]
+    output: Annotated[Any, msgspec.Meta(description="What the workflow returned.")] = None
+
+
+class RunPage(Answer, frozen=True, kw_only=True):
+    """Runs, the newest first, without their inputs and outputs."""
+
+    data: list[RunListed]
+    cursor: Annotated[str | None, msgspec.Meta(description="Where the next page begins.")]
+    has_more: bool
+
+
+class MessagePublished(Answer, frozen=True, kw_only=True):
+    """A message that is in its queue."""
+
+    message_id: Annotated[str, msgspec.Meta(description="The run that it is.")]
+    deduped: Annotated[bool, msgspec.Meta(description="Whether it was there already.")]
+
+
+class EventCreated(Answer, frozen=True, kw_only=True):
+    """An event of a run that was taken."""
+
+    run_id: str
+    event_type: str
+    deduped: Annotated[bool, msgspec.Meta(description="Whether it was taken before.")]
