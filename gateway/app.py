@@ -49,7 +49,7 @@ from headwater.gateway.users.ports import ForUsers, UserPorts
 from headwater.gateway.users.routes import user_routes
 from headwater.gateway.workflows.entrance import LimitedBodies
 from headwater.gateway.workflows.openapi import SECURITY
-from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
+from headwater.gateway.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
 from headwater.gateway.workflows.wire import StepTypes
 from headwater.processors.sources import Source, providers_of
@@ -348,8 +348,11 @@ def _workflow_service(
     """The workflow service, with the keys of the settings."""
     return WorkflowService(
         workflows,
-        workflow_key=settings.workflow_key.get_secret_value(),
-        tick_key=settings.tick_key.get_secret_value(),
+        keys=ServiceKeys(
+            workflow=settings.workflow_key.get_secret_value(),
+            world=settings.world_key.get_secret_value(),
+            tick=settings.tick_key.get_secret_value(),
+        ),
         tick_urls=settings.tick_urls,
         bodies=bodies,
         limits=settings.limits,

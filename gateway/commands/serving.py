@@ -22,10 +22,13 @@ from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows.authorization import load_hooks
 from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts
+from headwater.gateway.workflows.runs.running import RunPorts
 from headwater.processors.providers.placement import Placement
 from headwater.processors.sources import providers_of
 from headwater.projections.deliveries.queries import Reader
+from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.runs import Runs
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.topics import check_topics
@@ -35,6 +38,7 @@ from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from headwater.streams.pipeline.wipe_log import WipeLog
 from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.definition_log import DefinitionLog
+from headwater.streams.workflows.deployment_log import DeploymentLog
 from headwater.streams.workflows.run_reader import RunReader
 
 
@@ -79,6 +83,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
                 new_id=new_id,
             ),
             definitions=DefinitionLog(cluster=cluster, client_id="headwater-gateway-graphs"),
+            of_runs=_run_ports(settings, cluster, reader),
             workflows=Workflows(reader),
             runs=RunReader(cluster),
             hooks=load_hooks(settings.workflow_hooks),
@@ -97,6 +102,15 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             end_streams=lambda: end_streams(app),
         )
         await _unless_topics_lose_data(cluster, serving)
+
+
+def _run_ports(settings: Settings, cluster: Cluster, reader: Reader) -> RunPorts:
+    return RunPorts(
+        rows=Runs(reader),
+        keys=IdempotencyKeys(reader),
+        deployments=DeploymentLog(cluster=cluster, client_id="headwater-gateway-deployments"),
+        project_id=settings.project,
+    )
 
 
 async def _unless_topics_lose_data(cluster: Cluster, serving: Coroutine[Any, Any, None]) -> None:

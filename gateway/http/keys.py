@@ -63,3 +63,19 @@ def has_key(headers: Mapping[str, str], key: str) -> bool:
     by_token = compare_digest(bearer_of(headers).encode(), expected)
     by_header = compare_digest(headers.get("x-api-key", "").encode(), expected)
     return by_token or by_header
+
+
+def programs_only(key: str) -> Guard:
+    """A guard that asks for the key of programs elsewhere whose runs are here."""
+    world = key_id("world", key)
+
+    def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
+        if not has_key(connection.headers, key):
+            raise Problem(
+                "unauthorized",
+                "expected the key of /v1/world, as Authorization: Bearer or in the header "
+                "x-api-key",
+            )
+        admit(connection.scope, world)
+
+    return guard

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from http import HTTPStatus
 from http.client import responses
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from litestar import Request, Response
@@ -36,6 +36,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_days": (400, "The number of days is not valid"),
     "expected_multipart": (400, "The body is not a form"),
     "missing_file_field": (400, "The form has no file"),
+    "idempotency_required": (400, "An idempotency key is missing"),
     "empty_body": (400, "The body is empty"),
     "malformed_payload": (400, "The body is not what its producer documents"),
     "unauthorized": (401, "The key or token is missing or not valid"),
@@ -71,12 +72,16 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_body": (400, "The body is not what this route takes"),
     "forbidden": (403, "The caller may not do this"),
     "RUN_NOT_FOUND": (404, "No such run"),
+    "ambiguous_run": (409, "Runs of several workflows have this id"),
     "tick_disabled": (404, "Ticks are not enabled"),
     "COMMAND_REFUSED": (409, "The command was refused"),
     "outcome_unknown": (503, "What became of the command was not heard"),
     "position_not_reached": (503, "Postgres does not have it yet"),
     "worker_unavailable": (503, "The worker did not answer"),
 }
+
+#: Of routes that other systems have, too: their problems say the detail once more, as `message`.
+SAYS_MESSAGE: Final = "says_message"
 
 #: Litestar's own refusals, by status; any other 4xx is a bad_request of that status.
 _CODE_BY_STATUS: Final[Mapping[int, str]] = {
@@ -273,6 +278,10 @@ def _response(
 ) -> Response[bytes]:
     request_id = request_id_of(request.scope)
     keep_problem_code(request.scope, code)
+    # None where no route has the path, or none of it the method.
+    handler = cast("dict[str, Any]", request.scope).get("route_handler")
+    if handler is not None and handler.opt.get(SAYS_MESSAGE):
+        extensions = {"message": detail, **(extensions or {})}
     status, body = document(
         code=code,
         detail=detail,

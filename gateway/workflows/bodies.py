@@ -73,7 +73,7 @@ def _name(longest: int, description: str) -> msgspec.Meta:
 
 
 null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
-_Value: TypeAlias = Annotated[
+Value: TypeAlias = Annotated[
     msgspec.Raw,
     msgspec.Meta(
         description="Any JSON, of at most 1 MiB unless a setting says otherwise; null by default."
@@ -117,7 +117,7 @@ class NewInstance(Body, frozen=True, kw_only=True):
     id: Annotated[str | None, _name(INSTANCE_ID_MAX, "Unique in the workflow; made if absent.")] = (
         None
     )
-    params: _Value = null
+    params: Value = null
     labels: _Labels = {}
 
     @override
@@ -125,7 +125,7 @@ class NewInstance(Body, frozen=True, kw_only=True):
         if self.id is not None:
             fault = name_fault("an instance id", self.id, limits.max_instance_id, "max_instance_id")
             _refuse(INVALID_INSTANCE_ID, f"{at}id", fault)
-        _check_params(f"{at}params", self.params, limits)
+        check_params(f"{at}params", self.params, limits)
         _check_labels(f"{at}labels", self.labels)
 
 
@@ -156,7 +156,7 @@ class NewInstances(Body, frozen=True, kw_only=True):
 class StartIfMissing(Body, frozen=True, kw_only=True):
     """What an instance begins with that an event may create."""
 
-    params: _Value = null
+    params: Value = null
     labels: _Labels = {}
 
 
@@ -164,7 +164,7 @@ class NewEvent(Body, frozen=True, kw_only=True):
     """An event to be sent."""
 
     type: Annotated[str, _name(EVENT_TYPE_MAX, "What a workflow waits for.")]
-    payload: _Value = null
+    payload: Value = null
     start_if_missing: Annotated[
         StartIfMissing | None,
         msgspec.Meta(
@@ -181,7 +181,7 @@ class NewEvent(Body, frozen=True, kw_only=True):
         _refuse(INVALID_EVENT_PAYLOAD, f"{at}payload", fault)
         if self.start_if_missing is not None:
             start = self.start_if_missing
-            _check_params(f"{at}startIfMissing.params", start.params, limits)
+            check_params(f"{at}startIfMissing.params", start.params, limits)
             _check_labels(f"{at}startIfMissing.labels", start.labels)
 
 
@@ -279,11 +279,19 @@ def read(kind: type[B], body: bytes, limits: Limits = USUAL) -> B:
     if not body.strip():
         body = b"{}"
     check_json(body)
+    return read_part(kind, msgspec.Raw(body), limits)
+
+
+def read_part(kind: type[B], part: msgspec.Raw, limits: Limits, at: str = "") -> B:
+    """Reads a part of a body that is known to be JSON; `at` is where in the body it lies.
+
+    Errors: Problem.
+    """
     try:
-        found = msgspec.json.decode(body, type=kind)
+        found = msgspec.json.decode(part, type=kind)
     except msgspec.ValidationError as error:
-        raise _misfit(str(error), kind) from error
-    found.check(limits)
+        raise _misfit(str(error), kind, at) from error
+    found.check(limits, at)
     return found
 
 
@@ -327,7 +335,11 @@ def check_value(code: str, field: str, value: msgspec.Raw) -> None:
     _refuse(code, field, value_fault(field, text(value), VALUE_BYTES_TOP))
 
 
-def _check_params(field: str, params: msgspec.Raw, limits: Limits) -> None:
+def check_params(field: str, params: msgspec.Raw, limits: Limits) -> None:
+    """Refuses what an instance cannot begin with.
+
+    Errors: Problem.
+    """
     fault = value_fault(field, text(params), limits.max_params_bytes, "max_params_bytes")
     _refuse(INVALID_PARAMS, field, fault)
 
@@ -346,19 +358,19 @@ def _refuse(code: str, field: str, fault: str | None) -> None:
         raise Problem(code, fault, field=field)
 
 
-def _misfit(message: str, kind: type[Body]) -> Problem:
+def _misfit(message: str, kind: type[Body], at: str) -> Problem:
     """The problem of a body that is not as its struct; msgspec says where, in words."""
     found = _FAULT.fullmatch(message)
     what, path = (found[1], found[2] or "") if found else (message, "")
     named = _FIELD.fullmatch(what)
     if named is None:
-        return invalid(path or "body", what)
+        return invalid(f"{at}{path}".rstrip(".") or "body", what)
     name = ascii(named[1][:_FIELD_SHOWN])[1:-1]
     said = what.replace(named[1], name)
     if "unknown" in what:
         fields = ", ".join(_fields(kind, path)) or "no fields"
         said = f"expected {fields}, found {name}"
-    return invalid(f"{path}.{name}" if path else name, said)
+    return invalid(at + (f"{path}.{name}" if path else name), said)
 
 
 def _fields(kind: type[Body], path: str) -> list[str]:

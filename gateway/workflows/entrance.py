@@ -36,6 +36,10 @@ AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
 
 
+#: Of a handler that learns which workflow it is about, and then asks the hooks itself.
+NAMED_LATER: Final = "named_later"
+
+
 class BodyRequest(Request[Any, Any, Any]):
     """A request whose body is read by the struct that its handler takes."""
 
@@ -110,7 +114,7 @@ class Entrance:
             return  # It tells which methods a path takes, as the description does to everybody.
         context = self.context_of(connection, handler)
         admit(connection.scope, await self._gatekeeper.admit(context))
-        if context.policy not in _WITH_BODY:
+        if context.policy not in _WITH_BODY and not handler.opt.get(NAMED_LATER):
             await self.allow(context)
         for name, values in connection.query_params.dict().items():
             if len(values) > 1 and name not in REPEATED:

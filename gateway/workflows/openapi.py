@@ -17,6 +17,7 @@ SECURITY: Final = {
     "workflowKeyHeader": SecurityScheme(
         type="apiKey", name="x-api-key", security_scheme_in="header", description="The same key."
     ),
+    "worldKey": SecurityScheme(type="http", scheme="bearer", description="HEADWATER_WORLD_KEY."),
     "tickKey": SecurityScheme(type="http", scheme="bearer", description="HEADWATER_TICK_KEY."),
 }
 #: Either of them.
@@ -35,12 +36,17 @@ _LAGS: Final = (
 _JSON: Final = "application/json"
 
 
-class Described(TypedDict):
-    """What a route's decorator takes to describe it; the policy is for the entrance."""
+class DescribedForWorld(TypedDict):
+    """What a route's decorator takes to describe it."""
 
     responses: dict[int, ResponseSpec]
     security: list[dict[str, list[str]]]
     status_code: int
+
+
+class Described(DescribedForWorld):
+    """The same for a route with an entrance, for which the policy is."""
+
     policy: Policy
 
 
@@ -67,6 +73,25 @@ def writes(
         202: _answer(answer | CommandsAccepted, example, _LAGS),
     }
     return _described(policy, answers, (*OF_BODIES, *_OF_WRITES, *problems))
+
+
+def creates(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
+    """Describes the route that creates runs, with the codes of its own problems."""
+    answers = {
+        201: _answer(answer, example, "It is created, by this request or by one before it."),
+        202: _answer(answer, example, "It is created, and not yet to be read: Postgres lags."),
+    }
+    return _described(Policy.CREATE, answers, (*OF_BODIES, *_OF_WRITES, *problems))
+
+
+def worlds(answer: type, example: Any, *problems: str) -> DescribedForWorld:  # noqa: ANN401 (JSON)
+    """Describes a route of programs elsewhere, with the codes of its own problems."""
+    return DescribedForWorld(
+        responses={200: _answer(answer, example, "As asked.")}
+        | problem_responses(*OF_BODIES, *_OF_WRITES, *problems),
+        security=[{"worldKey": []}],
+        status_code=200,
+    )
 
 
 def deploys(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)

@@ -3,13 +3,15 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from litestar import Response, Router, route
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 
+from headwater.gateway.http.keys import programs_only
 from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.problems import SAYS_MESSAGE
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.gateway.workflows.authorization import (
     Gatekeeper,
@@ -41,6 +43,10 @@ from headwater.gateway.workflows.parameters import (
 )
 from headwater.gateway.workflows.read_routes import listings, reads_of_instance, tail
 from headwater.gateway.workflows.reading import Reading
+from headwater.gateway.workflows.runs import routes as runs
+from headwater.gateway.workflows.runs import world_routes
+from headwater.gateway.workflows.runs.running import Running, RunPorts
+from headwater.gateway.workflows.runs.world import World
 from headwater.gateway.workflows.tail import Tails
 from headwater.gateway.workflows.tick import Ticks
 from headwater.gateway.workflows.write_routes import bulk, creations, events, retry, steering, tick
@@ -73,11 +79,20 @@ class WorkflowPorts:
 
     commands: Commands
     definitions: Definitions
+    of_runs: RunPorts
     workflows: Workflows
     runs: RunLog
     hooks: WorkflowHooks
     new_id: Callable[[], str]
     clock: Callable[[], int]
+
+
+class ServiceKeys(NamedTuple):
+    """Who may use workflows, who runs that are asked for elsewhere, and who may tick."""
+
+    workflow: str
+    world: str
+    tick: str
 
 
 class WorkflowService:
@@ -87,8 +102,7 @@ class WorkflowService:
         self,
         ports: WorkflowPorts,
         *,
-        workflow_key: str,
-        tick_key: str,
+        keys: ServiceKeys,
         tick_urls: Sequence[str],
         bodies: LimitedBodies,
         limits: Limits = USUAL,
@@ -96,10 +110,10 @@ class WorkflowService:
         self._ports = ports
         self._requests = requests_within(limits)
         self._freshness = Freshness(ports.workflows.next_offsets)
-        self._ticks = Ticks(tick_urls if tick_key else ())
+        self._ticks = Ticks(tick_urls if keys.tick else ())
         self._tails = Tails(ports.workflows, self._freshness)
         self._entrance = Entrance(
-            Gatekeeper(ports.hooks, workflow_key=workflow_key, tick_key=tick_key),
+            Gatekeeper(ports.hooks, workflow_key=keys.workflow, tick_key=keys.tick),
             Runtime(ports.clock),
         )
         self._bodies = bodies
@@ -107,6 +121,14 @@ class WorkflowService:
         self._reading = Reading(ports.workflows, self._freshness, ports.definitions, folds)
         self._looking = Looking(self._reading, ports.workflows, folds)
         self._writing = Writing(ports.commands, ports.workflows, self._freshness, limits)
+        self._world_key = keys.world
+        self._running = Running(
+            ports.of_runs,
+            self._writing,
+            new_id=ports.new_id,
+            clock=ports.clock,
+        )
+        self._world = World(self._running, self._writing, limits=limits, new_id=ports.new_id)
         self._jobs = Jobs(
             ports.commands,
             ports.workflows,
@@ -121,6 +143,7 @@ class WorkflowService:
             await self._ports.commands.start()
             parts.push_async_callback(self._ports.commands.stop)
             parts.push_async_callback(self._ports.definitions.stop)
+            parts.push_async_callback(self._ports.of_runs.deployments.stop)
             await self._ticks.start()
             parts.push_async_callback(self._ticks.stop)
             await self._freshness.start()
@@ -137,7 +160,8 @@ class WorkflowService:
         """The routes: of workflows, of graphs that are deployed, and of workers outside."""
         graphs = Graphs(self._ports.definitions, clock=self._ports.clock)
         deployed = graph_router(graphs, self._entrance, self._bodies)
-        return [self._router(), deployed, self._jobs_router()]
+        of_runs = [self._runs_router(), self._world_router()]
+        return [self._router(), deployed, self._jobs_router(), *of_runs]
 
     def _router(self) -> Router:
         guarded = Router(
@@ -173,6 +197,32 @@ class WorkflowService:
             request_class=self._requests,
             request_max_body_size=None,
             tags=["jobs"],
+        )
+
+    def _runs_router(self) -> Router:
+        rows = self._ports.of_runs.rows
+        return Router(
+            runs.BASE,
+            route_handlers=runs.run_routes(self._entrance, self._reading, self._running, rows),
+            dependencies={"position": Provide(min_position)},
+            guards=[self._entrance.guard, known_parameters, whole_numbers],
+            middleware=[self._bodies],
+            request_class=self._requests,
+            request_max_body_size=None,
+            opt={SAYS_MESSAGE: True},
+            tags=["runs"],
+        )
+
+    def _world_router(self) -> Router:
+        return Router(
+            world_routes.BASE,
+            route_handlers=world_routes.world_routes(self._world),
+            guards=[programs_only(self._world_key), known_parameters],
+            middleware=[self._bodies],
+            request_class=self._requests,
+            request_max_body_size=None,
+            opt={SAYS_MESSAGE: True},
+            tags=["world"],
         )
 
     def _of_instance(self) -> list[HTTPRouteHandler]:

@@ -122,7 +122,7 @@ class Writing:
         self, workflow: str, instance_id: str, command: Command, prefer: str
     ) -> Response[bytes]:
         """Pauses, resumes, terminates, restarts or retries an instance."""
-        told = await self._to_instance(workflow, instance_id, command, prefer)
+        told = await self.tell(workflow, instance_id, command, prefer)
         status = await self._status(workflow, instance_id, told)
         begins = isinstance(command, RestartRun | RetryRun)
         number = told.replies[0].run_number if begins else None
@@ -137,14 +137,17 @@ class Writing:
         prefer: str,
     ) -> Response[bytes]:
         """Sends an event, perhaps to an instance that it may begin."""
-        told = await self._to_instance(workflow, instance_id, command, prefer)
+        told = await self.tell(workflow, instance_id, command, prefer)
         status = await self._status(workflow, instance_id, told)
         return answered(EventSent(status=status), told, prefer)
 
-    async def _to_instance(
-        self, workflow: str, instance_id: str, command: Command, prefer: str
+    async def tell(
+        self, workflow: str, instance_id: str, command: Command, prefer: str = ""
     ) -> Told:
-        starts = isinstance(command, SendEvent) and command.start is not None
+        """Sends a command to an instance that is there, or is to begin with it."""
+        starts = isinstance(command, StartRun) or (
+            isinstance(command, SendEvent) and command.start is not None
+        )
         if starts:
             _check_workflow(workflow, self._limits)
         _check_instance(workflow, instance_id, self._limits, starts=starts)

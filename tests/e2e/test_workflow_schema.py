@@ -90,6 +90,8 @@ ASKED: Final = {
     "drawInstanceInMermaid": ("voting",),
     "simulateRouting": ("voting", "telling"),
     "simulateSynchronization": ("voting",),
+    "getRun": ("telling", "flaky", "choosy"),
+    "cancelRun": ("telling", "flaky"),
 }
 OF_OTHERS: Final = ("waiting", "telling")
 
@@ -110,6 +112,7 @@ def house(scratch: Path, module_database: str, ticked: Ticked) -> Iterator[House
         HEADWATER_APP="tests.apps.service",
         HEADWATER_TICK_URL=ticked.url,
         HEADWATER_TICK_KEY="the-tick-key",
+        HEADWATER_WORLD_KEY="dev-workflow-key",
     )
     with opened(house, ("worker", "project", "gateway")):
         yield house
@@ -153,7 +156,9 @@ def _path(workflow: str, verb: str = "") -> str:
     return f"/workflows/{workflow}/instances/{workflow}{verb}"
 
 
-routes = parametrized.from_fixture("described").include(path_regex="^/api/(workflows|jobs)(/|$)")
+routes = parametrized.from_fixture("described").include(
+    path_regex="^/(api/(workflows|jobs)|v1/(runs|world))(/|$)"
+)
 
 
 @routes.parametrize()
@@ -175,7 +180,8 @@ _turn = defaultdict(lambda: cycle(OF_OTHERS), _turns)
 
 
 OF_NONE: Final = ["listWorkflows", "tick", "listJobs", "activateJobs", "completeJob", "failJob",
-                  "extendJob"]  # fmt: skip
+                  "extendJob", "createRun", "listRuns", "publishMessage",
+                  "createEvent"]  # fmt: skip
 
 
 @routes.exclude(operation_id=OF_NONE).parametrize()
@@ -183,7 +189,6 @@ def test_whatever_is_asked_about_what_exists_is_answered_as_described(case: Case
     if not (case.meta and case.meta.generation.mode.is_positive):
         return  # What is refused is refused whatever exists, and was asked above.
     workflow = next(_turn[str(case.operation.definition.raw["operationId"])])
-    case.path_parameters.update(workflowName=workflow)
-    if "instanceId" in case.path_parameters:
-        case.path_parameters.update(instanceId=workflow)
+    names = {"workflowName", "instanceId", "runId"} & case.path_parameters.keys()
+    case.path_parameters.update(dict.fromkeys(names, workflow))
     ask(case)

@@ -10,11 +10,15 @@ from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows.authorization import WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
+from headwater.gateway.workflows.runs.running import RunPorts
 from headwater.projections.deliveries.queries import Reader
+from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.runs import Runs
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
 
 
@@ -44,6 +48,12 @@ def memory_workflows(**ports: Any) -> WorkflowPorts:  # noqa: ANN401 (theirs)
     usual: dict[str, Any] = {
         "commands": MemoryCommands(),
         "definitions": MemoryDefinitions(),
+        "of_runs": RunPorts(
+            rows=Runs(without_postgres()),
+            keys=IdempotencyKeys(without_postgres()),
+            deployments=MemoryDeployments(),
+            project_id="default",
+        ),
         "workflows": Workflows(without_postgres()),
         "runs": MemoryRuns(),
         "hooks": WorkflowHooks(),

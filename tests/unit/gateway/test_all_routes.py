@@ -28,6 +28,8 @@ from tests.unit.gateway.problem_contract import assert_problem
 
 #: Who is let in where; what is not named here asks for no key.
 KEYS = {
+    "/v1/runs": "Bearer dev-workflow-key",
+    "/v1/world": "Bearer dev-world-key",
     "/v1": f"Bearer {token()}",
     "/admin": "dev-admin-key",
     "/api/workflows": "Bearer dev-workflow-key",

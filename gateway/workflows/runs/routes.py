@@ -1,0 +1,259 @@
+"""The routes of runs, `/v1/runs`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.di import NamedDependency, Provide
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Example
+from litestar.params import JSONBody, PathParameter, QueryParameter
+
+from headwater.gateway.http.auditing import note
+from headwater.gateway.http.openapi import OptionalBody
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.authorization import Policy
+from headwater.gateway.workflows.bodies import CURSOR_MAX, Ending, generic
+from headwater.gateway.workflows.entrance import Entrance
+from headwater.gateway.workflows.openapi import creates, reads, writes
+from headwater.gateway.workflows.parameters import IdempotencyKey, Position
+from headwater.gateway.workflows.positions import HEADER, furthest, stated
+from headwater.gateway.workflows.reading import Reading, answer, naming
+from headwater.gateway.workflows.runs.bodies import NewRun
+from headwater.gateway.workflows.runs.once import Made
+from headwater.gateway.workflows.runs.running import Running
+from headwater.gateway.workflows.writing import Told
+from headwater.projections.workflows.runs import FoundRun, Runs
+from headwater.schemas.failures import (
+    DEPLOYMENT_NOT_FOUND,
+    IDEMPOTENCY_CONFLICT,
+    INSTANCE_TERMINAL,
+    INVALID_PARAMS,
+    NO_ACTIVE_DEPLOYMENT,
+    WORKFLOW_NOT_FOUND,
+)
+from headwater.schemas.history import ReplySent
+from headwater.schemas.run_answers import Run, RunCreated, RunPage, RunState
+
+AnyRequest: TypeAlias = Request[Any, Any, Any]
+
+BASE: Final = "/v1/runs"
+LIMIT_DEFAULT: Final = 50
+#: As many as the peers of this API give on a page; a run in a listing is small.
+LIMIT_MAX: Final = 1_000
+
+_AT: Final = "2026-07-01T08:00:00Z"
+_CREATED: Final[dict[str, Any]] = {
+    "runId": "run_01J9ZB4Q3V8D5T2M7K6N1XWYRA",
+    "workflowName": "order",
+    "status": "running",
+    "deploymentId": "dep_3f9c1b7a52e84d60c1aa",
+}
+_LISTED: Final[dict[str, Any]] = _CREATED | {
+    "createdAt": _AT,
+    "startedAt": _AT,
+    "updatedAt": _AT,
+    "completedAt": None,
+}
+_RUN: Final[dict[str, Any]] = _LISTED | {"input": {"sku": "x"}}
+_PAGE: Final[dict[str, Any]] = {"data": [_LISTED], "cursor": None, "hasMore": False}
+_OF_RUN: Final = ("RUN_NOT_FOUND", "ambiguous_run")
+
+_WorkflowName: TypeAlias = Annotated[
+    str | None,
+    QueryParameter(name="workflowName", min_length=1, description="Only runs of this workflow."),
+]
+_RunId: TypeAlias = Annotated[
+    str, PathParameter(description="The run.", examples=[Example(value=_CREATED["runId"])])
+]
+
+
+class RunsAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs are asked for."""
+
+    workflow_name: _WorkflowName = None
+    status: Annotated[
+        RunState | None, QueryParameter(name="status", description="Only runs that stand so.")
+    ] = None
+    deployment_id: Annotated[
+        str | None,
+        QueryParameter(
+            name="deploymentId", min_length=1, description="Only runs on this deployment."
+        ),
+    ] = None
+    limit: Annotated[
+        int, QueryParameter(name="limit", ge=1, le=LIMIT_MAX, description="How many, at most.")
+    ] = LIMIT_DEFAULT
+    cursor: Annotated[
+        str | None,
+        QueryParameter(
+            name="cursor",
+            min_length=1,
+            max_length=CURSOR_MAX,
+            description="The cursor of the previous page.",
+        ),
+    ] = None
+
+
+def run_routes(
+    entrance: Entrance, reading: Reading, running: Running, rows: Runs
+) -> list[HTTPRouteHandler]:
+    """The routes."""
+    return [
+        _creation(entrance, running),
+        _listing(entrance, reading, rows),
+        _one(entrance, reading, running),
+        _cancellation(entrance, running),
+    ]
+
+
+def _creation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
+    @post(
+        "/",
+        audit="runs.create",
+        operation_id="createRun",
+        summary="Create a run",
+        description="Of the active deployment, or one that is named. The header Idempotency-Key is "
+        "required: what is asked for again under it, within a day, is answered as the first time. "
+        "In which order an object has its names does not matter.",
+        **creates(
+            RunCreated,
+            _CREATED,
+            *("idempotency_required", IDEMPOTENCY_CONFLICT, INVALID_PARAMS, "store_unavailable"),
+            *(NO_ACTIVE_DEPLOYMENT, DEPLOYMENT_NOT_FOUND, WORKFLOW_NOT_FOUND),
+        ),
+    )
+    async def create_run(
+        request: AnyRequest, data: JSONBody[NewRun], key: IdempotencyKey = ""
+    ) -> Response[bytes]:
+        if not key:
+            raise Problem(
+                "idempotency_required",
+                "Idempotency-Key header is required",
+                field="Idempotency-Key",
+            )
+        context = entrance.context_of(request, request.route_handler)
+        await entrance.allow(
+            replace(context, workflow_name=data.workflow_name),
+            lambda: {"id": None, "params": generic(data.input)},
+        )
+        made = await running.create_once(data, key)
+        note(request, deduped=made.deduped, run_id=made.run_id)
+        return _answered(made)
+
+    return create_run
+
+
+def _listing(entrance: Entrance, reading: Reading, rows: Runs) -> HTTPRouteHandler:
+    @get(
+        "/",
+        named_later=True,
+        operation_id="listRuns",
+        summary="Runs, newest first",
+        description="A page holds still while runs come and go: its cursor names the last one "
+        "seen. Inputs and outputs are left out.",
+        dependencies={"asked": Provide(RunsAsked, sync_to_thread=False)},
+        **reads(RunPage, _PAGE, "invalid_cursor"),
+    )
+    async def list_runs(
+        request: AnyRequest, asked: NamedDependency[RunsAsked], position: Position
+    ) -> Response[bytes]:
+        context = entrance.context_of(request, request.route_handler)
+        await entrance.allow(replace(context, workflow_name=asked.workflow_name))
+        applied = await reading.fresh(position)
+        with naming("cursor"):
+            page = await rows.page(
+                workflow=asked.workflow_name,
+                state=asked.status,
+                deployment=asked.deployment_id,
+                limit=asked.limit,
+                after=asked.cursor,
+            )
+        more = page.cursor is not None
+        return answer(RunPage(data=list(page.rows), cursor=page.cursor, has_more=more), applied)
+
+    return list_runs
+
+
+def _one(entrance: Entrance, reading: Reading, running: Running) -> HTTPRouteHandler:
+    @get(
+        "/{runId:str}",
+        named_later=True,
+        operation_id="getRun",
+        summary="One run, whole",
+        description="Any instance of a workflow is a run. Where callers have given one id to "
+        "instances of several workflows, `workflowName` says which is meant.",
+        **reads(Run, _RUN, *_OF_RUN),
+    )
+    async def get_run(
+        request: AnyRequest,
+        runId: _RunId,  # noqa: N803 (as the path has it)
+        position: Position,
+        workflow_name: _WorkflowName = None,
+    ) -> Response[bytes]:
+        await reading.fresh(position)
+        found = await running.find(runId, workflow_name)
+        await _allow(entrance, request, found)
+        return answer(found.run, {found.partition: found.offset})
+
+    return get_run
+
+
+def _cancellation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
+    @post(
+        "/{runId:str}/cancel",
+        audit="runs.cancel",
+        named_later=True,
+        operation_id="cancelRun",
+        operation_class=OptionalBody,
+        summary="Cancel a run",
+        description="Its code may clean up; then it is cancelled. One that is cancelled already "
+        "stays so.",
+        **writes(Policy.MANAGE, Run, _RUN, *_OF_RUN, INSTANCE_TERMINAL, "store_unavailable"),
+    )
+    async def cancel_run(
+        request: AnyRequest,
+        runId: _RunId,  # noqa: N803 (as the path has it)
+        data: JSONBody[Ending],
+        workflow_name: _WorkflowName = None,
+    ) -> Response[bytes]:
+        found = await running.find(runId, workflow_name)
+        await _allow(entrance, request, found)
+        note(request, run_id=runId)
+        told = await running.cancel(found, data.reason)
+        if told is None:
+            return answer(found.run, {found.partition: found.offset})
+        stands = await running.find(runId, found.run.workflow_name) if told.applied else found
+        return answer(stands.run, _positions(told.replies), status=_status(told, HTTPStatus.OK))
+
+    return cancel_run
+
+
+async def _allow(entrance: Entrance, request: AnyRequest, found: FoundRun) -> None:
+    """Asks whether a run may be read or managed, now that it is known which it is."""
+    context = entrance.context_of(request, request.route_handler)
+    run = found.run
+    await entrance.allow(replace(context, workflow_name=run.workflow_name, instance_id=run.run_id))
+
+
+def _answered(made: Made) -> Response[bytes]:
+    headers = {"idempotent-replayed": "true"} if made.deduped else {}
+    position = "" if made.told is None else stated(_positions(made.told.replies))
+    return Response(
+        made.body.encode(),
+        status_code=_status(made.told, HTTPStatus.CREATED),
+        media_type="application/json",
+        headers=headers | ({HEADER: position} if position else {}),
+    )
+
+
+def _positions(replies: Sequence[ReplySent]) -> dict[int, int]:
+    return furthest((reply.partition, reply.position) for reply in replies)
+
+
+def _status(told: Told | None, done: HTTPStatus) -> HTTPStatus:
+    """What was done can be read by now, or is not yet to be read."""
+    return done if told is None or told.applied else HTTPStatus.ACCEPTED

@@ -1,0 +1,139 @@
+"""What is done with runs below `/v1`: created once under a key, shown, cancelled."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.bodies import generic, text
+from headwater.gateway.workflows.runs.bodies import NewRun
+from headwater.gateway.workflows.runs.deployed import Deploying, asked_for
+from headwater.gateway.workflows.runs.once import Asked, Keys, Made, Make
+from headwater.gateway.workflows.runs.once import Once as Requests
+from headwater.gateway.workflows.writing import Told, Writing
+from headwater.processors.idempotency import Key, canonical_hash
+from headwater.projections.workflows.runs import FoundRun, Runs, state_of
+from headwater.schemas.errors import StoreUnavailable
+from headwater.schemas.failures import INSTANCE_CREATED_BEFORE, INSTANCE_EXISTS
+from headwater.schemas.history import Once, StartRun
+from headwater.schemas.run_answers import RunCreated, RunState
+from headwater.streams.authoring.steering import CANCEL
+
+
+class RunPorts(NamedTuple):
+    """What runs need of the world."""
+
+    rows: Runs
+    keys: Keys
+    deployments: Deploying
+    project_id: str
+
+
+class Running:
+    """Creates, finds and cancels runs.
+
+    Errors: Problem from every method.
+    """
+
+    def __init__(
+        self,
+        ports: RunPorts,
+        writing: Writing,
+        *,
+        new_id: Callable[[], str],
+        clock: Callable[[], int],
+    ) -> None:
+        self._ports = ports
+        self._writing = writing
+        self._new_id = new_id
+        self._requests = Requests(ports.keys, clock=clock)
+
+    def fresh_id(self) -> str:
+        """The id of a run that is to be."""
+        return f"run_{self._new_id()}"
+
+    async def create_once(self, new: NewRun, key: str) -> Made:
+        """Creates a run under a key; what says the same under it is the same run."""
+        request_hash = canonical_hash([new.workflow_name, generic(new.input), new.deployment_id])
+        return await self.once("runs.create", key, new, self.fresh_id(), request_hash)
+
+    async def once(
+        self, endpoint: str, key: str, new: NewRun, run_id: str, request_hash: str = ""
+    ) -> Made:
+        """Creates a run under a key of an endpoint; without a hash the key alone decides."""
+        asked = Asked(
+            key=Key(self._ports.project_id, key, endpoint),
+            request_hash=request_hash,
+            run_id=run_id,
+            prepare=partial(self.prepare, new, Once(key, request_hash)),
+        )
+        return await self._requests.do(asked)
+
+    async def prepare(self, new: NewRun, under: Once | None = None) -> Make:
+        """What creates a run, once under a key, if there is a deployment for it."""
+        deployments = await self._ports.deployments.catch_up()
+        deployment = asked_for(deployments, new.workflow_name, new.deployment_id)
+        command = StartRun(text(new.input), deployment=deployment, once=under)
+        return partial(self._create, new.workflow_name, command)
+
+    async def _create(self, workflow: str, command: StartRun, run_id: str) -> Made:
+        told = await self._writing.tell(workflow, run_id, command)
+        (reply,) = told.replies
+        run = RunCreated(
+            run_id=run_id,
+            workflow_name=workflow,
+            status=state_of(reply.status),
+            deployment_id=None if command.deployment is None else command.deployment.name,
+        )
+        stands = await self._standing(run) if told.applied else run
+        body = msgspec.json.encode(stands).decode()
+        return Made(run_id, body, deduped=reply.code == INSTANCE_CREATED_BEFORE, told=told)
+
+    async def _standing(self, run: RunCreated) -> RunCreated:
+        """A run that was created, as it stands."""
+        try:
+            found = await self._ports.rows.find(run.run_id, run.workflow_name)
+        except StoreUnavailable:
+            return run
+        if not found:
+            return run
+        stands = found[0].run
+        return msgspec.structs.replace(
+            run, status=stands.status, deployment_id=stands.deployment_id
+        )
+
+    async def find(self, run_id: str, workflow: str | None = None) -> FoundRun:
+        """The run of an id."""
+        found = await self._ports.rows.find(run_id, workflow)
+        if not found:
+            raise Problem(
+                "RUN_NOT_FOUND", f"expected a run, found none with the id {run_id[:100]!r}"
+            )
+        if len(found) > 1:
+            names = " and ".join(each.run.workflow_name for each in found)
+            raise Problem(
+                "ambiguous_run",
+                f"expected {run_id[:100]!r} in one workflow, found it in {names}; name one as "
+                "workflowName",
+                field="workflowName",
+            )
+        return found[0]
+
+    async def refuse_taken(self, run_id: str, workflow: str) -> None:
+        """Refuses the id of a run that is of another workflow: it could not be found by it."""
+        for each in await self._ports.rows.find(run_id):
+            if each.run.workflow_name != workflow:
+                raise Problem(
+                    INSTANCE_EXISTS,
+                    f"expected no run {run_id[:100]!r}, found one of {each.run.workflow_name}",
+                    field="runId",
+                )
+
+    async def cancel(self, found: FoundRun, reason: str) -> Told | None:
+        """Cancels a run; None if it was cancelled before, which it stays."""
+        run = found.run
+        if run.status is RunState.CANCELLED:
+            return None
+        return await self._writing.tell(run.workflow_name, run.run_id, CANCEL.because(reason))
