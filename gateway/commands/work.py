@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import sys
+from collections import ChainMap
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final
 
@@ -29,6 +30,7 @@ from headwater.processors.graph.graph import graph_of
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.limits import name_fault
+from headwater.processors.runs.slots import Concurrency
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
@@ -41,7 +43,9 @@ from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.kafka.topics import check_topics, warn_of_missing
 from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.definition_log import DefinitionLog
+from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
+from headwater.streams.workflows.deployment_log import DeploymentLog
 from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
 from headwater.streams.workflows.reloading import AppChanged
 from headwater.streams.workflows.worker import Bounds, WorkflowWorker
@@ -124,12 +128,13 @@ async def _work(
     ticked: bool,
     reload: bool,
 ) -> None:
-    new_id, cluster = ulid_source(clock, os.urandom), cluster_of(settings)
-    name = process_name()
+    new_id, cluster, name = ulid_source(clock, os.urandom), cluster_of(settings), process_name()
     graphs, slots = GraphEngine(limits=settings.limits), SlotsEngine()
     deployed = DeployedGraphs(
         DefinitionLog(cluster=cluster, client_id=f"{name}-graphs"), graphs.deploy, clock=clock
     )
+    deployments = DeploymentLog(cluster=cluster, client_id=f"{name}-deployments")
+    code = DeployedCode(deployments, settings.state_dir / "deployments")
 
     async def joined() -> None:
         # The hosts have loaded the apps by now, and nothing is owned yet.
@@ -137,7 +142,7 @@ async def _work(
         _check_names(declared, settings.limits)
         for document in declared.graphs.values():
             graphs.deploy(graph_of(json.loads(document)))
-        slots.declare({each: declared.concurrency.get(each) for each in declared.workflows})
+        slots.declare(ChainMap(code.limits, _limits(declared)))
         await check_topics(cluster)
         await warn_of_missing(cluster, declared.publishes)
         await pass_over_skipped(cluster)
@@ -163,6 +168,7 @@ async def _work(
             stores=stores_of(settings, clock),
             house=Program("headwater.gateway.house", environment(settings)),
             graphs=deployed,
+            deployed=code,
             bounds=_bounds(settings),
             reload=reload,
         )
@@ -174,6 +180,10 @@ async def _work(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id
         )
         await together(worker.run(), starts)
+
+
+def _limits(declared: Declarations) -> dict[str, Concurrency | None]:
+    return {each: declared.concurrency.get(each) for each in declared.workflows}
 
 
 def _check_names(declared: Declarations, limits: Limits) -> None:

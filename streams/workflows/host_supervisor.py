@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
 from typing import Final
 
 from headwater.processors.replay.host_messages import FromHost
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 #: Starts of the first host: whoever kills it so often means it.
 _FIRST_TRIES: Final = 3
 _RETRY_S: Final = 1.0
+#: What is deployed does not change: another start helps only where this machine or Kafka was it.
+_LONGEST_S: Final = 30.0
 _NOBODY: Final = -1
 
 
@@ -42,6 +45,9 @@ class HostSupervisor:
         self.number = number
         self._threads_max = threads_max
         self.app = app
+        #: What people know it by.
+        self.name = app
+        self._fetch: Callable[[], Awaitable[Path]] | None = None
         self._driver = driver
         self._wake_up = wake_up
         self._schedules = schedules
@@ -66,6 +72,17 @@ class HostSupervisor:
             else:
                 return
 
+    def start_when_there(
+        self, name: str, workflows: Collection[str], fetch: Callable[[], Awaitable[Path]]
+    ) -> None:
+        """Starts the first host in the background, as often as it takes.
+
+        Shape:  workflows are what the app has to declare, and fetch gives the folder that it is in.
+        """
+        self.name, self._fetch = name, fetch
+        self.declared = Declarations(workflows=tuple(workflows))
+        self._restarting = asyncio.create_task(self._begin_again(_LONGEST_S))
+
     async def stop(self) -> None:
         """Ends the host."""
         if self._restarting is not None:
@@ -75,12 +92,14 @@ class HostSupervisor:
             await self._host.stop()
 
     async def _begin(self) -> Declarations:
+        folder = None if self._fetch is None else await self._fetch()
         host = HostProcess(
             self.app,
             received=self._sent,
             gone=self._lost,
             schedules=self._schedules,
             program=self._program,
+            directory=folder,
             threads_max=self._threads_max,
         )
         declared = await host.start()
@@ -89,10 +108,13 @@ class HostSupervisor:
             # Their runs would fail for want of code.
             await host.stop()
             raise AppNotLoaded(
-                f"expected {self.app} to declare what it did when the worker started, found no "
-                f"more {', '.join(sorted(missing))}; restart the worker if that is meant"
+                f"expected {self.name} to declare what it did before, found no more "
+                f"{', '.join(sorted(missing))}; restart the worker if that is meant"
             )
         self._host = host
+        if self._fetch is not None:
+            # The turn that wanted it first may have given it something at once.
+            self._driver.host_gone(f"{self.name} was not there yet", _NOBODY, host=self.number)
         self._driver.host_started(self.number)
         self._wake_up()
         return declared
@@ -113,19 +135,22 @@ class HostSupervisor:
         self._wake_up()
 
     def _lost(self, gone: Gone) -> None:
-        log.warning("%s; it is started again, for %s", gone.reason, self.app)
+        log.warning("%s; it is started again, for %s", gone.reason, self.name)
         self._host = None
         self._driver.host_gone(gone.reason, gone.turn, host=self.number)
         self._wake_up()
         self._restarting = asyncio.create_task(self._begin_again())
 
-    async def _begin_again(self) -> None:
+    async def _begin_again(self, longest_s: float = _RETRY_S) -> None:
+        """Starts a host, as often as it takes, with pauses that become longer."""
+        pause_s = _RETRY_S
         while self._host is None:
             try:
                 await self._begin()
-            except HeadwaterError as error:
-                log.error("the code host of %s cannot be started: %s", self.app, error)  # noqa: TRY400
-                await asyncio.sleep(_RETRY_S)
+            except (HeadwaterError, OSError) as error:
+                log.error("the code host of %s cannot be started: %s", self.name, error)  # noqa: TRY400
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, longest_s)
 
     def send(self, messages: Sequence[HostMessage]) -> None:
         """Sends the host messages, if there is one."""

@@ -1,7 +1,12 @@
-"""The code hosts of a worker: one for each app that it serves, and one for the house's own."""
+"""The code hosts of a worker: one for each app that it serves, and one for the house's own.
+
+Those of deployments come and go.
+"""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from headwater.processors.runs.host_messages import Allow, HostMessage
@@ -22,7 +27,7 @@ class Hosts:
     """The hosts of a worker, by their numbers: that of the house is 0.
 
     Each is started, watched and started again alone. What apps declare is what they declared when
-    the worker started.
+    the worker started. A deployment has the same number whenever it has a host.
     """
 
     def __init__(
@@ -49,6 +54,9 @@ class Hosts:
             for number, app in enumerate(apps, 1)
         ]
         self._all: list[HostSupervisor] = list(self._apps)
+        self._deployed: dict[int, HostSupervisor] = {}
+        self._numbers_of_deployments: dict[str, int] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._started = asyncio.Event()
         self._held = False
         #: The workflows that the apps declare together, and all schedules, those of the house too.
@@ -97,7 +105,37 @@ class Hosts:
 
     async def stop(self) -> None:
         """Ends all of them."""
-        await asyncio.gather(*(each.stop() for each in self._all))
+        await asyncio.gather(*(each.stop() for each in self._everyone()), *self._ending)
+
+    # -- those of deployments
+
+    def begin(
+        self,
+        deployment: str,
+        app: str,
+        workflows: Collection[str],
+        fetch: Callable[[], Awaitable[Path]],
+    ) -> int:
+        """Starts the host of a deployment, as soon as that can be; gives its number.
+
+        Shape:  workflows are what the app has to declare, and fetch gives the folder that it is in.
+        """
+        numbers = self._numbers_of_deployments
+        number = numbers.setdefault(deployment, 1 + len(self._apps) + len(numbers))
+        begun = self._deployed[number] = HostSupervisor(
+            number, app, self._driver, self._wake_up, threads_max=self._threads_max
+        )
+        begun.start_when_there(f"{app} of {deployment}", workflows, fetch)
+        return number
+
+    def end(self, number: int) -> None:
+        """Ends the host of a deployment, which has nothing in hand."""
+        ending = asyncio.create_task(self._deployed.pop(number).stop())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    def _everyone(self) -> Iterable[HostSupervisor]:
+        return chain(self._all, self._deployed.values())
 
     # -- what they have
 
@@ -145,31 +183,31 @@ class Hosts:
 
     def send(self, messages: Mapping[int, Sequence[HostMessage]]) -> None:
         """Sends each host what is for it."""
-        for each in self._all:
+        for each in self._everyone():
             each.send(messages.get(each.number, ()))
 
     def all_numbers(self) -> list[int]:
         """The numbers of all of them."""
-        return [each.number for each in self._all]
+        return [each.number for each in self._everyone()]
 
     def allow(self, number: int, attempts: int | None) -> None:
         """Lets one of them begin so many attempts of steps, None any number."""
-        for each in self._all:
+        for each in self._everyone():
             if each.number == number:
                 each.send((Allow(0, attempts),))
 
     def threads_held(self) -> dict[str, int]:
         """By app, how many threads callbacks hold that were given up and have not returned."""
-        return {each.app: each.threads_held for each in self._all}
+        return {each.name: each.threads_held for each in self._everyone()}
 
     def closed(self) -> set[int]:
         """The numbers of those that may not be given more now."""
-        return {each.number for each in self._all if not each.is_open}
+        return {each.number for each in self._everyone() if not each.is_open}
 
     def hold(self) -> None:
         """Reads no more of them while too much of what they sent has to wait, and then again."""
         too_much = self._driver.messages_waiting() > _MESSAGES_MAX
         if too_much != self._held:
             self._held = too_much
-            for each in self._all:
+            for each in self._everyone():
                 (each.pause_reading if too_much else each.resume_reading)()

@@ -26,6 +26,7 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
+from headwater.schemas.history import CommandSent
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
@@ -45,6 +46,7 @@ from headwater.streams.workflows.checkpoints import (
     Checkpoints,
     Taken,
 )
+from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.hosts import Hosts
@@ -101,8 +103,8 @@ class WorkflowWorker:
             restarts; one that is ticked runs code only then; joined returns when it is known what
             others read; stores have the instances that rest, which without any lie in memory; house
             is the program of the house's own app, which without one has schedules alone; graphs
-            are those that are deployed, which without any are not followed; with reload, a change
-            of an app's files starts its host again.
+            and deployed are those graphs, and that code, that are deployed, which without any are
+            not followed; with reload, a change of an app's files starts its host again.
     """
 
     def __init__(  # noqa: PLR0913, what the composition root chooses
@@ -123,13 +125,16 @@ class WorkflowWorker:
         stores: StateStores | None = None,
         house: Program | None = None,
         graphs: DeployedGraphs | None = None,
+        deployed: DeployedCode | None = None,
         bounds: Bounds | None = None,
         reload: bool = False,
     ) -> None:
         self._stores, self._joined = InstanceStores(cluster, engines, stores), joined
         self._engines, self._without_host = engines, dict(workflows or {})
         self._clock, self._draw_seed, self._name = clock, draw_seed, name
-        self._pace, self._bounds, self._graphs = pace or Pace(), bounds or Bounds(), graphs
+        self._pace, self._bounds = pace or Pace(), bounds or Bounds()
+        self._graphs, self._deployed = graphs, deployed
+        self._followed = [each for each in (graphs, deployed) if each is not None]
         self._driver, self._something_came = Driver(1), asyncio.Event()
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
         self._hosts = self._make_hosts(apps, house, named=reload)
@@ -148,17 +153,11 @@ class WorkflowWorker:
             given_up=self._given_up,
             parked=self._outbox.park,
             wake_up=self._something_came.set,
-            before_deciding=graphs.before if graphs is not None else None,
+            before_deciding=self._before_deciding,
             ahead_max_ms=self._bounds.ahead_max_ms,
         )
         self._replies = Replies(cluster=cluster, client_id=f"{name}-replies", outbox=self._outbox)
-        self._checkpoints = Checkpoints(
-            self._log,
-            replied=self._replies.all_sent,
-            commit=self._ownership.commit,
-            records=self._pace.checkpoint_records,
-            seconds=self._pace.checkpoint_s,
-        )
+        self._checkpoints = self._make_checkpoints()
         self._reloading = [Reloading(self._hosts, self._open_runs)] if reload else []
         self._ticks = self._make_ticks() if ticked else None
         self._sql = StepSql(database, settled=self._step_settled, superseded=self._superseded)
@@ -180,14 +179,9 @@ class WorkflowWorker:
             await self._connect()
             if self._joined is not None:
                 await self._joined()
-            if self._graphs is not None:
-                await self._graphs.start(self._hosts)
+            await self._learn_what_is_deployed()
             await self._ownership.start()
-            parts = (self._ownership, self._replies, self._outbox)
-            tasks = [asyncio.create_task(part.run()) for part in parts]
-            tasks += [asyncio.create_task(self._turns()), asyncio.create_task(self._keep_house())]
-            tasks.append(self._fault)
-            tasks += [asyncio.create_task(each.run()) for each in self._reloading]
+            tasks = [self._fault, *map(asyncio.create_task, self._work())]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -201,8 +195,22 @@ class WorkflowWorker:
                 partition.owner.instances.store.close()
             await asyncio.gather(self._outbox.stop(), self._replies.stop(), self._log.stop())
             await self._hosts.stop()
-            if self._graphs is not None:
-                await self._graphs.stop()
+            await asyncio.gather(*(each.stop() for each in self._followed))
+
+    async def _learn_what_is_deployed(self) -> None:
+        if self._graphs is not None:
+            await self._graphs.start(self._hosts)
+        if self._deployed is not None:
+            await self._deployed.start(self._hosts, self._code_changed)
+
+    def _work(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """What is done side by side."""
+        yield from (self._ownership.run(), self._replies.run(), self._outbox.run())
+        yield from (each.run() for each in self._reloading)
+        yield self._turns()
+        yield self._keep_house()
+        if self._deployed is not None:
+            yield self._deployed.run(self._hosts_in_use)
 
     async def tick(
         self,
@@ -218,6 +226,15 @@ class WorkflowWorker:
     def _make_hosts(self, apps: Sequence[str], house: Program | None, *, named: bool) -> Hosts:
         wake_up, threads_max = self._something_came.set, self._bounds.threads_max
         return Hosts(apps, self._driver, wake_up, house, named=named, threads_max=threads_max)
+
+    def _make_checkpoints(self) -> Checkpoints:
+        return Checkpoints(
+            self._log,
+            replied=self._replies.all_sent,
+            commit=self._ownership.commit,
+            records=self._pace.checkpoint_records,
+            seconds=self._pace.checkpoint_s,
+        )
 
     def _make_ticks(self) -> Ticks:
         hosts, wake_up = self._hosts, self._something_came.set
@@ -239,11 +256,11 @@ class WorkflowWorker:
         return [partition.owner for partition in self._driver.partitions.values()]
 
     def _open_runs(self) -> Iterator[Activate]:
-        """The open runs of code, as a host would be given them."""
+        """The open runs of the apps' code, as a host would be given them."""
         for owner in self._owners():
             for engine, run in owner.instances.open_runs():
                 message = engine.activate(run, 0)
-                if isinstance(message, Activate):
+                if isinstance(message, Activate) and run.deployment is None:
                     yield message
 
     def _workflows(self) -> Mapping[str, str]:
@@ -254,6 +271,24 @@ class WorkflowWorker:
     def _host_numbers(self) -> Mapping[str, int]:
         deployed = {} if self._graphs is None else self._graphs.hosts
         return ChainMap(self._hosts.numbers(), deployed)
+
+    def _code(self, workflows: Mapping[str, str]) -> Code:
+        of_apps = (workflows, self._hosts.params(), self._hosts.concurrency(), self._host_numbers())
+        if self._deployed is None:
+            return Code(*of_apps)
+        return Code(*of_apps, self._deployed.deployments, self._deployed.host_of)
+
+    def _code_changed(self) -> None:
+        """Something was deployed or activated."""
+        for owner in self._owners():
+            owner.code_changed()
+        self._something_came.set()
+
+    def _hosts_in_use(self) -> set[int]:
+        return {number for owner in self._owners() for number in owner.hosts_in_use()}
+
+    async def _before_deciding(self, commands: Sequence[CommandSent]) -> None:
+        await asyncio.gather(*(each.before(commands) for each in self._followed))
 
     async def _connect(self) -> None:
         retrying = Retrying(log, "waiting for Kafka")
@@ -371,7 +406,7 @@ class WorkflowWorker:
             restored.claims,
             restored.instances,
             restored.wakes,
-            code=Code(workflows, params, concurrency, self._host_numbers()),
+            code=self._code(workflows),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,
             room=Room(self._bounds.run_bytes_max),

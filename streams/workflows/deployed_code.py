@@ -1,0 +1,153 @@
+"""The code that is deployed, as a worker runs it: a host for each deployment that is needed.
+
+A worker follows the deployments. The host of the active one is there, and that of any other as long
+as a run of it moves: its artifact is fetched, unpacked, and loaded in a process of its own. A
+deployment that cannot be loaded here is tried again, and its runs wait; no other run does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from headwater.processors.deployments import Deployments
+from headwater.processors.runs.slots import Concurrency
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
+from headwater.schemas.history import (
+    AskSlot,
+    CommandSent,
+    RestartRun,
+    RetryRun,
+    SendEvent,
+    StartRun,
+)
+from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.workflows.artifact_folders import ArtifactFolders
+from headwater.streams.workflows.deployment_log import DeploymentLog
+from headwater.streams.workflows.hosts import Hosts
+
+log = logging.getLogger(__name__)
+
+#: How often deployments are looked for where no command begins a run.
+_FOLLOW_S: Final = 3.0
+#: How long a host rests before it is ended, unless its deployment is the active one.
+_IDLE_S: Final = 60.0
+
+
+class DeployedCode:
+    """Follows the deployments, and starts and ends their hosts.
+
+    Shape:  folder is where artifacts are unpacked.
+    """
+
+    def __init__(
+        self,
+        log_of: DeploymentLog,
+        folder: Path,
+        *,
+        follow_s: float = _FOLLOW_S,
+        idle_s: float = _IDLE_S,
+    ) -> None:
+        self._log = log_of
+        self._folders = ArtifactFolders(log_of, folder)
+        self._follow_s, self._idle_s = follow_s, idle_s
+        #: The limits of concurrency of the active deployment's workflows, by name.
+        self.limits: dict[str, Concurrency | None] = {}
+        self._known: tuple[int, str] = (0, "")
+        #: When each host was last needed, by the id of its deployment.
+        self._needed_s: dict[str, float] = {}
+        self._numbers: dict[str, int] = {}
+        self._hosts: Hosts
+        self._changed: Callable[[], None]
+
+    @property
+    def deployments(self) -> Deployments:
+        """All deployments, as far as they were read."""
+        return self._log.deployments
+
+    async def start(self, hosts: Hosts, changed: Callable[[], None]) -> None:
+        """Learns what is deployed; waits for Kafka.
+
+        Shape:  `changed` is called when something was deployed or activated.
+        """
+        self._hosts, self._changed = hosts, changed
+        await self._catch_up()
+
+    async def run(self, in_use: Callable[[], Collection[int]]) -> None:
+        """Follows the deployments until it is cancelled.
+
+        Shape:  `in_use` gives the numbers of hosts that have something in hand.
+        """
+        while True:
+            await asyncio.sleep(self._follow_s)
+            await self._catch_up()
+            self._end_idle(in_use())
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        await self._log.stop()
+
+    # -- following
+
+    async def before(self, commands: Iterable[CommandSent]) -> None:
+        """Waits until all is known that was activated before commands came that begin runs.
+
+        So whoever hears that a deployment is active, and then creates an instance, gets this one or
+        a later one, whichever gateway and worker they reach.
+        """
+        if any(_needs(each) for each in commands):
+            await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        retrying = Retrying(log, "new runs have to wait for what is deployed")
+        deployments = await retrying.until_done(self._log.catch_up)
+        active = deployments.active
+        known = len(deployments.by_id), "" if active is None else active.id
+        if known == self._known:
+            return
+        self._known = known
+        if active is not None:
+            self.limits.clear()
+            self.limits |= {each.name: _limit(each) for each in active.workflows}
+            self.host_of(active.id)
+        self._changed()
+
+    # -- hosts
+
+    def host_of(self, deployment_id: str) -> int:
+        """The number of the host of a deployment, which is started if there is none."""
+        number = self._numbers.get(deployment_id)
+        if number is None:
+            number = self._begin(self.deployments.by_id[deployment_id])
+        return number
+
+    def _begin(self, deployment: DeploymentCreated) -> int:
+        names = [each.name for each in deployment.workflows]
+        fetch = partial(self._folders.of, deployment)
+        number = self._hosts.begin(deployment.id, deployment.app, names, fetch)
+        self._numbers[deployment.id] = number
+        self._needed_s[deployment.id] = asyncio.get_running_loop().time()
+        return number
+
+    def _end_idle(self, in_use: Collection[int]) -> None:
+        """Ends hosts that nobody has needed for a while."""
+        now_s, active = asyncio.get_running_loop().time(), self.deployments.active
+        for name, number in list(self._numbers.items()):
+            if number in in_use or (active is not None and name == active.id):
+                self._needed_s[name] = now_s
+            elif now_s - self._needed_s[name] > self._idle_s:
+                del self._numbers[name]
+                self._hosts.end(number)
+
+
+def _limit(workflow: DeployedWorkflow) -> Concurrency | None:
+    return None if workflow.limit is None else Concurrency(workflow.limit, workflow.limit_key)
+
+
+def _needs(sent: CommandSent) -> bool:
+    command = sent.command
+    return isinstance(command, StartRun | RestartRun | RetryRun | AskSlot) or (
+        isinstance(command, SendEvent) and command.start is not None
+    )

@@ -1,0 +1,121 @@
+"""Apps that tests deploy: one after the other, of the same name, and no two of the same code."""
+
+import hashlib
+import io
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from headwater.processors.deployments import Activated, deployment_id
+from headwater.processors.replay.engine import ReplayEngine
+from headwater.schemas.deployments import (
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+)
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.deployment_log import DeploymentLog
+
+APP = "shop"
+#: Says in each step which code ran it, and where: the folder of its deployment.
+_CODE = """
+import math
+import os
+from pathlib import Path
+
+from headwater import Retry, workflow
+
+VERSION = {version!r}
+EVER = Retry(limit=math.inf, delay="100 ms", backoff="constant")
+
+
+def says():
+    return VERSION
+
+
+@workflow("order")
+async def order(event, step):
+    said = [await step.do("begin", says, retries=EVER)]
+    await step.wait_for_event("go", type="go", timeout="1 hour")
+    for n in range({steps}):
+        said.append(await step.do(f"step-{{n}}", says, retries=EVER))
+    return [*said, await step.run_workflow("parcel", "parcel", params=None)]
+
+
+@workflow("parcel")
+async def parcel(event, step):
+    return await step.do("pack", says, retries=EVER)
+
+
+@workflow("poll", versioning="latest")
+async def poll(event, step):
+    said = []
+    for n in range(2):
+        await step.wait_for_event(f"go-{{n}}", type="go", timeout="1 hour")
+        said.append(await step.do(f"say-{{n}}", says, retries=EVER))
+    return said
+"""
+_WORKFLOWS = (
+    DeployedWorkflow(name="order", kind=ReplayEngine.kind),
+    DeployedWorkflow(name="parcel", kind=ReplayEngine.kind),
+    DeployedWorkflow(name="poll", kind=ReplayEngine.kind, latest=True),
+)
+
+
+def code_of(version: str, steps: int = 20) -> str:
+    """The module of a version of the app."""
+    return _CODE.format(version=version, steps=steps)
+
+
+def zipped(code: str) -> bytes:
+    """An artifact with a module of the app's name."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as artifact:
+        artifact.writestr(f"{APP}.py", code)
+    return made.getvalue()
+
+
+class Deployer:
+    """Deploys and activates as a gateway does."""
+
+    def __init__(self, log: DeploymentLog) -> None:
+        self.log = log
+
+    async def deploy(self, code: str, as_it_is: bytes = b"") -> str:
+        """Deploys a module of this code; or, in its place, bytes that no gateway would take."""
+        artifact = as_it_is or zipped(code)
+        digest = hashlib.sha256(artifact).hexdigest()
+        name = deployment_id(APP, digest)
+        record = DeploymentCreated(
+            id=name,
+            app=APP,
+            digest=digest,
+            size=len(artifact),
+            offset=await self.log.upload(name, artifact),
+            workflows=_WORKFLOWS,
+            by="tests",
+            at_ms=now_ms(),
+        )
+        await self.log.write(record)
+        return name
+
+    async def activate(self, name: str) -> None:
+        record = DeploymentActivated(id=name, after="", rollback=False, by="tests", at_ms=now_ms())
+        assert isinstance(await self.log.write(record), Activated)
+
+    async def release(self, code: str) -> str:
+        """Deploys, and activates."""
+        name = await self.deploy(code)
+        await self.activate(name)
+        return name
+
+
+@asynccontextmanager
+async def deploying(bootstrap: str) -> AsyncIterator[Deployer]:
+    """Whoever deploys."""
+    log = DeploymentLog(cluster=Cluster(bootstrap), client_id="tests-deploying")
+    try:
+        yield Deployer(log)
+    finally:
+        await log.stop()

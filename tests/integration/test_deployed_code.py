@@ -1,0 +1,216 @@
+"""Code that is deployed while workers run: runs stay on theirs, whoever is killed meanwhile."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
+from headwater.schemas.history import RestartRun, RunStarted, SendEvent, StartRun
+from headwater.streams.code_host.artifacts import ArtifactInvalid
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.artifact_folders import ArtifactFolders
+from headwater.streams.workflows.deployed_code import DeployedCode
+from headwater.streams.workflows.deployment_log import DeploymentLog
+from headwater.streams.workflows.worker import Pace, WorkflowWorker
+from tests.deployed_apps import APP, code_of, deploying
+from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
+from tests.waiting import until
+from tests.workflow_parts import a_client, a_worker, running, started
+
+#: More than partitions: each has some.
+OLD = [f"order/old-{n}" for n in range(12)]
+NEW = [f"order/new-{n}" for n in range(12)]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[WorkflowHouse]:
+    with opened(WorkflowHouse(tmp_path)) as house:
+        yield house
+
+
+async def create(client: Sender, *keys: str) -> None:
+    async def one(key: str) -> None:
+        workflow, _, name = key.partition("/")
+        reply = await client.send(workflow, name, StartRun("null"))
+        # It is sent again until a worker is there, and may have been carried out before.
+        assert reply.code in {"", INSTANCE_EXISTS}, reply
+
+    await asyncio.gather(*map(one, keys))
+
+
+async def go(client: Sender, *keys: str, number: int = 0) -> None:
+    async def one(key: str) -> None:
+        workflow, _, name = key.partition("/")
+        event = SendEvent(f"{key}-{number}", "go", "null")
+        reply = await client.send(workflow, name, event)
+        assert reply.code in {"", EVENT_ALREADY_RECEIVED}, reply
+
+    await asyncio.gather(*map(one, keys))
+
+
+def done(story: Story, *keys: str) -> int:
+    """How many steps of these are completed."""
+    return sum(instance in keys for instance, _, _ in story.completions())
+
+
+def began_on(story: Story, key: str) -> list[str | None]:
+    """The deployments that the runs of an instance began on."""
+    started = [
+        event
+        for record in story.records(key)
+        for event in record.events
+        if isinstance(event, RunStarted)
+    ]
+    return [each.deployment.name if each.deployment else None for each in started]
+
+
+def host_of(house: WorkflowHouse, worker: str, deployment: str) -> int | None:
+    """The process id of a worker's host of a deployment: the one that works in its folder."""
+    parent = house.parts[worker].pid
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                folder = (stat.parent / "cwd").readlink()
+                if folder.name == deployment:
+                    return int(stat.parent.name)
+    return None
+
+
+async def kill_host(house: WorkflowHouse, story: Story, worker: str, deployment: str) -> None:
+    await house.until(
+        story, lambda: host_of(house, worker, deployment) is not None, f"a host of {deployment}"
+    )
+    os.kill(host_of(house, worker, deployment) or 0, signal.SIGKILL)
+
+
+def test_runs_stay_on_their_code_whoever_is_killed(house: WorkflowHouse, tmp_path: Path):
+    async def act(story: Story, client: Sender) -> None:
+        async with deploying(house.bootstrap) as deployer:
+            first = await deployer.release(code_of("first"))
+            house.start("one")
+            await create(client, *OLD)
+            await house.until(story, lambda: done(story, *OLD) == len(OLD), "their first steps")
+            second = await deployer.release(code_of("second"))
+            await create(client, *NEW)
+            await kill_host(house, story, "one", first)
+            await go(client, *OLD[:6])
+            await house.until(story, lambda: done(story, *OLD) > 2 * len(OLD), "some steps")
+            await kill_host(house, story, "one", first)
+            house.kill("one")
+            # One that has nothing: it fetches what the runs need by itself.
+            house.settings["HEADWATER_DATA_DIR"] = str(tmp_path / "elsewhere")
+            house.start("two")
+            await go(client, *OLD[6:], *NEW)
+            await house.until(story, lambda: done(story, *NEW) > 3 * len(NEW), "some steps of new")
+            await kill_host(house, story, "two", second)
+            await kill_host(house, story, "two", first)
+            every = OLD + NEW
+            await house.until(story, lambda: all(map(story.ended, every)), "their ends")
+            for keys, version, deployment in ((OLD, "first", first), (NEW, "second", second)):
+                assert {repr(story.output(key)) for key in keys} == {repr([version] * 22)}
+                assert [began_on(story, key) for key in keys] == [[deployment]] * len(keys)
+            folders = {each.name for each in (tmp_path / "elsewhere/state/deployments").iterdir()}
+            assert folders == {first, second}
+            # What begins again does so on what is active.
+            assert (await client.send("order", "old-0", RestartRun())).code == ""
+            await house.until(story, lambda: not story.ended("order/old-0"), "another run")
+            assert began_on(story, "order/old-0") == [first, second]
+
+    play(house, act)
+
+
+def test_a_run_that_follows_the_code_goes_on_with_what_is_active(house: WorkflowHouse):
+    async def act(story: Story, client: Sender) -> None:
+        async with deploying(house.bootstrap) as deployer:
+            await deployer.release(code_of("first"))
+            house.start("one")
+            keys = [f"poll/p{n}" for n in range(8)]
+            await create(client, *keys)
+            await go(client, *keys)
+            await house.until(story, lambda: done(story, *keys) == len(keys), "their first steps")
+            await deployer.release(code_of("second"))
+            # Its owners hear of it with the next command that begins a run, or by themselves.
+            await create(client, *NEW)
+            await go(client, *keys, number=1)
+            await house.until(story, lambda: all(map(story.ended, keys)), "their ends")
+            assert {repr(story.output(key)) for key in keys} == {repr(["first", "second"])}
+            assert {each for key in keys for each in began_on(story, key)} == {None}
+
+    play(house, act)
+
+
+def test_a_deployment_that_cannot_be_loaded_holds_up_its_own_runs_alone(
+    house: WorkflowHouse, tmp_path: Path
+):
+    needed = tmp_path / "needed"
+    refuses = f"""
+from pathlib import Path
+if not Path({str(needed)!r}).exists():
+    raise RuntimeError("it needs what is not here")
+"""
+
+    async def act(story: Story, client: Sender) -> None:
+        async with deploying(house.bootstrap) as deployer:
+            broken = await deployer.release(refuses + code_of("late"))
+            house.start("one")
+            await create(client, *OLD)
+            await house.until(story, lambda: "it needs what" in house.log("one"), "its excuse")
+            assert f"the code host of {APP} of {broken} cannot be started" in house.log("one")
+            await deployer.release(code_of("sound"))
+            await create(client, *NEW)
+            await go(client, *OLD, *NEW)
+            await house.until(story, lambda: all(map(story.ended, NEW)), "the ends of the others")
+            assert done(story, *OLD) == 0
+            needed.touch()
+            await house.until(story, lambda: all(map(story.ended, OLD)), "their ends")
+            assert {repr(story.output(key)) for key in OLD} == {repr(["late"] * 22)}
+
+    play(house, act)
+
+
+def test_a_host_that_nobody_needs_is_ended_and_comes_back(topics: str, tmp_path: Path):
+    def begun(worker: WorkflowWorker) -> set[str]:
+        return {each for each in worker.threads_held() if APP in each}
+
+    async def scenario() -> None:
+        log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
+        code = DeployedCode(log, tmp_path, follow_s=0.1, idle_s=0.5)
+        worker = a_worker(topics, apps=[], deployed=code, pace=Pace(idle_ms=100))
+        async with deploying(topics) as deployer, started(a_client(topics)) as client:
+            sender = Sender(client)
+            first = await deployer.release(code_of("first"))
+            async with running(worker):
+                await sender.ready()
+                await create(sender, *OLD)
+                second = await deployer.release(code_of("second"))
+                await until(lambda: begun(worker) == {f"{APP} of {second}"})
+                await go(sender, OLD[0])
+                both = {f"{APP} of {each}" for each in (first, second)}
+                await until(lambda: begun(worker) == both)
+                await until(lambda: begun(worker) == {f"{APP} of {second}"})
+
+    asyncio.run(scenario())
+
+
+def test_an_artifact_is_unpacked_whole_or_not_at_all(topics: str, tmp_path: Path):
+    async def scenario() -> None:
+        async with deploying(topics) as deployer:
+            sound = await deployer.deploy(code_of("sound"))
+            torn = await deployer.deploy(code_of("torn"), as_it_is=b"PK, and then nothing")
+            known = (await deployer.log.catch_up()).by_id
+            several = [ArtifactFolders(deployer.log, tmp_path) for _ in range(4)]
+            found = await asyncio.gather(*(each.of(known[sound]) for each in several))
+            assert set(found) == {tmp_path / sound}
+            assert (tmp_path / sound / f"{APP}.py").read_text() == code_of("sound")
+            for each in several:
+                with pytest.raises(ArtifactInvalid):
+                    await each.of(known[torn])
+
+    asyncio.run(scenario())
+    (left,) = tmp_path.iterdir()
+    assert [each.name for each in left.iterdir()] == [f"{APP}.py"]
