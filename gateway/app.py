@@ -20,6 +20,7 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from headwater.gateway.http.admin import admin_routes
+from headwater.gateway.http.audit_routes import audit_router
 from headwater.gateway.http.auditing import Auditing
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import READ_S, Budget
@@ -130,6 +131,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, callers),
             *of_users,
+            audit_router(reader, settings.admin_key.get_secret_value()),
             _admin_routes(settings, reader, log, replays, sources, wiping, workflows),
             registry,
             health_routes(log, reader, metrics),

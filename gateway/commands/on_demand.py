@@ -36,6 +36,11 @@ class OnDemandGroup(click.Group):
 #: The commands of other modules, in the order of their names.
 COMMANDS: Final = (
     OnDemand(
+        "audit",
+        "headwater.gateway.commands.audit:audit",
+        "Look at who has done what, and verify that nobody has changed the record of it.",
+    ),
+    OnDemand(
         "deliveries",
         "headwater.gateway.commands.deliveries:deliveries",
         "Look at deliveries: what became of them, and why.",

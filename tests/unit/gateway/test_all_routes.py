@@ -30,6 +30,7 @@ from tests.unit.gateway.problem_contract import assert_problem
 KEYS = {
     "/v1/runs": "Bearer dev-workflow-key",
     "/v1/world": "Bearer dev-world-key",
+    "/v1/audit": "dev-admin-key",
     "/v1": f"Bearer {token()}",
     "/admin": "dev-admin-key",
     "/api/workflows": "Bearer dev-workflow-key",
@@ -57,7 +58,7 @@ class Asked(NamedTuple):
 
     @property
     def key_header(self) -> str:
-        return "x-admin-key" if self.template.startswith("/admin") else "authorization"
+        return "x-admin-key" if self.key == "dev-admin-key" else "authorization"
 
 
 def application(folder: Path) -> Litestar:

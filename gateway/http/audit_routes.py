@@ -1,0 +1,109 @@
+"""What operators ask of the audit log."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import Router, get
+from litestar.di import NamedDependency, Provide
+from litestar.params import QueryParameter
+
+from headwater.gateway.http.auditing import FAILURE, SUCCESS
+from headwater.gateway.http.keys import operators_only
+from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
+from headwater.gateway.http.whole_numbers import whole_numbers
+from headwater.projections.audit.queries import Chained, Wanted, newest
+from headwater.projections.postgres.reader import PooledReader
+
+_PAGE_DEFAULT: Final = 50
+_PAGE_MAX: Final = 1000
+
+
+class Result(StrEnum):
+    """What came of an operation."""
+
+    SUCCESS = SUCCESS
+    FAILURE = FAILURE
+
+
+_Limit = Annotated[int, QueryParameter(ge=1, le=_PAGE_MAX, description="How many, at most.")]
+_Action = Annotated[str | None, QueryParameter(description="Only those of this action.")]
+_Result = Annotated[Result | None, QueryParameter(description="Only those with this result.")]
+_KeyId = Annotated[str | None, QueryParameter(name="keyId", description="Only those of this key.")]
+_RunId = Annotated[
+    str | None, QueryParameter(name="runId", description="Only those about this run.")
+]
+_Since = Annotated[datetime | None, QueryParameter(description="Only those since then: RFC 3339.")]
+_Until = Annotated[datetime | None, QueryParameter(description="Only those before: RFC 3339.")]
+_Cursor = Annotated[str | None, QueryParameter(description="The cursor of the previous page.")]
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An entry; `hash` is the SHA-256 of the hash of the entry before and of this one."""
+
+    id: str
+    key_id: str | None
+    project_id: str | None
+    action: str
+    resource: str
+    result: str
+    ip: str | None
+    user_agent: str | None
+    metadata: Any
+    created_at: str
+    offset: int
+    hash: str
+
+
+class AuditPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Entries, the newest first; `cursor` continues with older ones."""
+
+    entries: list[AuditEntry]
+    cursor: str | None
+    has_more: bool
+
+
+def audit_router(reader: PooledReader, key: str) -> Router:
+    """The routes."""
+
+    @get(
+        "/",
+        operation_id="listAuditEntries",
+        summary="Who has done what, the newest first",
+        responses=problem_responses("invalid_cursor", "store_unavailable"),
+    )
+    async def entries(
+        wanted: NamedDependency[Wanted], limit: _Limit = _PAGE_DEFAULT, cursor: _Cursor = None
+    ) -> AuditPage:
+        found, more = await newest(reader, wanted, limit=limit, cursor=cursor)
+        return AuditPage(entries=list(map(_shown, found)), cursor=more, has_more=more is not None)
+
+    return Router(
+        "/v1/audit",
+        route_handlers=[entries],
+        dependencies={"wanted": Provide(_wanted, sync_to_thread=False)},
+        guards=[operators_only(key), known_parameters, whole_numbers],
+        security=[{ADMIN_KEY: []}],
+        tags=["operate"],
+    )
+
+
+def _wanted(
+    action: _Action = None,
+    result: _Result = None,
+    key_id: _KeyId = None,
+    run_id: _RunId = None,
+    since: _Since = None,
+    until: _Until = None,
+) -> Wanted:
+    return Wanted(
+        action=action, result=result, key_id=key_id, run_id=run_id, since=since, until=until
+    )
+
+
+def _shown(found: Chained) -> AuditEntry:
+    fields = msgspec.structs.asdict(found.entry)
+    metadata = msgspec.json.decode(fields.pop("metadata_json") or "{}")
+    return AuditEntry(**fields, metadata=metadata, hash=found.hash.hex())
