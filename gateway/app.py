@@ -19,6 +19,9 @@ from litestar.openapi.spec import Components
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from headwater.gateway.deployments.checking import Checking
+from headwater.gateway.deployments.deploying import Deploying
+from headwater.gateway.deployments.routes import deployment_routers
 from headwater.gateway.http.admin import admin_routes
 from headwater.gateway.http.audit_routes import audit_router
 from headwater.gateway.http.auditing import Auditing
@@ -27,6 +30,7 @@ from headwater.gateway.http.budget import READ_S, Budget
 from headwater.gateway.http.callers import Callers
 from headwater.gateway.http.health import health_routes
 from headwater.gateway.http.hosts import hosts_known
+from headwater.gateway.http.keys import key_id
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.openapi import SECURITY as KEYS
 from headwater.gateway.http.openapi import responses_of
@@ -46,6 +50,7 @@ from headwater.gateway.http.strays import strays_told
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.http.wiping import Wiping, wipe_routes
 from headwater.gateway.settings import Settings
+from headwater.gateway.sources import secret_variables
 from headwater.gateway.users.ports import ForUsers, UserPorts
 from headwater.gateway.users.routes import user_routes
 from headwater.gateway.workflows.entrance import LimitedBodies
@@ -118,9 +123,10 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     by_path = {path: receiver for paths, receiver in receivers for path in paths}
     limited = LimitedBodies(bodies, peer_of)
     callers = Callers(settings.read_key.get_secret_value(), users.tokens if users else None)
-    service, of_users = None, []
+    service, of_workflows, of_users = None, [], []
     if workflows is not None:
         service = _workflow_service(settings, workflows, limited)
+        of_workflows = [*service.routers(), *_deployments(settings, workflows, service, limited)]
     if workflows is not None and users is not None:
         ports = _user_ports(users, workflows, log, reader, clock, new_request_id)
         of_users = user_routes(ports, callers, limited, peer_of)
@@ -135,7 +141,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _admin_routes(settings, reader, log, replays, sources, wiping, workflows),
             registry,
             health_routes(log, reader, metrics),
-            *([] if service is None else service.routers()),
+            *of_workflows,
         ],
         lifespan=[
             lambda _app: _running([log, answers, audit, replays], wiping, reader, service, users)
@@ -358,6 +364,22 @@ def _workflow_service(
         tick_urls=settings.tick_urls,
         bodies=bodies,
         limits=settings.limits,
+    )
+
+
+def _deployments(
+    settings: Settings, workflows: WorkflowPorts, service: WorkflowService, bodies: LimitedBodies
+) -> list[Router]:
+    """The routes of deployments, with the keys of the settings."""
+    key = settings.admin_key.get_secret_value()
+    deploying = Deploying(
+        workflows.of_runs.deployments,
+        Checking(hidden=secret_variables(settings), limits=settings.limits),
+        by=key_id("admin", key),
+        clock=workflows.clock,
+    )
+    return deployment_routers(
+        deploying, service.entrance, bodies, key, settings.world_key.get_secret_value()
     )
 
 

@@ -32,6 +32,7 @@ UNSERIALISABLE: Final = "UnserialisableError"
 
 ALREADY_CANCELLED: Final = "ALREADY_CANCELLED"
 ALREADY_PAUSED: Final = "ALREADY_PAUSED"
+ARTIFACT_INVALID: Final = "artifact_invalid"
 DEPLOYMENT_CHANGED: Final = "deployment_changed"
 DEPLOYMENT_NOT_FOUND: Final = "deployment_not_found"
 EVENT_ALREADY_RECEIVED: Final = "EVENT_ALREADY_RECEIVED"
@@ -274,6 +275,7 @@ REFUSALS: Final = {
         Refusal(TOKEN_NOT_FOUND, 404, "No such token lives", field="token"),
         Refusal(TRANSITION_NOT_FOUND, 404, "The token cannot come by such a transition",
                 field="transition"),
+        Refusal(ARTIFACT_INVALID, 400, "The artifact cannot be deployed"),
         Refusal(DEPLOYMENT_NOT_FOUND, 404, "No such deployment", field="deploymentId"),
         Refusal(DEPLOYMENT_CHANGED, 412, "Another deployment was activated meanwhile"),
         Refusal(NO_ACTIVE_DEPLOYMENT, 409, "No deployment is active"),

@@ -35,16 +35,19 @@ def admitted_key(scope: Scope) -> str | None:
 
 def operators_only(key: str) -> Guard:
     """A guard that asks for the operators' key in x-admin-key."""
-    expected = key.encode()
     operator = key_id("admin", key)
 
     def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
-        given = connection.headers.get("x-admin-key", "")
-        if not compare_digest(given.encode(), expected):
+        if not is_operator(connection.headers, key):
             raise Problem("unauthorized", "expected the operators' key in the header x-admin-key")
         admit(connection.scope, operator)
 
     return guard
+
+
+def is_operator(headers: Mapping[str, str], key: str) -> bool:
+    """Whether a request brings the operators' key."""
+    return compare_digest(headers.get("x-admin-key", "").encode(), key.encode())
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:

@@ -1,17 +1,36 @@
 """What the routes need of Kafka.
 
-The adapters are in `streams.pipeline`, `webhook_log`, `answer_log` and `audit_log`. The port for
-commands is beside its adapter, in `streams.workflows.client`. Reading is
-`projections.deliveries.queries` and `projections.workflows.queries`, used as they are.
+The adapters are in `streams.pipeline`, `webhook_log`, `answer_log` and `audit_log`; that of
+deployments is `streams.workflows.deployment_log`. The port for commands is beside its adapter, in
+`streams.workflows.client`. Reading is `projections.deliveries.queries` and
+`projections.workflows.queries`, used as they are.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from headwater.processors.deployments import Deployments, Outcome
 from headwater.schemas.audit import OperationAudited
+from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
 from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.webhook_log import Again, Answer, Appended, Replayed, Stored
+
+
+class DeploymentLog(Protocol):
+    """The deployments of code, as the log has them; connects when first used."""
+
+    async def catch_up(self) -> Deployments:
+        """All that was deployed and activated before the call."""
+
+    async def upload(self, deployment_id: str, artifact: bytes) -> int:
+        """Makes an artifact durable; gives its offset, for the record of its deployment."""
+
+    async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+        """Deploys or activates; says what came of it once it is durable."""
+
+    async def stop(self) -> None:
+        """Disconnects."""
 
 
 class DeliveryLog(Protocol):

@@ -5,6 +5,7 @@ Litestar itself refuses (no such path, wrong method, unreadable parameters).
 """
 
 import logging
+import re
 from collections.abc import Mapping
 from enum import Enum
 from http import HTTPStatus
@@ -115,6 +116,8 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str
     reason: str | None = None
     field: str | None = None
+    #: The detail once more, on routes whose handlers have `SAYS_MESSAGE`.
+    message: str | None = None
 
 
 class Problem(Exception):
@@ -204,7 +207,7 @@ def on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> 
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return on_unexpected(request, error)
     code = _CODE_BY_STATUS.get(status, "bad_request")
-    extensions = _fields(request, error.extra)
+    extensions = _missing(error.detail) or _fields(request, error.extra)
     given = {name.lower(): value for name, value in (error.headers or {}).items()}
     headers = {name: value for name, value in given.items() if name == "allow"}
     return _response(request, code, _detail(error, extensions), status, extensions, headers)
@@ -224,8 +227,18 @@ HANDLERS: Final[ExceptionHandlersMap] = {
 }
 
 
+_MISSING: Final = re.compile(r"Missing required (\w+) parameter '(.+?)'")
 #: What Litestar calls a body; where there is none, it says no more than that.
 _BODY: Final = "data"
+
+
+def _missing(detail: str) -> dict[str, Any] | None:
+    """Names a parameter that is not there, which Litestar names in its sentence alone."""
+    found = _MISSING.match(detail)
+    if found is None:
+        return None
+    fault = {"field": found[2], "detail": f"expected this {found[1]} parameter, found none"}
+    return {"field": fault["field"], "errors": [fault]}
 
 
 def _fields(request: Request[Any, Any, Any], extra: object) -> dict[str, Any] | None:

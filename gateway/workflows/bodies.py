@@ -8,7 +8,7 @@ gets them is far from who sent them.
 import json
 import re
 from itertools import accumulate
-from typing import Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -313,18 +313,6 @@ def is_json(content_type: str | None) -> bool:
 def generic(value: msgspec.Raw) -> Any:  # noqa: ANN401 (any JSON value)
     """A value as Python has it, for hooks; it is known to be JSON."""
     return json.loads(bytes(value))
-
-
-def wrong_type(content_type: str) -> NoReturn:
-    """Refuses a body that says that it is something else.
-
-    Errors: Problem.
-    """
-    raise Problem(
-        "invalid_body",
-        f"content-type: expected application/json, found {content_type[:60]!r}",
-        field="content-type",
-    )
 
 
 def check_value(code: str, field: str, value: msgspec.Raw) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
 from litestar import Request
 from litestar.connection import ASGIConnection
@@ -25,7 +25,7 @@ from headwater.gateway.http.keys import admit
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
-from headwater.gateway.workflows.parameters import INSTANCE, REPEATED, WORKFLOW
+from headwater.gateway.workflows.parameters import INSTANCE, WORKFLOW
 from headwater.processors.runs.limits import USUAL
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.runtime import Runtime
@@ -57,12 +57,30 @@ def requests_within(limits: Limits) -> type[BodyRequest]:
     return type("BodyRequestWithin", (BodyRequest,), {"limits": limits})
 
 
+class BodyKind(NamedTuple):
+    """What bodies are: their type, which content-types may say so, and what stands for none."""
+
+    media_type: str
+    named: Callable[[str | None], bool]
+    empty: bytes
+
+
+JSON: Final = BodyKind("application/json", bodies.is_json, b"{}")
+
+
 class LimitedBodies(ASGIMiddleware):
     """Reads bodies within limits; they count against what the gateway holds until the answer."""
 
-    def __init__(self, reader: BodyReader, peer_of: Callable[[Scope], str]) -> None:
+    def __init__(
+        self, reader: BodyReader, peer_of: Callable[[Scope], str], kind: BodyKind = JSON
+    ) -> None:
         self._reader = reader
         self._peer_of = peer_of
+        self._kind = kind
+
+    def of(self, kind: BodyKind) -> "LimitedBodies":
+        """The same limits, for bodies of another kind."""
+        return LimitedBodies(self._reader, self._peer_of, kind)
 
     @override
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
@@ -83,7 +101,7 @@ class LimitedBodies(ASGIMiddleware):
             hold.release()
 
     async def _read(self, headers: Headers, receive: Receive, hold: Hold) -> bytes:
-        """Reads a body; without one, an object without fields.
+        """Reads a body.
 
         Errors: Problem.
         """
@@ -92,10 +110,14 @@ class LimitedBodies(ASGIMiddleware):
         if isinstance(found, Refusal):
             await self._reader.drain(receive, hold)
             raise Problem(found.code, found.detail)
-        kind = headers.get("content-type")
-        if found and not bodies.is_json(kind):
-            bodies.wrong_type(kind or "")
-        return found or b"{}"
+        named = headers.get("content-type")
+        if found and not self._kind.named(named):
+            raise Problem(
+                "invalid_body",
+                f"content-type: expected {self._kind.media_type}, found {(named or '')[:60]!r}",
+                field="content-type",
+            )
+        return found or self._kind.empty
 
 
 class Entrance:
@@ -116,13 +138,6 @@ class Entrance:
         admit(connection.scope, await self._gatekeeper.admit(context))
         if context.policy not in _WITH_BODY and not handler.opt.get(NAMED_LATER):
             await self.allow(context)
-        for name, values in connection.query_params.dict().items():
-            if len(values) > 1 and name not in REPEATED:
-                raise Problem(
-                    "invalid_parameter",
-                    f"{name}: expected it once, found it {len(values)} times",
-                    field=name,
-                )
 
     async def allow(self, context: RequestContext, body: Callable[[], Any] | None = None) -> None:
         """Asks the hook of the context's policy; the body is made if there is one to see it."""

@@ -20,8 +20,9 @@ SECURITY: Final = {
     "worldKey": SecurityScheme(type="http", scheme="bearer", description="HEADWATER_WORLD_KEY."),
     "tickKey": SecurityScheme(type="http", scheme="bearer", description="HEADWATER_TICK_KEY."),
 }
-#: Either of them.
-_KEYS: Final[list[dict[str, list[str]]]] = [{"workflowKey": []}, {"workflowKeyHeader": []}]
+#: Either key of the workflow service.
+KEYS: Final[list[dict[str, list[str]]]] = [{"workflowKey": []}, {"workflowKeyHeader": []}]
+WORLD_KEYS: Final[list[dict[str, list[str]]]] = [{"worldKey": []}]
 _TICK_KEY: Final[list[dict[str, list[str]]]] = [{"tickKey": []}]
 
 #: Problems of routes with a body, of those that read and of those that write.
@@ -89,7 +90,7 @@ def worlds(answer: type, example: Any, *problems: str) -> DescribedForWorld:  # 
     return DescribedForWorld(
         responses={200: _answer(answer, example, "As asked.")}
         | problem_responses(*OF_BODIES, *_OF_WRITES, *problems),
-        security=[{"worldKey": []}],
+        security=WORLD_KEYS,
         status_code=200,
     )
 
@@ -122,7 +123,7 @@ def _described(
 ) -> Described:
     return Described(
         responses=answers | problem_responses("forbidden", *problems),
-        security=_TICK_KEY if policy is Policy.TICK else _KEYS,
+        security=_TICK_KEY if policy is Policy.TICK else KEYS,
         status_code=200,
         policy=policy,
     )

@@ -181,9 +181,6 @@ BULK_PATH: Final = f"/workflows/{{{WORKFLOW}:str}}/bulk"
 BATCH_ID: Final = "batch"
 BATCH: Final = f"{OF_WORKFLOW}/{BATCH_ID}"
 
-#: Parameters that a query may have several times; of any other, one would be passed over.
-REPEATED: Final = frozenset({"min_position", "label"})
-
 
 class ListingAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Which instances are asked for."""

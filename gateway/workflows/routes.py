@@ -112,7 +112,8 @@ class WorkflowService:
         self._freshness = Freshness(ports.workflows.next_offsets)
         self._ticks = Ticks(tick_urls if keys.tick else ())
         self._tails = Tails(ports.workflows, self._freshness)
-        self._entrance = Entrance(
+        #: The way in, also to what is beside workflows.
+        self.entrance = Entrance(
             Gatekeeper(ports.hooks, workflow_key=keys.workflow, tick_key=keys.tick),
             Runtime(ports.clock),
         )
@@ -159,7 +160,7 @@ class WorkflowService:
     def routers(self) -> list[Router]:
         """The routes: of workflows, of graphs that are deployed, and of workers outside."""
         graphs = Graphs(self._ports.definitions, clock=self._ports.clock)
-        deployed = graph_router(graphs, self._entrance, self._bodies)
+        deployed = graph_router(graphs, self.entrance, self._bodies)
         of_runs = [self._runs_router(), self._world_router()]
         return [self._router(), deployed, self._jobs_router(), *of_runs]
 
@@ -168,15 +169,15 @@ class WorkflowService:
             "/",
             route_handlers=[
                 *listings(self._reading),
-                *creations(self._entrance, self._writing, self._ports.new_id),
+                *creations(self.entrance, self._writing, self._ports.new_id),
                 bulk(Bulk(self._reading, self._writing)),
                 *_at_instances(self._of_instance()),
             ],
-            guards=[self._entrance.guard, known_parameters, whole_numbers],
+            guards=[self.entrance.guard, known_parameters, whole_numbers],
         )
         return Router(
             BASE,
-            route_handlers=[_methods(), guarded, tick(self._entrance, self._ticks)],
+            route_handlers=[_methods(), guarded, tick(self.entrance, self._ticks)],
             dependencies={
                 "workflow": Provide(workflow_name),
                 "position": Provide(min_position),
@@ -190,9 +191,9 @@ class WorkflowService:
     def _jobs_router(self) -> Router:
         return Router(
             JOBS_BASE,
-            route_handlers=job_routes(self._entrance, self._reading, self._jobs),
+            route_handlers=job_routes(self.entrance, self._reading, self._jobs),
             dependencies={"position": Provide(min_position)},
-            guards=[self._entrance.guard, known_parameters, whole_numbers],
+            guards=[self.entrance.guard, known_parameters, whole_numbers],
             middleware=[self._bodies],
             request_class=self._requests,
             request_max_body_size=None,
@@ -203,9 +204,9 @@ class WorkflowService:
         rows = self._ports.of_runs.rows
         return Router(
             runs.BASE,
-            route_handlers=runs.run_routes(self._entrance, self._reading, self._running, rows),
+            route_handlers=runs.run_routes(self.entrance, self._reading, self._running, rows),
             dependencies={"position": Provide(min_position)},
-            guards=[self._entrance.guard, known_parameters, whole_numbers],
+            guards=[self.entrance.guard, known_parameters, whole_numbers],
             middleware=[self._bodies],
             request_class=self._requests,
             request_max_body_size=None,
@@ -232,7 +233,7 @@ class WorkflowService:
             *looks(self._looking),
             *[steering(self._writing, verb) for verb in VERBS],
             retry(self._writing),
-            events(self._entrance, self._writing, self._ports.new_id),
+            events(self.entrance, self._writing, self._ports.new_id),
             tail(self._reading, self._tails),
         ]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.failures import ARTIFACT_INVALID
 from headwater.streams.code_host.apps import read_spec
 from headwater.streams.code_host.house_app import HOUSE_APP
 
@@ -41,7 +42,7 @@ class ArtifactInvalid(HeadwaterError):
     """An artifact that cannot be deployed; the message says why."""
 
     disposition = Disposition.REJECT
-    code = "artifact_invalid"
+    code = ARTIFACT_INVALID
 
 
 def unpack(artifact: bytes, folder: Path) -> None:

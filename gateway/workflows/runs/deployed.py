@@ -1,9 +1,8 @@
 """Which deployment a run is to begin on, as it is asked for."""
 
-from typing import Protocol
-
 from headwater.gateway.http.problems import Problem
 from headwater.processors.deployments import Deployments, artifact_of
+from headwater.schemas.deployments import DeploymentCreated
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
     NO_ACTIVE_DEPLOYMENT,
@@ -14,17 +13,29 @@ from headwater.schemas.history import Artifact
 _NONE_ACTIVE = "No active deployment. Activate a deployment before triggering runs."
 
 
-class Deploying(Protocol):
-    """The deployments, as the log has them."""
+def active_of(deployments: Deployments) -> DeploymentCreated:
+    """The active deployment.
 
-    async def catch_up(self) -> Deployments:
-        """All that was deployed and activated before the call, and perhaps more.
+    Errors: Problem where there is none.
+    """
+    if deployments.active is None:
+        raise Problem(NO_ACTIVE_DEPLOYMENT, _NONE_ACTIVE)
+    return deployments.active
 
-        Errors: BrokerUnavailable; NotYetReadable.
-        """
 
-    async def stop(self) -> None:
-        """Disconnects."""
+def deployment_of(deployments: Deployments, name: str) -> DeploymentCreated:
+    """The deployment of an id.
+
+    Errors: Problem where there is none.
+    """
+    found = deployments.by_id.get(name)
+    if found is None:
+        raise Problem(
+            DEPLOYMENT_NOT_FOUND,
+            f"expected a deployment, found none with the id {name[:64]!r}",
+            field="deploymentId",
+        )
+    return found
 
 
 def asked_for(deployments: Deployments, workflow: str, deployment: str | None) -> Artifact | None:
@@ -33,16 +44,9 @@ def asked_for(deployments: Deployments, workflow: str, deployment: str | None) -
     Errors: Problem where there is none to begin on.
     """
     if deployment is None:
-        if deployments.active is None:
-            raise Problem(NO_ACTIVE_DEPLOYMENT, _NONE_ACTIVE)
+        active_of(deployments)
         return None
-    found = deployments.by_id.get(deployment)
-    if found is None:
-        raise Problem(
-            DEPLOYMENT_NOT_FOUND,
-            f"expected a deployment, found none with the id {deployment[:64]!r}",
-            field="deploymentId",
-        )
+    found = deployment_of(deployments, deployment)
     named = deployments.workflow(deployment, workflow)
     if named is None:
         names = ", ".join(each.name for each in found.workflows)

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from headwater.gateway.http.ports import DeploymentLog
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import generic, text
 from headwater.gateway.workflows.runs.bodies import NewRun
-from headwater.gateway.workflows.runs.deployed import Deploying, asked_for
+from headwater.gateway.workflows.runs.deployed import asked_for
 from headwater.gateway.workflows.runs.once import Asked, Keys, Made, Make
 from headwater.gateway.workflows.runs.once import Once as Requests
 from headwater.gateway.workflows.writing import Told, Writing
@@ -27,7 +28,7 @@ class RunPorts(NamedTuple):
 
     rows: Runs
     keys: Keys
-    deployments: Deploying
+    deployments: DeploymentLog
     project_id: str
 
 

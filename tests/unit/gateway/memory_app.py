@@ -43,7 +43,10 @@ def memory_app(settings: Settings | None = None, **ports: Any) -> Litestar:  # n
     return create_app(settings, **(usual | ports))
 
 
-def memory_workflows(**ports: Any) -> WorkflowPorts:  # noqa: ANN401 (theirs)
+def memory_workflows(
+    deployments: MemoryDeployments | None = None,
+    **ports: Any,  # noqa: ANN401 (theirs)
+) -> WorkflowPorts:
     numbers = count(1)
     usual: dict[str, Any] = {
         "commands": MemoryCommands(),
@@ -51,7 +54,7 @@ def memory_workflows(**ports: Any) -> WorkflowPorts:  # noqa: ANN401 (theirs)
         "of_runs": RunPorts(
             rows=Runs(without_postgres()),
             keys=IdempotencyKeys(without_postgres()),
-            deployments=MemoryDeployments(),
+            deployments=deployments or MemoryDeployments(),
             project_id="default",
         ),
         "workflows": Workflows(without_postgres()),

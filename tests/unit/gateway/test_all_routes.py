@@ -28,6 +28,7 @@ from tests.unit.gateway.problem_contract import assert_problem
 
 #: Who is let in where; what is not named here asks for no key.
 KEYS = {
+    "/v1/deployments": "dev-admin-key",
     "/v1/runs": "Bearer dev-workflow-key",
     "/v1/world": "Bearer dev-world-key",
     "/v1/audit": "dev-admin-key",

@@ -1,0 +1,1 @@
+"""Deployments of code: taken, activated, rolled back and shown."""

@@ -1,0 +1,129 @@
+"""Seeing that what is about to be deployed can be run: it is imported once, in another process.
+
+So owners know what a deployment declares without importing anything, and its author sees the
+traceback at once. The process has none of the house's secrets in its environment.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Container
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Final
+
+from headwater.gateway.http.problems import Problem
+from headwater.processors.runs.limits import name_fault
+from headwater.schemas.deployments import DeployedWorkflow
+from headwater.schemas.failures import ARTIFACT_INVALID
+from headwater.schemas.history import Limits
+from headwater.streams.code_host.apps import AppNotLoaded, Declarations, read_spec
+from headwater.streams.code_host.artifacts import ArtifactInvalid, check_app, unpack
+from headwater.streams.workflows.host_process import HostKilled, declarations_of
+
+#: How long an app may take to be imported, in seconds; whoever deploys waits for it.
+_IMPORT_S: Final = 30.0
+#: Characters of the name of an app.
+APP_MAX: Final = 200
+#: Characters that are told of why an app cannot be imported: a traceback of many frames.
+_TOLD_MAX: Final = 8_000
+
+
+class Checking:
+    """Imports apps, one at a time: each takes as much memory and time as it likes.
+
+    Shape:  hidden are variables of the environment that are none of an app's business.
+    """
+
+    def __init__(self, *, hidden: Container[str], limits: Limits) -> None:
+        self._hidden = hidden
+        self._limits = limits
+        self._turn = asyncio.Semaphore(1)
+
+    async def workflows(self, app: str, artifact: bytes) -> tuple[DeployedWorkflow, ...]:
+        """The workflows that an app in an artifact declares.
+
+        Errors: Problem, which says what its author has to change.
+        """
+        async with self._turn:
+            try:
+                declared = await self._declared(app, artifact)
+            except ArtifactInvalid as error:
+                raise Problem(ARTIFACT_INVALID, error.message) from error
+        _check_kinds(app, declared)
+        for name in declared.workflows:
+            fault = name_fault(
+                "the name of a workflow", name, self._limits.max_workflow_name, "max_workflow_name"
+            )
+            if fault:
+                raise Problem(ARTIFACT_INVALID, fault)
+        return tuple(_deployed(declared, name) for name in declared.workflows)
+
+    async def _declared(self, app: str, artifact: bytes) -> Declarations:
+        folder = await asyncio.to_thread(_new_folder)
+        try:
+            await asyncio.to_thread(unpack, artifact, folder)
+            check_app(app, folder)
+            return await declarations_of(
+                app, directory=folder, within_s=_IMPORT_S, hidden=self._hidden
+            )
+        except (AppNotLoaded, HostKilled) as error:
+            raise ArtifactInvalid(_without(folder, error.message)[:_TOLD_MAX]) from error
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _new_folder() -> Path:
+    """An empty folder, as processes name the one that they are in."""
+    return Path(mkdtemp(prefix="headwater-")).resolve()
+
+
+def check_name(app: str) -> None:
+    """Sees that this may be the name of an app.
+
+    Errors: Problem.
+    """
+    try:
+        if len(app) > APP_MAX:
+            found = f"expected at most {APP_MAX} characters, found {len(app)}"
+            raise Problem("invalid_parameter", f"app: {found}", field="app")
+        read_spec(app)
+    except AppNotLoaded as error:
+        raise Problem("invalid_parameter", f"app: {error.message}", field="app") from error
+
+
+def _without(folder: Path, text: str) -> str:
+    """A text without the folder that is gone when it is read."""
+    return text.replace(f"{folder}/", "").replace(str(folder), "the artifact")
+
+
+def _check_kinds(app: str, declared: Declarations) -> None:
+    """Refuses what deployments do not have yet, rather than leave it out silently.
+
+    Errors: Problem.
+    """
+    others = {
+        "schedules": [each.schedule for each in declared.schedules],
+        "graphs": sorted(declared.graphs),
+        "tasks": declared.tasks,
+    }
+    found = [f"{kind} ({', '.join(names)})" for kind, names in others.items() if names]
+    if found:
+        raise Problem(
+            ARTIFACT_INVALID,
+            f"expected workflows of code alone in {app}, found {' and '.join(found)}; workers have "
+            "these of the app that they are started with (--app). Name what is to be deployed, as "
+            "in orders:workflows, a list of the workflows",
+        )
+
+
+def _deployed(declared: Declarations, name: str) -> DeployedWorkflow:
+    limit = declared.concurrency.get(name)
+    return DeployedWorkflow(
+        name=name,
+        kind=declared.kinds[name],
+        latest=name in declared.latest,
+        params=declared.params.get(name),
+        limit=limit.limit if limit else None,
+        limit_key=limit.key if limit else None,
+        publishes=declared.publishes.get(name, ()),
+    )

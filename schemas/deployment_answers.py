@@ -1,0 +1,60 @@
+"""What is answered of deployments: code that was deployed, and which of it is active."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from headwater.schemas.answers import Answer
+
+
+def _means(description: str) -> msgspec.Meta:
+    return msgspec.Meta(description=description)
+
+
+class WorkflowDeployed(Answer, frozen=True, kw_only=True):
+    """A workflow of a deployment."""
+
+    name: str
+    versioning: Annotated[
+        Literal["pinned", "latest"],
+        _means("Whether its runs stay on the deployment that they began on."),
+    ] = "pinned"
+    params_schema: Annotated[
+        Any, _means("The JSON Schema of its params; none where it declares no type for them.")
+    ] = None
+
+
+class Deployment(Answer, frozen=True, kw_only=True):
+    """Code that was deployed."""
+
+    id: Annotated[str, _means("The same for the same app and artifact.")]
+    app: Annotated[str, _means("The app in the artifact.")]
+    digest: Annotated[str, _means("SHA-256 of the artifact.")]
+    size: Annotated[int, _means("Bytes of the artifact.")]
+    workflows: Annotated[list[WorkflowDeployed], _means("What new runs may be of.")]
+    #: Not left out when it is false: who reads it wants to know.
+    active: Annotated[bool, _means("Whether new runs begin on it.")]
+    deployed_at: datetime
+    deployed_by: Annotated[str, _means("The id of the key that deployed it.")]
+    activated_at: Annotated[datetime | None, _means("When last; absent if it never was.")] = None
+
+
+class DeploymentActive(Deployment, frozen=True, kw_only=True):
+    """The deployment that was activated."""
+
+    replaces: Annotated[str | None, _means("The one that was active until now.")] = None
+
+
+class DeploymentPage(Answer, frozen=True, kw_only=True):
+    """Deployments, the newest first; the next page begins at `cursor`."""
+
+    deployments: list[Deployment]
+    has_next_page: bool
+    cursor: str | None = None
+
+
+class DeploymentId(Answer, frozen=True, kw_only=True):
+    """The id of the active deployment."""
+
+    deployment_id: str

@@ -1,0 +1,446 @@
+"""Deployments over HTTP: what is taken, what is refused and why, what is active, and the way back.
+
+The log is in memory; apps are imported as they are in production, in processes of their own.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from textwrap import dedent
+from typing import Any
+
+import httpx
+import pytest
+from litestar.testing import TestClient
+
+from headwater.gateway.deployments import checking
+from headwater.gateway.settings import Settings
+from headwater.gateway.workflows.authorization import Denied, RequestContext, WorkflowHooks
+from tests.fakes.deployments import MemoryDeployments
+from tests.unit.gateway.memory_app import memory_app, memory_workflows
+from tests.unit.gateway.problem_contract import assert_problem
+
+OPERATOR = {"x-admin-key": "dev-admin-key"}
+USER = {"authorization": "Bearer dev-workflow-key"}
+WORLD = {"authorization": "Bearer dev-world-key"}
+ZIP = {"content-type": "application/zip"}
+AT_MS = 1_782_900_000_000
+AT = "2026-07-01T10:00:00Z"
+
+ORDERS = """
+from headwater import workflow
+
+@workflow("order")
+async def order(event, step):
+    return None
+"""
+NONE_ACTIVE = "No active deployment. Activate a deployment before triggering runs."
+
+
+def artifact(**modules: str) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as zipped:
+        for name, source in modules.items():
+            zipped.writestr(zipfile.ZipInfo(f"{name}.py"), dedent(source))
+    return written.getvalue()
+
+
+def version(number: int) -> bytes:
+    return artifact(orders=f"{ORDERS}\nVERSION = {number}\n")
+
+
+@pytest.fixture
+def log() -> MemoryDeployments:
+    return MemoryDeployments()
+
+
+@pytest.fixture
+def client(log: MemoryDeployments) -> Iterator[TestClient[Any]]:
+    workflows = memory_workflows(deployments=log, clock=lambda: AT_MS)
+    app = memory_app(Settings(max_body_bytes=4096), clock=lambda: AT_MS, workflows=workflows)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def deploy(
+    client: TestClient[Any], content: bytes, app: str = "orders", **headers: str
+) -> httpx.Response:
+    given = OPERATOR | ZIP | headers
+    return client.post("/v1/deployments", params={"app": app}, content=content, headers=given)
+
+
+def steer(
+    client: TestClient[Any], path: str, body: object = None, **headers: str
+) -> httpx.Response:
+    content = {} if body is None else {"json": body}
+    return client.post(f"/v1/deployments/{path}", headers=OPERATOR | headers, **content)  # type: ignore[arg-type]
+
+
+def deployed(client: TestClient[Any], *numbers: int) -> list[str]:
+    return [deploy(client, version(number)).json()["id"] for number in numbers]
+
+
+def refusal(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    problem = assert_problem(answer, status, code)
+    assert problem["message"] == problem["detail"]
+    return problem
+
+
+def active(client: TestClient[Any]) -> str:
+    found = client.get("/v1/deployments/active", headers=USER)
+    assert found.headers["etag"] == f'"{found.json()["id"]}"'
+    return str(found.json()["id"])
+
+
+# --- deploying
+
+
+def test_an_app_is_deployed_once(client: TestClient[Any], log: MemoryDeployments):
+    content = version(1)
+    first, again = deploy(client, content), deploy(client, content)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    found = first.json()
+    assert re.fullmatch("dep_[0-9a-f]{20}", found.pop("id"))
+    assert found == {
+        "app": "orders",
+        "digest": hashlib.sha256(content).hexdigest(),
+        "size": len(content),
+        "workflows": [{"name": "order"}],
+        "active": False,
+        "deployedAt": AT,
+        "deployedBy": f"admin:{hashlib.sha256(b'dev-admin-key').hexdigest()[:8]}",
+    }
+    assert log.artifacts == [content]
+    where = first.headers["location"]
+    assert client.get(where, headers=USER).json() == first.json()
+
+
+def test_another_app_of_the_same_artifact_is_another_deployment(client: TestClient[Any]):
+    both = artifact(orders=f"{ORDERS}\none = [order]\n")
+    found = {deploy(client, both, app).json()["id"] for app in ("orders", "orders:one")}
+    assert len(found) == 2
+
+
+def test_a_deployment_shows_the_schemas_of_params(client: TestClient[Any]):
+    typed = """
+        from dataclasses import dataclass
+        from headwater import WorkflowEvent, workflow
+
+        @dataclass
+        class Order:
+            sku: str
+
+        @workflow("order")
+        async def order(event: WorkflowEvent[Order], step):
+            return None
+        """
+    made = deploy(client, artifact(orders=typed)).json()
+    assert made["workflows"] == [{"name": "order"}]
+    whole = client.get(f"/v1/deployments/{made['id']}", headers=OPERATOR).json()
+    assert "sku" in json.dumps(whole["workflows"][0]["paramsSchema"])
+
+
+def test_a_package_is_deployed_with_what_it_imports(client: TestClient[Any]):
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as zipped:
+        zipped.writestr("shop/__init__.py", "")
+        zipped.writestr("shop/prices.py", "PRICES = {}")
+        zipped.writestr("shop/orders.py", f"from shop.prices import PRICES\n{ORDERS}")
+    assert deploy(client, written.getvalue(), "shop.orders:order").status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("1 / 0", 'File "orders.py", line 1, in <module>'),
+        ("import nowhere", "No module named 'nowhere'"),
+        ("def", "SyntaxError"),
+        ("VALUE = 1", "expected a workflow or a task in orders"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("import os; os._exit(3)", "ended with exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        ("from json import *; import orders_2", "No module named 'orders_2'"),
+        (ORDERS.replace('"order"', '"headwater-x"'), "headwater"),
+        (ORDERS.replace('"order"', '"a b"'), "ValueError"),
+    ],
+)
+def test_an_app_that_cannot_be_run_is_refused_with_its_traceback(
+    client: TestClient[Any], log: MemoryDeployments, source: str, told: str
+):
+    problem = refusal(deploy(client, artifact(orders=source)), 400, "artifact_invalid")
+    assert told in problem["detail"]
+    assert not re.search(r"headwater-\w{8}", problem["detail"])  # of the folder that is gone
+    assert log.artifacts == []
+    assert client.get("/v1/deployments", headers=USER).json()["deployments"] == []
+
+
+def test_an_app_that_is_not_imported_in_time_is_refused(
+    client: TestClient[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checking, "_IMPORT_S", 0.5)
+    endless = artifact(orders="while True: pass")
+    problem = refusal(deploy(client, endless), 400, "artifact_invalid")
+    assert "expected orders to be imported within 0.5 s" in problem["detail"]
+
+
+def test_an_app_sees_no_secrets_of_the_house(
+    client: TestClient[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HEADWATER_ADMIN_KEY", "dev-admin-key")
+    source = "import os\nraise RuntimeError([n for n in os.environ if n.startswith('HEADWATER_')])"
+    problem = refusal(deploy(client, artifact(orders=source)), 400, "artifact_invalid")
+    assert "RuntimeError: []" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "from headwater import schedule\n"
+            "nightly = schedule('nightly', workflow=order, cron='0 3 * * *')",
+            "schedules (nightly)",
+        ),
+        (
+            "from headwater import task\n@task('ask')\nasync def ask(input): return {}",
+            "tasks (ask)",
+        ),
+        (
+            "from headwater import GraphWorkflow\ng = GraphWorkflow(name='g', "
+            "initial_node_ref='a', nodes=[{'ref': 'a', 'task': 'noop'}])",
+            "graphs (g)",
+        ),
+    ],
+)
+def test_what_deployments_do_not_have_yet_is_refused(
+    client: TestClient[Any], source: str, told: str
+):
+    content = artifact(orders=f"{ORDERS}\n{source}\nall_of_it = [order]\n")
+    problem = refusal(deploy(client, content), 400, "artifact_invalid")
+    assert told in problem["detail"]
+    assert deploy(client, content, "orders:all_of_it").status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("content", "app", "told"),
+    [
+        (b"no zip", "orders", "expected a zip"),
+        (b"", "orders", "expected a zip"),
+        (b"{}", "orders", "expected a zip"),
+        (artifact(orders=ORDERS), "bills", "expected the module bills in the artifact"),
+        (artifact(orders=ORDERS), "orders:nothing", "expected orders to have nothing"),
+        (artifact(orders=ORDERS), "tests.apps.service", "expected the module tests.apps.service"),
+        (artifact(json=ORDERS), "json", "which is Python's"),
+        (artifact(headwater=ORDERS), "headwater", "which is Headwater's"),
+        (artifact(**{"../orders": ORDERS}), "orders", "leads elsewhere"),
+    ],
+)
+def test_an_artifact_that_is_none_is_refused(
+    client: TestClient[Any], content: bytes, app: str, told: str
+):
+    problem = refusal(deploy(client, content, app), 400, "artifact_invalid")
+    assert told in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "app", ["", "or ders", "orders.py/", "a:b:c", "../orders", "orders\0", "ä" * 201, ".", "1a"]
+)
+def test_a_name_that_no_app_has_is_a_wrong_parameter(client: TestClient[Any], app: str):
+    problem = refusal(deploy(client, version(1), app), 400, "invalid_parameter")
+    assert problem["field"] == "app"
+
+
+def test_what_is_asked_wrongly_is_named(client: TestClient[Any]):
+    def ask(query: str, content: bytes = b"x", **headers: str) -> httpx.Response:
+        given = OPERATOR | ZIP | headers
+        return client.post(f"/v1/deployments{query}", content=content, headers=given)
+
+    missing = refusal(ask(""), 400, "invalid_parameter")
+    assert missing["detail"] == "app: expected this query parameter, found none"
+    assert missing["field"] == "app"
+    assert refusal(ask("?app=a&ap=b"), 400, "unknown_parameter")["field"] == "ap"
+    assert refusal(ask("?app=a&app=b"), 400, "invalid_parameter")["field"] == "app"
+    posted = ask("?app=orders", **{"content-type": "application/json"})
+    assert refusal(posted, 400, "invalid_body")["field"] == "content-type"
+    assert "application/zip" in posted.json()["detail"]
+    refusal(ask("?app=orders", os.urandom(5000)), 413, "body_too_large")
+
+
+@pytest.mark.parametrize("kind", ["application/octet-stream", "Application/ZIP; x=y"])
+def test_a_zip_may_be_called_otherwise(client: TestClient[Any], kind: str):
+    assert deploy(client, version(1), **{"content-type": kind}).status_code == 201
+
+
+# --- activating, and the way back
+
+
+def test_nothing_is_active_before_something_was_activated(client: TestClient[Any]):
+    deployed(client, 1)
+    for path, key in (("deployments/active", USER), ("world/deployment-id", WORLD)):
+        problem = refusal(client.get(f"/v1/{path}", headers=key), 409, "no_active_deployment")
+        assert problem["message"] == NONE_ACTIVE
+
+
+def test_what_was_activated_last_is_active(client: TestClient[Any]):
+    one, two = deployed(client, 1, 2)
+    first = steer(client, f"{one}/activate").json()
+    assert (first["id"], first["active"], first["activatedAt"]) == (one, True, AT)
+    assert "replaces" not in first
+    assert steer(client, f"{two}/activate").json()["replaces"] == one
+    assert active(client) == two
+    world = client.get("/v1/world/deployment-id", headers=WORLD)
+    assert world.json() == {"deploymentId": two}
+    again = steer(client, f"{two}/activate")
+    assert (again.status_code, again.json().get("replaces")) == (200, None)
+    listed = client.get("/v1/deployments", headers=OPERATOR).json()["deployments"]
+    assert [(each["id"], each["active"]) for each in listed] == [(two, True), (one, False)]
+
+
+def test_what_is_meant_to_be_replaced_has_to_be_active(client: TestClient[Any]):
+    one, two, three = deployed(client, 1, 2, 3)
+    refused = steer(client, f"{one}/activate", **{"if-match": f'"{two}"'})
+    assert "found none" in refusal(refused, 412, "deployment_changed")["detail"]
+    assert steer(client, f"{one}/activate", **{"if-match": '"none"'}).is_success
+    assert steer(client, f"{two}/activate", **{"if-match": f' "{one}" '}).is_success
+    refusal(
+        steer(client, f"{three}/activate", **{"if-match": f'"{one}"'}), 412, "deployment_changed"
+    )
+    refusal(steer(client, "rollback", **{"if-match": f'"{one}"'}), 412, "deployment_changed")
+    assert active(client) == two
+
+
+@pytest.mark.parametrize("tag", ["", "*", "dep_1", '"dep_1"', 'W/"dep_1"', '"none', "none"])
+@pytest.mark.parametrize("path", ["dep_x/activate", "rollback"])
+def test_an_if_match_that_names_no_deployment_is_refused(
+    client: TestClient[Any], path: str, tag: str
+):
+    problem = refusal(steer(client, path, **{"if-match": tag}), 400, "invalid_parameter")
+    assert problem["field"] == "If-Match"
+
+
+def test_rollbacks_go_back_the_way_that_activations_came(client: TestClient[Any]):
+    names = deployed(client, 1, 2, 3)
+    refusal(steer(client, "rollback"), 409, "nothing_to_roll_back")
+    for name in names:
+        steer(client, f"{name}/activate")
+    one, two, three = names
+    back = steer(client, "rollback").json()
+    assert (back["id"], back["replaces"], active(client)) == (two, three, two)
+    named = steer(client, "rollback", {"deploymentId": one})
+    assert (named.json()["id"], active(client)) == (one, one)
+    again = steer(client, "rollback", {"deploymentId": one})
+    assert (again.status_code, again.json()["id"]) == (200, one)
+    problem = refusal(steer(client, "rollback"), 409, "nothing_to_roll_back")
+    assert "activate takes any deployment" in problem["detail"]
+    later = steer(client, "rollback", {"deploymentId": three})
+    refusal(later, 409, "nothing_to_roll_back")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"deploymentId": 1}, "deploymentId"),
+        ({"deploymentId": ""}, "deploymentId"),
+        ({"deploymentId": "d" * 65}, "deploymentId"),
+        ({"deployment_id": "dep_1"}, "deployment_id"),
+        ([], "body"),
+        ("dep_1", "body"),
+    ],
+)
+def test_a_rollback_that_is_asked_wrongly_is_refused(
+    client: TestClient[Any], body: object, field: str
+):
+    problem = refusal(steer(client, "rollback", body), 400, "invalid_body")
+    assert problem["field"] == field
+
+
+def test_what_was_never_deployed_is_not_found(client: TestClient[Any]):
+    unknown = ["dep_00000000000000000000", "x", "dep_%00", "ä", "d" * 3000]
+    for name in unknown:
+        asked = [
+            client.get(f"/v1/deployments/{name}", headers=USER),
+            steer(client, f"{name}/activate"),
+        ]
+        for answer in asked:
+            problem = refusal(answer, 404, "deployment_not_found")
+            assert problem["field"] == "deploymentId"
+    refused = steer(client, "rollback", {"deploymentId": unknown[0]})
+    refusal(refused, 404, "deployment_not_found")
+
+
+# --- reading
+
+
+def test_deployments_are_listed_a_page_at_a_time(client: TestClient[Any]):
+    names = deployed(client, 1, 2, 3, 4, 5)[::-1]
+    found, cursor = [], None
+    while True:
+        asked = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = client.get("/v1/deployments", params=asked, headers=USER).json()
+        found += [each["id"] for each in page["deployments"]]
+        cursor = page.get("cursor")
+        assert page["hasNextPage"] is (cursor is not None)
+        if cursor is None:
+            break
+    assert found == names
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "field"),
+    [
+        *((f"limit={n}", "invalid_parameter", "limit") for n in ("0", "101", "-1", "x", "1.5", "")),
+        ("cursor=dep_1", "invalid_cursor", "cursor"),
+        ("cursor=", "invalid_parameter", "cursor"),
+        ("limit=1&limit=2", "invalid_parameter", "limit"),
+        ("page=1", "unknown_parameter", "page"),
+    ],
+)
+@pytest.mark.parametrize("key", [USER, OPERATOR])
+def test_a_page_that_is_asked_for_wrongly_is_refused(
+    client: TestClient[Any], query: str, code: str, field: str, key: dict[str, str]
+):
+    problem = refusal(client.get(f"/v1/deployments?{query}", headers=key), 400, code)
+    assert problem["field"] == field
+
+
+def test_keys_open_what_they_are_for(client: TestClient[Any]):
+    (name,) = deployed(client, 1)
+    reads = ["/v1/deployments", f"/v1/deployments/{name}", "/v1/deployments/active"]
+    for path in reads:
+        for key in (OPERATOR, USER, {"x-api-key": "dev-workflow-key"}):
+            assert client.get(path, headers=key).status_code in {200, 409}
+        for key in ({}, WORLD, {"x-admin-key": "dev-workflow-key"}, {"x-api-key": "dev-admin-key"}):
+            refusal(client.get(path, headers=key), 401, "unauthorized")
+    writes = ["/v1/deployments?app=orders", f"/v1/deployments/{name}/activate"]
+    for path in [*writes, "/v1/deployments/rollback"]:
+        for key in ({}, USER, WORLD, {"authorization": "Bearer dev-admin-key"}):
+            refusal(client.post(path, headers=key), 401, "unauthorized")
+    for key in ({}, USER, OPERATOR, {"authorization": "dev-world-key"}):
+        refusal(client.get("/v1/world/deployment-id", headers=key), 401, "unauthorized")
+    by_header = client.get("/v1/world/deployment-id", headers={"x-api-key": "dev-world-key"})
+    refusal(by_header, 409, "no_active_deployment")
+
+
+def test_hooks_decide_who_reads():
+    def admitted(context: RequestContext) -> Denied | None:
+        return None if context.headers.get("x-tenant") == "a" else Denied(code="TENANT")
+
+    hooks = WorkflowHooks(authorize_request=admitted)
+    with TestClient(memory_app(workflows=memory_workflows(hooks=hooks))) as client:
+        assert client.get("/v1/deployments", headers={"x-tenant": "a"}).is_success
+        refusal(client.get("/v1/deployments", headers=USER), 403, "TENANT")
+        assert client.get("/v1/deployments", headers=OPERATOR).is_success
+
+
+def test_a_broker_that_is_away_is_said_so():
+    workflows = memory_workflows(deployments=MemoryDeployments(away=True))
+    with TestClient(memory_app(workflows=workflows)) as client:
+        for path in ("", "/active", "/x"):
+            answer = client.get(f"/v1/deployments{path}", headers=USER)
+            refusal(answer, 503, "broker_unavailable")
+        refusal(deploy(client, version(1)), 503, "broker_unavailable")
+        refusal(steer(client, "x/activate"), 503, "broker_unavailable")
