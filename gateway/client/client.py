@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, overload
 from urllib.parse import urlsplit
 
+from headwater.gateway.client.deployments import Deployments
 from headwater.gateway.client.graphs import Deployable, Graphs
 from headwater.gateway.client.handles import WorkflowHandle
 from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate, open_jobs
@@ -61,6 +62,7 @@ class Client:
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
+        admin_key: str | None = None,
         timeout: Duration = "30 seconds",
         retries: int = 3,
         transport: "httpx.AsyncBaseTransport | None" = None,
@@ -69,13 +71,15 @@ class Client:
         """Makes a client; it connects when it is entered.
 
         Shape:  base_url is whole, as in https://host/api/workflows; key goes into Authorization,
-                or, if the headers have one of their own, into x-api-key; timeout is that of one
+                or, if the headers have one of their own, into x-api-key; admin_key is that of
+                operators, for those who deploy; timeout is that of one
                 attempt, a number is milliseconds; retries is how often an attempt is repeated;
                 transport and world are for tests.
         Errors: ValueError.
         """
         self._base_url = _checked(base_url)
         self._headers = _headers(headers or {}, key)
+        self._admin_key = _printable("admin_key", admin_key) if admin_key else None
         self._timeout_s = milliseconds(timeout) / 1000
         self._policy = Policy(retries=retries)
         self._network = transport
@@ -165,6 +169,11 @@ class Client:
         """The versions of a graph, the newest first."""
         return await Graphs(self._entered).versions(name)
 
+    @property
+    def deployments(self) -> Deployments:
+        """The deployments of code: to deploy, activate, roll back, and see."""
+        return Deployments(self._entered, self._admin_key)
+
     async def activate_jobs(
         self,
         types: str | Iterable[str],
@@ -228,9 +237,10 @@ def _headers(given: Mapping[str, str], key: str | None) -> dict[str, str]:
         headers["authorization"] = f"Bearer {key}"
     elif key:
         headers.setdefault("x-api-key", key)
-    for name, value in headers.items():
-        if not (value.isascii() and value.isprintable()):
-            raise ValueError(
-                f"expected printable ASCII in the header {name}, found other characters"
-            )
-    return headers
+    return {name: _printable(f"the header {name}", value) for name, value in headers.items()}
+
+
+def _printable(where: str, value: str) -> str:
+    if not (value.isascii() and value.isprintable()):
+        raise ValueError(f"expected printable ASCII in {where}, found other characters")
+    return value

@@ -33,6 +33,19 @@ class Session:
         """The path of what is not of a workflow: it is beside them, whatever is before those."""
         return self.transport.url.rpartition("/")[0] + path(*segments)
 
+    def of_gateway(self, *segments: str) -> str:
+        """The path of what is no part of the workflow service: it is where the gateway is.
+
+        Errors: ValueError, where the service is elsewhere.
+        """
+        gateway, *service = self.transport.url.rsplit("/", 2)
+        if service != ["api", "workflows"]:
+            raise ValueError(
+                "expected a base URL that ends in /api/workflows, as a gateway's does, found "
+                f"{self.transport.url}"
+            )
+        return gateway + path(*segments)
+
     async def read(
         self,
         path: str,

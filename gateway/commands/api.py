@@ -34,12 +34,24 @@ class Api:
             return None
         return _accepted(answer)
 
-    def post(self, path: str, body: object) -> Any:  # noqa: ANN401 (JSON)
+    def post(self, path: str, body: object, **headers: str) -> Any:  # noqa: ANN401 (JSON)
         """Posts JSON; the answer as JSON.
 
         Errors: ClickException with one line.
         """
-        return self._ask("POST", path, json=body)
+        return self._ask("POST", path, json=body, headers=headers)
+
+    def upload(
+        self, path: str, body: bytes, media_type: str, *, within_s: float, **parameters: str
+    ) -> Any:  # noqa: ANN401 (JSON)
+        """Posts bytes, about which the gateway may think for a while; the answer as JSON.
+
+        Errors: ClickException.
+        """
+        headers = {"content-type": media_type}
+        return self._ask(
+            "POST", path, content=body, headers=headers, params=parameters, timeout=within_s
+        )
 
     def _ask(self, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401 (what httpx takes)
         return _accepted(self._send(method, path, **more))

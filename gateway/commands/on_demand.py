@@ -46,6 +46,11 @@ COMMANDS: Final = (
         "Look at deliveries: what became of them, and why.",
     ),
     OnDemand(
+        "deployments",
+        "headwater.gateway.commands.deployments:deployments",
+        "Deploy code of workflows, activate it, roll it back, and see what is active.",
+    ),
+    OnDemand(
         "dlq",
         "headwater.gateway.commands.operate:dlq",
         "Look at dead letters and put them back into their topics.",

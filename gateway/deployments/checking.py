@@ -23,7 +23,7 @@ from headwater.streams.workflows.host_process import HostKilled, declarations_of
 #: How long an app may take to be imported, in seconds; whoever deploys waits for it.
 _IMPORT_S: Final = 30.0
 #: Characters of the name of an app.
-APP_MAX: Final = 200
+_APP_MAX: Final = 200
 #: Characters that are told of why an app cannot be imported: a traceback of many frames.
 _TOLD_MAX: Final = 8_000
 
@@ -83,8 +83,8 @@ def check_name(app: str) -> None:
     Errors: Problem.
     """
     try:
-        if len(app) > APP_MAX:
-            found = f"expected at most {APP_MAX} characters, found {len(app)}"
+        if len(app) > _APP_MAX:
+            found = f"expected at most {_APP_MAX} characters, found {len(app)}"
             raise Problem("invalid_parameter", f"app: {found}", field="app")
         read_spec(app)
     except AppNotLoaded as error:

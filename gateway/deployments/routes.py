@@ -20,7 +20,6 @@ from litestar.openapi.spec import (
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 from litestar.types import Guard
 
-from headwater.gateway.deployments.checking import APP_MAX
 from headwater.gateway.deployments.deploying import NONE, Deploying
 from headwater.gateway.http.keys import is_operator, operators_only, programs_only
 from headwater.gateway.http.known_parameters import known_parameters
@@ -77,9 +76,7 @@ _IfMatch: TypeAlias = Annotated[
 _App: TypeAlias = Annotated[
     str,
     QueryParameter(
-        description="The app in the artifact: package.module, or package.module:attribute.",
-        min_length=1,
-        max_length=APP_MAX,
+        description="The app in the artifact: package.module, or package.module:attribute."
     ),
 ]
 _Limit: TypeAlias = Annotated[

@@ -40,7 +40,7 @@ from tests.e2e.house import free_port
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = "README"
 PAGES = (FIRST, "cli", "debugging", "routes", "triggers")
-OTHERS = ("authoring", "concepts", "operating", "rules", "runs", "testing")
+OTHERS = ("authoring", "concepts", "deployments", "operating", "rules", "runs", "testing")
 FENCE = re.compile(r"^```(\w+)[ ]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Where the pages say that the gateways listen.
 PORTS = ("8080", "8081")

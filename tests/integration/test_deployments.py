@@ -1,0 +1,340 @@
+"""Deployments as people and programs handle them: gateways on a real broker, commands, rows."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from headwater import Client
+from headwater.gateway.client.artifacts import ARTIFACT_BYTES_MAX, zipped
+from headwater.schemas.failures import CommandRefusedError
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.deployment_log import DeploymentLog
+from tests.databases import new_database
+from tests.e2e.house import ADMIN, House, opened
+
+ZIP = ADMIN | {"content-type": "application/zip"}
+USER = {"authorization": "Bearer dev-workflow-key"}
+WORLD = {"authorization": "Bearer dev-world-key"}
+ORDERS = """
+from headwater import workflow
+
+@workflow("order")
+async def order(event, step):
+    return None
+"""
+
+
+@pytest.fixture(scope="module")
+def house(scratch: Path, postgres: str) -> Iterator[House]:
+    directory = scratch / "deployments"
+    directory.mkdir()
+    with new_database(postgres) as dsn:
+        house = House(directory, dsn)
+        with opened(house, ("gateway", "gateway2", "project")):
+            yield house
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """The folder of an app that is no other's."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    write(folder, "orders.py", ORDERS, f"SELF = {str(tmp_path)!r}")
+    return folder
+
+
+def write(folder: Path, name: str, *sources: str) -> None:
+    place = folder / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("\n".join(dedent(each) for each in sources))
+
+
+def post(house: House, path: str, gateway: str = "gateway", **more: Any) -> httpx.Response:  # noqa: ANN401 (as httpx)
+    return httpx.post(f"{house.url(gateway)}/v1/{path}", timeout=60, **more)
+
+
+def deploy(house: House, content: bytes, gateway: str = "gateway") -> httpx.Response:
+    params = {"app": "orders"}
+    return post(house, "deployments", gateway, params=params, content=content, headers=ZIP)
+
+
+def get(house: House, path: str, gateway: str = "gateway2", **headers: str) -> httpx.Response:
+    return httpx.get(f"{house.url(gateway)}/v1/{path}", headers=headers or USER, timeout=60)
+
+
+def headwater(
+    house: House, *arguments: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The command line, as a user has it."""
+    env = {**os.environ, "HEADWATER_URL": house.url()}
+    argv = [sys.executable, "-m", "headwater", "deployments", *arguments]
+    return subprocess.run(
+        argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def version(app: Path, number: int) -> bytes:
+    write(app, "version.py", f"VERSION = {number}")
+    return zipped(app)
+
+
+# --- over HTTP
+
+
+def test_what_one_gateway_answers_the_other_knows(house: House, app: Path):
+    first, second = (deploy(house, version(app, number)).json() for number in (1, 2))
+    assert get(house, f"deployments/{first['id']}").json() == first
+    listed = get(house, "deployments?limit=2").json()["deployments"]
+    assert [each["id"] for each in listed] == [second["id"], first["id"]]
+    assert deploy(house, version(app, 2), "gateway2").status_code == 200
+    for name in (first["id"], second["id"]):
+        assert post(house, f"deployments/{name}/activate", headers=ADMIN).is_success
+        world = get(house, "world/deployment-id", **WORLD)
+        assert world.json() == {"deploymentId": name}
+    back = post(house, "deployments/rollback", "gateway2", headers=ADMIN).json()
+    assert (back["id"], back["replaces"]) == (first["id"], second["id"])
+    assert get(house, "deployments/active", "gateway").json()["id"] == first["id"]
+
+
+def test_the_same_deployed_at_once_is_one_deployment(house: House, app: Path):
+    content = version(app, 3)
+    with ThreadPoolExecutor(4) as pool:
+        names = ["gateway", "gateway2"] * 2
+        found = list(pool.map(lambda name: deploy(house, content, name), names))
+    assert sorted(each.status_code for each in found) == [200, 200, 200, 201]
+    assert len({each.json()["id"] for each in found}) == 1
+    assert len({each.json()["deployedAt"] for each in found}) == 1
+
+
+def test_of_those_who_replace_the_same_deployment_at_once_one_does(house: House, app: Path):
+    begun, *others = (deploy(house, version(app, number)).json()["id"] for number in range(10, 16))
+    post(house, f"deployments/{begun}/activate", headers=ADMIN)
+    tag = ADMIN | {"if-match": f'"{begun}"'}
+
+    def activate(number: int) -> httpx.Response:
+        name = ("gateway", "gateway2")[number % 2]
+        return post(house, f"deployments/{others[number]}/activate", name, headers=tag)
+
+    with ThreadPoolExecutor(len(others)) as pool:
+        found = list(pool.map(activate, range(len(others))))
+    taken = [each.json()["id"] for each in found if each.is_success]
+    assert [each.json()["code"] for each in found if each.is_error] == ["deployment_changed"] * 4
+    assert [get(house, "deployments/active").json()["id"]] == taken
+    with ThreadPoolExecutor(2) as pool:
+        gateways = ("gateway", "gateway2")
+        backs = list(
+            pool.map(lambda name: post(house, "deployments/rollback", name, headers=tag), gateways)
+        )
+    assert {each.status_code for each in backs} == {412}  # It names the one that is gone.
+
+
+def test_an_artifact_of_the_largest_size_is_what_workers_read(house: House, app: Path):
+    (app / "data.bin").write_bytes(os.urandom(ARTIFACT_BYTES_MAX - 4_096))
+    content = zipped(app)
+    made = deploy(house, content)
+    assert made.status_code == 201, made.text
+
+    async def read() -> bytes:
+        log = DeploymentLog(cluster=Cluster(house.bootstrap), client_id="tests-deployments")
+        try:
+            return await log.artifact((await log.catch_up()).by_id[made.json()["id"]])
+        finally:
+            await log.stop()
+
+    assert asyncio.run(read()) == content
+    larger = deploy(house, content + os.urandom(8_192))
+    assert (larger.status_code, larger.json()["code"]) == (413, "body_too_large")
+    assert larger.json()["message"] == larger.json()["detail"]
+
+
+def test_rows_tell_what_is_deployed_and_active(house: House, app: Path):
+    name = deploy(house, version(app, 4)).json()["id"]
+    post(house, f"deployments/{name}/activate", headers=ADMIN)
+
+    def told() -> bool:
+        with psycopg.connect(house.dsn) as connection:
+            rows = connection.execute(
+                "select d.app, d.workflows from settings s join deployment d on d.id = s.value"
+                " where s.key = 'active_deployment' and d.id = %s and d.activated_at is not null",
+                [name],
+            ).fetchall()
+        return rows == [("orders", ["order"])]
+
+    house.wait(told, "the row of the active deployment")
+
+
+def test_a_gateway_that_died_while_it_deployed_is_asked_again(house: House, app: Path):
+    marker = app.parent / "imported"
+    write(
+        app,
+        "orders.py",
+        ORDERS,
+        f"""
+        import pathlib, time
+        marker = pathlib.Path({str(marker)!r})
+        if not marker.exists():
+            marker.touch()
+            time.sleep(60)
+        """,
+    )
+    content = zipped(app)
+    with ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(deploy, house, content, "gateway2")
+        house.wait(marker.exists, "the app to be imported")
+        house.kill("gateway2")
+        with pytest.raises(httpx.TransportError):
+            lost.result()
+    house.start("gateway2")
+    made = deploy(house, content, "gateway2")
+    assert made.status_code == 201
+    assert get(house, f"deployments/{made.json()['id']}", "gateway").json() == made.json()
+
+
+# --- by commands
+
+
+def test_a_folder_is_deployed_activated_and_rolled_back_by_commands(house: House, app: Path):
+    made = headwater(house, "deploy", str(app), "--app", "orders", "--json")
+    assert made.returncode == 0, made.stderr
+    first = json.loads(made.stdout)
+    assert not first["active"]
+    assert f"headwater deployments activate {first['id']}" in made.stderr
+    again = headwater(house, "deploy", ".", "--app", "orders", "--json", cwd=app)
+    assert json.loads(again.stdout)["id"] == first["id"]
+    assert headwater(house, "activate", first["id"]).returncode == 0
+    write(app, "version.py", "VERSION = 2")
+    second = json.loads(
+        headwater(house, "deploy", str(app), "--app", "orders", "--activate", "--json").stdout
+    )
+    assert (second["active"], second["replaces"]) == (True, first["id"])
+    shown = headwater(house, "show")
+    assert f"{second['id']}\tyes\torders\torder\t" in shown.stdout
+    assert "order\tpinned" in shown.stdout
+    listed = headwater(house, "list", "--limit", "2").stdout.splitlines()
+    assert [line.split("\t")[:2] for line in listed[1:]] == [
+        [second["id"], "yes"],
+        [first["id"], "no"],
+    ]
+    back = headwater(house, "rollback", "--replaces", second["id"])
+    assert back.stdout.splitlines()[1].startswith(f"{first['id']}\tyes")
+    assert f"Runs that began on {second['id']} stay on it" in back.stderr
+
+
+def test_a_wheel_is_deployed_as_it_is(house: House, tmp_path: Path):
+    write(tmp_path, "shop/__init__.py", "")
+    write(tmp_path, "shop/orders.py", ORDERS)
+    write(
+        tmp_path,
+        "pyproject.toml",
+        """
+        [build-system]
+        requires = ["setuptools"]
+        build-backend = "setuptools.build_meta"
+        [project]
+        name = "shop"
+        version = "1.0"
+        [tool.setuptools]
+        packages = ["shop"]
+        """,
+    )
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "."],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    made = headwater(house, "deploy", str(wheel), "--app", "shop.orders", "--json")
+    assert json.loads(made.stdout)["size"] == wheel.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("deploy", "nowhere", "--app", "orders"), 2, "'nowhere' does not exist"),
+        (("deploy", "."), 2, "Missing option '--app'"),
+        (("deploy", ".", "--app", ""), 1, "400 invalid_parameter: app: expected"),
+        (("deploy", ".", "--app", "bills"), 1, "expected the module bills in the artifact"),
+        (("deploy", ".", "--app", "broken"), 1, 'File "broken.py", line 1'),
+        (("deploy", "orders.py", "--app", "orders"), 1, "artifact_invalid: expected a zip"),
+        (("deploy", "empty", "--app", "orders"), 2, "expected modules of Python in empty"),
+        (("deploy", "linked", "--app", "orders"), 2, "linked/orders.py, a link or a device"),
+        (("deploy", "large", "--app", "orders"), 2, "the largest are data.bin, orders.py"),
+        (("deploy", ".", "--app", "orders", "--admin-key", "another-key"), 1, "401 unauthorized"),
+        (("activate",), 2, "Missing argument 'ID'"),
+        (("activate", "dep_x"), 1, "404 deployment_not_found"),
+        (("activate", ".."), 2, "expected the id of a deployment, found '..'"),
+        (("activate", "dep_x", "--replaces", "x"), 1, "If-Match: expected the id of a deployment"),
+        (("show", "dep/x"), 1, "404"),
+        (("rollback", "dep_x"), 1, "404 deployment_not_found"),
+        (("rollback", ""), 1, "400 invalid_body: deploymentId"),
+        (("list", "--limit", "0"), 2, "--limit"),
+        (("list", "--url", "http://127.0.0.1:1"), 1, "expected Headwater at http://127.0.0.1:1"),
+    ],
+)
+def test_commands_say_what_is_wrong(
+    house: House, app: Path, arguments: tuple[str, ...], code: int, told: str
+):
+    write(app, "broken.py", "1 / 0")
+    (app / "empty").mkdir()
+    write(app, "empty/readme.txt", "")
+    write(app, "large/orders.py", ORDERS)
+    (app / "large" / "data.bin").write_bytes(b"\0" * ARTIFACT_BYTES_MAX)
+    if "linked" in arguments:
+        (app / "linked").mkdir()
+        (app / "linked" / "orders.py").symlink_to(app / "orders.py")
+    if arguments[:2] == ("deploy", "."):
+        (app / "large" / "data.bin").unlink()
+    found = headwater(house, *arguments, cwd=app)
+    assert (found.returncode, found.stdout) == (code, "")
+    assert told in found.stderr
+
+
+# --- by programs
+
+
+def test_a_program_deploys_activates_and_reads(house: House, app: Path):
+    async def scenario() -> None:
+        async with Client(
+            f"{house.url()}/api/workflows", key="dev-workflow-key", admin_key="dev-admin-key"
+        ) as client:
+            names = client.deployments
+            one = await names.deploy(app, app="orders")
+            write(app, "version.py", "VERSION = 2")
+            two = await names.deploy(zipped(app), app="orders")
+            assert (await names.activate(one.id)).active
+            assert (await names.activate(two.id, replaces=one.id)).replaces == one.id
+            with pytest.raises(CommandRefusedError) as refused:
+                await names.activate(one.id, replaces=one.id)
+            assert refused.value.code == "deployment_changed"
+            assert (await names.active()).id == two.id
+            assert (await names.rollback(replaces=two.id)).id == one.id
+            assert (await names.rollback(one.id)).id == one.id
+            assert [each.id async for each in names.all()][:2] == [two.id, one.id]
+            with pytest.raises(CommandRefusedError) as broken:
+                await names.deploy(app, app="bills")
+            assert broken.value.code == "artifact_invalid"
+            with pytest.raises(ValueError, match="expected the name"):
+                await names.get("")
+
+    asyncio.run(scenario())
+
+
+def test_who_has_the_key_of_workflows_alone_reads_and_does_not_deploy(house: House, app: Path):
+    async def scenario() -> None:
+        async with Client(f"{house.url()}/api/workflows", key="dev-workflow-key") as client:
+            assert (await client.deployments.page(limit=1)).deployments
+            with pytest.raises(Exception, match="the operators' key"):
+                await client.deployments.deploy(app, app="orders")
+
+    asyncio.run(scenario())
