@@ -32,6 +32,7 @@ from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
     from headwater.gateway.settings import Settings
+    from headwater.streams.kafka.cluster import Cluster
 
 _STYLES: Final = {"state": {"problem": "red", "warning": "yellow", "unknown": "yellow"}}
 _TIMEOUT_S: Final = 5.0
@@ -57,7 +58,7 @@ def doctor(
     postgres: str | None,
     as_json: bool,
 ) -> None:
-    """Look at the house: parts, versions, topics, lag, disk, clock, certificates.
+    """Look at the house: parts, versions, topics, lag, deployment, disk, clock, certificates.
 
     Each line says what was found and what to do about it. Exit code 1 if something is to be mended.
     """
@@ -189,6 +190,30 @@ def _of_kafka(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
         name = f"projection {each['projection']}"
         behind[name] = behind.get(name, 0) + max(0, end - each["next_offset"])
     yield findings.lag(behind)
+    yield _tried("deployment", lambda: asyncio.run(_deployment(cluster)), "start Kafka")
+
+
+async def _deployment(cluster: "Cluster") -> Finding:
+    """Looks for the active deployment, and reads its artifact as a worker would.
+
+    Errors: HeadwaterError.
+    """
+    from headwater.streams.workflows.deployment_log import (  # noqa: PLC0415 (loads slowly)
+        ArtifactLost,
+        DeploymentLog,
+    )
+
+    log, fault = DeploymentLog(cluster=cluster, client_id="headwater-doctor"), ""
+    try:
+        active = (await log.catch_up()).active
+        try:
+            if active is not None:
+                await log.artifact(active)
+        except ArtifactLost as lost:
+            fault = lost.message
+    finally:
+        await log.stop()
+    return findings.deployment(active, fault)
 
 
 def _of_postgres(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from shlex import quote
 from typing import Any, Final, Literal, NamedTuple
 
 from headwater.gateway.commands.output import counted
+from headwater.schemas.deployments import DeploymentCreated
 
 State = Literal["ok", "warning", "problem", "unknown"]
 
@@ -177,6 +178,17 @@ def lag(behind: Mapping[str, int]) -> Finding:
         ask = "see whether it falls: run this again; if not, look at the log of that part"
         return Finding("lag", "warning", found, ask)
     return Finding("lag", "ok", f"records behind: {found}")
+
+
+def deployment(active: DeploymentCreated | None, fault: str) -> Finding:
+    """Which deployment new runs begin on, and whether workers can read it."""
+    if active is None:
+        found = "none is active: runs are of the apps that workers are started with"
+        return Finding("deployment", "ok", found)
+    if fault:
+        return Finding("deployment", "problem", fault, "headwater deployments rollback")
+    names = ", ".join(each.name for each in active.workflows)
+    return Finding("deployment", "ok", f"{active.id} of {active.app}: {names}")
 
 
 def refused_records(number: int) -> Finding:

@@ -12,6 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 import httpx
+import msgspec
 import psycopg
 import pytest
 
@@ -298,6 +299,44 @@ def test_commands_say_what_is_wrong(
     found = headwater(house, *arguments, cwd=app)
     assert (found.returncode, found.stdout) == (code, "")
     assert told in found.stderr
+
+
+def doctor(house: House) -> dict[str, Any]:
+    """What is found of the active deployment."""
+    env = {
+        **os.environ,
+        "HEADWATER_URL": house.url(),
+        "HEADWATER_KAFKA": house.bootstrap,
+        "HEADWATER_POSTGRES": house.dsn,
+    }
+    argv = [sys.executable, "-m", "headwater", "doctor", "--json"]
+    found = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
+    told = {each["check"]: each for each in json.loads(found.stdout)["findings"]}
+    return dict(told["deployment"])
+
+
+def test_the_doctor_reads_what_is_active_as_workers_do(house: House, app: Path):
+    name = deploy(house, version(app, 20)).json()["id"]
+    post(house, f"deployments/{name}/activate", headers=ADMIN)
+    found = doctor(house)
+    assert (found["state"], found["found"]) == ("ok", f"{name} of orders: order")
+
+    async def lose() -> None:
+        log = DeploymentLog(cluster=Cluster(house.bootstrap), client_id="tests-deployments")
+        try:
+            whole = (await log.catch_up()).by_id[name]
+            lost = msgspec.structs.replace(whole, id="dep_00", digest="0" * 64)
+            await log.write(lost)
+        finally:
+            await log.stop()
+
+    asyncio.run(lose())
+    assert post(house, "deployments/dep_00/activate", headers=ADMIN).is_success
+    found = doctor(house)
+    assert (found["state"], found["next"]) == ("problem", "headwater deployments rollback")
+    assert "expected the artifact 000" in found["found"]
+    assert headwater(house, "rollback").returncode == 0
+    assert doctor(house)["state"] == "ok"
 
 
 # --- by programs

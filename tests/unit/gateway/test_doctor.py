@@ -9,11 +9,15 @@ from click.testing import CliRunner, Result
 
 from headwater.gateway.commands import findings
 from headwater.gateway.commands.doctor import doctor
+from headwater.schemas.deployments import DeploymentCreated
 from tests.fakes.json_server import Asked, answering
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 ACTIVE = {"terra_user_id": "t-1", "provider": "WHOOP", "active": True, "deactivated_at": None}
 GONE = {**ACTIVE, "active": False, "deactivated_at": "2026-06-01T00:00:00Z"}
+DEPLOYED = DeploymentCreated(
+    id="dep_1", app="shop", digest="d", size=3, offset=0, workflows=(), by="admin:1", at_ms=0
+)
 JOURNEY = {
     "request_id": "01JZ",
     "ended_at": "2026-07-01T22:10:00Z",
@@ -127,6 +131,9 @@ def test_a_house_that_is_away_is_told_part_by_part(monkeypatch: pytest.MonkeyPat
         (findings.migrations(["0007_wiped"]), "problem", "headwater migrate"),
         (findings.lag({"pipeline": 10_000}), "ok", ""),
         (findings.lag({"pipeline": 10_001}), "warning", "falls"),
+        (findings.deployment(None, ""), "ok", ""),
+        (findings.deployment(DEPLOYED, ""), "ok", ""),
+        (findings.deployment(DEPLOYED, "it is lost"), "problem", "deployments rollback"),
         (findings.refused_records(1), "problem", "projection_errors"),
         (findings.disk("/data", 3 * 1024**3, 20 * 1024**3), "ok", ""),
         (findings.disk("/data", 3 * 1024**3, 40 * 1024**3), "problem", "du -sh /data"),
