@@ -41,7 +41,7 @@ def house(scratch: Path, postgres: str) -> Iterator[House]:
     directory = scratch / "deployments"
     directory.mkdir()
     with new_database(postgres) as dsn:
-        house = House(directory, dsn)
+        house = House(directory, dsn, HEADWATER_APP="tests.apps.service")
         with opened(house, ("gateway", "gateway2", "project")):
             yield house
 
@@ -337,6 +337,55 @@ def test_the_doctor_reads_what_is_active_as_workers_do(house: House, app: Path):
     assert "expected the artifact 000" in found["found"]
     assert headwater(house, "rollback").returncode == 0
     assert doctor(house)["state"] == "ok"
+
+
+# --- and what comes of it
+
+SHIPPING = """
+from headwater import workflow
+from version import VERSION
+
+@workflow("shipping")
+async def shipping(event, step):
+    await step.wait_for_event("go", type="go")
+    return VERSION
+"""
+
+
+def test_new_runs_begin_on_what_is_active_and_stay_there(house: House, app: Path):
+    write(app, "orders.py", SHIPPING)
+    house.start("worker")
+    api = f"{house.url()}/api/workflows/workflows/shipping/instances"
+
+    def release(number: int) -> str:
+        write(app, "version.py", f"VERSION = {number}")
+        done = headwater(house, "deploy", str(app), "--app", "orders", "--activate", "--json")
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["id"])
+
+    def create(name: str) -> None:
+        made = httpx.post(api, json={"id": name}, headers=USER, timeout=60)
+        assert made.is_success, made.text
+
+    one = release(1)
+    create("before")
+    two = release(2)
+    create("between")
+    assert headwater(house, "rollback").returncode == 0
+    create("after")
+    for name, output, deployment in (("before", 1, one), ("between", 2, two), ("after", 1, one)):
+        httpx.post(f"{api}/{name}/events", json={"type": "go"}, headers=USER, timeout=60)
+
+        def ended(name: str = name) -> dict[str, Any] | None:
+            found = httpx.get(f"{api}/{name}", headers=USER, timeout=60).json()
+            return found if found["details"]["status"] == "complete" else None
+
+        house.wait(lambda: ended() is not None, f"{name} to end")
+        found = ended()
+        assert found is not None
+        assert found["details"]["output"] == output
+        assert found["meta"]["deploymentId"] == deployment
+    house.stop("worker")
 
 
 # --- by programs
