@@ -126,6 +126,7 @@ def _told(reply: ReplySent) -> Response[bytes]:
 def _ends(entrance: Entrance, jobs: Jobs) -> list[HTTPRouteHandler]:
     @post(
         "/{key:str}/complete",
+        audit="jobs.complete",
         operation_id="completeJob",
         operation_class=OptionalBody,
         summary="End a job with its result",
@@ -140,6 +141,7 @@ def _ends(entrance: Entrance, jobs: Jobs) -> list[HTTPRouteHandler]:
 
     @post(
         "/{key:str}/fail",
+        audit="jobs.fail",
         operation_id="failJob",
         summary="End an attempt with an error",
         description="It is tried again as its node says, or fails its run. Said again, it is "

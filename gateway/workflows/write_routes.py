@@ -9,6 +9,7 @@ from litestar import Request, Response, post
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import JSONBody
 
+from headwater.gateway.http.auditing import note
 from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.authorization import (
@@ -79,6 +80,7 @@ def creations(
 
     @post(
         OF_WORKFLOW,
+        audit="instances.create",
         operation_id="createInstance",
         operation_class=OptionalBody,
         summary="Create an instance",
@@ -102,10 +104,12 @@ def creations(
     ) -> Response[bytes]:
         await _allow_new(entrance, request, data.id, data.params)
         instance_id = data.id or (instance_id_of(key) if key else new_id())
+        note(request, run_id=instance_id)
         return await writing.create(workflow, instance_id, data, key, prefer)
 
     @post(
         BATCH,
+        audit="instances.create_many",
         operation_id="createInstances",
         summary="Create up to 100 instances",
         description="Instances that exist are skipped, and left out of the answer; so a batch may "
@@ -157,6 +161,7 @@ def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
     """What is done to an instance by its name alone."""
     described = post(
         f"/{verb.name}",
+        audit=f"instances.{verb.name}",
         operation_id=f"{verb.name}Instance",
         operation_class=OptionalBody,
         summary=verb.summary,
@@ -188,6 +193,7 @@ def retry(writing: Writing) -> HTTPRouteHandler:
 
     @post(
         "/retry",
+        audit="instances.retry",
         operation_id="retryInstance",
         operation_class=OptionalBody,
         summary="Try an errored instance again",
@@ -216,6 +222,7 @@ def bulk(changes: Bulk) -> HTTPRouteHandler:
 
     @post(
         BULK_PATH,
+        audit="instances.change_many",
         operation_id="changeInstances",
         summary="Do the same to many instances",
         description="To all that have a status, or labels, a page at a time: ask again with its "
@@ -240,6 +247,7 @@ def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> H
 
     @post(
         "/events",
+        audit="instances.send_event",
         operation_id="sendEvent",
         summary="Send an event to an instance",
         description="It is kept until the workflow waits for one of its type. With "

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 from litestar import Litestar, Request, post
 from litestar.params import FromPath
+from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 
 from headwater.gateway.http.auditing import Auditing, note
@@ -22,6 +24,7 @@ from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
+from tests.unit.gateway.test_all_routes import application
 
 KEY = {"x-api-key": "dev-workflow-key"}
 ADMIN = {"x-admin-key": "dev-admin-key"}
@@ -200,3 +203,37 @@ def toy(audit: MemoryAudit) -> Litestar:
     app = Litestar([bug, wipe, noted], middleware=[auditing], exception_handlers=HANDLERS)
     app.state[STATE_NAME] = lambda: "request-1"
     return app
+
+
+#: Routes that take what they take without an entry, and why.
+UNAUDITED = {
+    "/webhooks/{source:str}": "deliveries are signed, and have records of their own",
+    "/api/workflows/_runner/tick": "it says when, not what",
+    "/api/jobs/activate": "workers ask all the time; the history has who took a job",
+    "/api/jobs/{key:str}/extend": "they say so all the time while they work",
+    **dict.fromkeys(
+        ("/v1/connect", "/v1/import", "/v1/labs/upload"),
+        "users see to what is theirs, with tokens of their own",
+    ),
+}
+LOOKS = ("/graph/simulate-routing", "/graph/simulate-synchronization")
+
+
+def test_every_route_that_changes_something_names_its_action(tmp_path: Path):
+    app = application(tmp_path)
+    unnamed = {
+        route.path
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        if not handler.http_methods <= {"GET", "HEAD", "OPTIONS"} and not handler.opt.get("audit")
+    }
+    assert {path for path in unnamed if not path.endswith(LOOKS)} == UNAUDITED.keys()
+
+
+def test_the_instance_that_was_made_is_named(client: TestClient[Any], audit: MemoryAudit):
+    path = "/api/workflows/workflows/order/instances"
+    client.post(path, json={"id": "order-1"}, headers=KEY)
+    (entry,) = audit.entries
+    assert (entry.action, entry.resource) == ("instances.create", path)
+    assert metadata(entry)["runId"] == "order-1"
