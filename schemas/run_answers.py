@@ -1,22 +1,12 @@
 """What is answered of runs below `/v1`: instances, in the words of programs that run elsewhere."""
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 
 from headwater.schemas.answers import Answer, Failure
-
-
-class RunState(StrEnum):
-    """How a run stands."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
+from headwater.schemas.statuses import RunState
 
 
 class RunCreated(Answer, frozen=True, kw_only=True):

@@ -55,6 +55,16 @@ class RunStatus(_Word):
     COMPLETE = "complete"
 
 
+class RunState(_Word):
+    """How a run stands, in the words of `/v1`."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 #: A run in one of these has ended; only a restart follows or, if it has errored, a retry.
 ENDED: Final = frozenset({RunStatus.ERRORED, RunStatus.TERMINATED, RunStatus.COMPLETE})
 

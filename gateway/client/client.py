@@ -15,6 +15,7 @@ from headwater.gateway.client.handles import WorkflowHandle
 from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate, open_jobs
 from headwater.gateway.client.listing import Listing, Wanted
 from headwater.gateway.client.retries import Policy
+from headwater.gateway.client.runs import Runs
 from headwater.gateway.request_ids import ulid_source
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.schemas.answers import InstanceFound, InstancePage, WorkflowList, WorkflowListed
@@ -204,6 +205,11 @@ class Client:
         Errors: every ClientError.
         """
         return await open_jobs(self._entered, type, page_size=page_size, cursor=cursor)
+
+    @property
+    def runs(self) -> Runs:
+        """Runs by their ids alone: to create them once under a key, see and cancel them."""
+        return Runs(self._entered)
 
     def job(self, key: str) -> JobHandle:
         """The handle of a job, by the key that it was activated with; nothing is asked for yet."""

@@ -81,6 +81,7 @@ class Session:
         repeat: Repeat,
         instance: str | None = None,
         key: str | None = None,
+        query: Query | None = None,
     ) -> Answered:
         """Writes; later reads wait for it.
 
@@ -89,7 +90,12 @@ class Session:
         """
         headers = {} if key is None else {"idempotency-key": key}
         request = Request(
-            method="POST", path=path, repeat=repeat, body=body.encode(), headers=headers
+            method="POST",
+            path=path,
+            repeat=repeat,
+            query=asked_for(query or {}),
+            body=body.encode(),
+            headers=headers,
         )
         try:
             answer = await self.transport.send(request)

@@ -96,6 +96,11 @@ COMMANDS: Final = (
         "Have deliveries processed once more: all that is given has to fit.",
     ),
     OnDemand(
+        "runs",
+        "headwater.gateway.commands.runs:runs",
+        "Create runs once under a key, see and cancel them.",
+    ),
+    OnDemand(
         "settings",
         "headwater.gateway.commands.local:settings",
         "Show every setting: its variable, value, default and meaning.",

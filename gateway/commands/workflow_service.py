@@ -23,11 +23,13 @@ from headwater.gateway.commands.options import (
 from headwater.gateway.commands.times import at
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 from headwater.schemas.failures import (
+    DEPLOYMENT_NOT_FOUND,
     INSTANCE_EXISTS,
     INSTANCE_NOT_ERRORED,
     INSTANCE_NOT_FOUND,
     INSTANCE_TERMINAL,
     JOB_LEASE_LOST,
+    NO_ACTIVE_DEPLOYMENT,
     STEP_NOT_FOUND,
     TOKEN_NOT_FOUND,
     WORKFLOW_NOT_FOUND,
@@ -61,6 +63,10 @@ _NEXT: Final[Mapping[str, str]] = {
     INSTANCE_NOT_ERRORED: "`headwater instances restart` begins a new run of any instance",
     JOB_LEASE_LOST: "`headwater jobs activate` takes it anew, if nobody else has it",
     "RUN_NOT_FOUND": "`headwater instances get` names the current run; the first is 0",
+    "run_not_found": "`headwater runs list` shows those that exist",
+    "ambiguous_run": "-w names one",
+    NO_ACTIVE_DEPLOYMENT: "`headwater deployments activate` activates one",
+    DEPLOYMENT_NOT_FOUND: "`headwater deployments list` shows those that exist",
     STEP_NOT_FOUND: "`headwater instances history` shows the keys of steps",
     TOKEN_NOT_FOUND: "`headwater instances tokens` shows those that live",
     "invalid_cursor": "leave out --cursor to begin anew",

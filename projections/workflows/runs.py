@@ -14,8 +14,8 @@ from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, template
 from headwater.projections.workflows.answers import Page, failure_of, made, raw
 from headwater.projections.workflows.queries import NAMES_WITH_INSTANCES
-from headwater.schemas.run_answers import Run, RunListed, RunState
-from headwater.schemas.statuses import RunStatus
+from headwater.schemas.run_answers import Run, RunListed
+from headwater.schemas.statuses import RunState, RunStatus
 
 __all__ = ["FoundRun", "Runs", "state_of"]
 

@@ -312,7 +312,7 @@ def test_what_cannot_begin_is_refused_and_binds_no_key_to_it(house: House) -> No
     assert problem(of_house) == (403, "forbidden")
     for body in ({}, {"workflowName": ""}, {"workflowName": "echo", "inpt": 1}):
         assert problem(create(house, body, fresh("refused"))) == (400, "invalid_body")
-    assert problem(get(house, "/v1/runs/run_none")) == (404, "RUN_NOT_FOUND")
+    assert problem(get(house, "/v1/runs/run_none")) == (404, "run_not_found")
     assert problem(get(house, "/v1/runs", status="paused")) == (400, "invalid_parameter")
 
 

@@ -21,7 +21,7 @@ from headwater.schemas.history import (
     SlotAsked,
     SlotQueued,
 )
-from headwater.schemas.run_answers import RunState
+from headwater.schemas.statuses import RunState
 from tests.integration.test_workflow_projection import project
 from tests.unit.projections.histories import Log
 

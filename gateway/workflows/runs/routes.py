@@ -36,7 +36,8 @@ from headwater.schemas.failures import (
     WORKFLOW_NOT_FOUND,
 )
 from headwater.schemas.history import ReplySent
-from headwater.schemas.run_answers import Run, RunCreated, RunPage, RunState
+from headwater.schemas.run_answers import Run, RunCreated, RunPage
+from headwater.schemas.statuses import RunState
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 
@@ -60,7 +61,7 @@ _LISTED: Final[dict[str, Any]] = _CREATED | {
 }
 _RUN: Final[dict[str, Any]] = _LISTED | {"input": {"sku": "x"}}
 _PAGE: Final[dict[str, Any]] = {"data": [_LISTED], "cursor": None, "hasMore": False}
-_OF_RUN: Final = ("RUN_NOT_FOUND", "ambiguous_run")
+_OF_RUN: Final = ("run_not_found", "ambiguous_run")
 
 _WorkflowName: TypeAlias = Annotated[
     str | None,

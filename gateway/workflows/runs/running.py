@@ -19,7 +19,8 @@ from headwater.projections.workflows.runs import FoundRun, Runs, state_of
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import INSTANCE_CREATED_BEFORE, INSTANCE_EXISTS
 from headwater.schemas.history import Once, StartRun
-from headwater.schemas.run_answers import RunCreated, RunState
+from headwater.schemas.run_answers import RunCreated
+from headwater.schemas.statuses import RunState
 from headwater.streams.authoring.steering import CANCEL
 
 
@@ -110,7 +111,7 @@ class Running:
         found = await self._ports.rows.find(run_id, workflow)
         if not found:
             raise Problem(
-                "RUN_NOT_FOUND", f"expected a run, found none with the id {run_id[:100]!r}"
+                "run_not_found", f"expected a run, found none with the id {run_id[:100]!r}"
             )
         if len(found) > 1:
             names = " and ".join(each.run.workflow_name for each in found)

@@ -72,7 +72,7 @@ def _events(world: World) -> HTTPRouteHandler:
             EventCreated,
             {"runId": _ID, "eventType": "run_created", "deduped": False},
             *_OF_CREATION,
-            *(INVALID_INSTANCE_ID, INSTANCE_EXISTS, "RUN_NOT_FOUND", "ambiguous_run"),
+            *(INVALID_INSTANCE_ID, INSTANCE_EXISTS, "run_not_found", "ambiguous_run"),
             *(INSTANCE_TERMINAL, INVALID_EVENT_TYPE, INVALID_EVENT_PAYLOAD, MAILBOX_FULL),
         ),
     )

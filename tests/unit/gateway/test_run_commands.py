@@ -1,0 +1,80 @@
+"""`headwater runs`, and the client beneath it: what they ask, print, and say when it fails."""
+
+import json
+
+from tests.unit.gateway.test_workflow_commands import headwater
+from tests.unit.gateway.workflow_network import AT, Network, answer, problem, queries
+
+CREATED = {"runId": "run_1", "workflowName": "order", "status": "running"}
+LISTED = CREATED | {
+    "deploymentId": "dep_1",
+    "createdAt": AT,
+    "startedAt": AT,
+    "updatedAt": AT,
+    "completedAt": None,
+}
+WHOLE = LISTED | {"input": {"sku": "x"}}
+
+
+def test_a_run_is_created_under_a_key_and_its_id_printed():
+    network = Network(answer(CREATED, status=201))
+    found = headwater(
+        network, "runs", "create", "order", "--input", '{"sku": "x"}',
+        "--idempotency-key", "order-17", "--deployment", "dep_1",
+    )  # fmt: skip
+    assert found.stdout == "run_1\n"
+    assert "`headwater runs show run_1`" in found.stderr
+    (asked,) = network.asked
+    assert (asked.url.path, asked.headers["idempotency-key"]) == ("/v1/runs", "order-17")
+    assert network.body() == {
+        "workflowName": "order", "input": {"sku": "x"}, "deploymentId": "dep_1"
+    }  # fmt: skip
+
+
+def test_without_a_key_it_has_one_of_its_own_and_is_sent_again_under_it():
+    busy = problem(503, "store_unavailable")
+    network = Network(busy, answer(CREATED, status=201))
+    found = headwater(network, "runs", "create", "order", "--json")
+    assert json.loads(found.stdout) == CREATED
+    keys = [each.headers["idempotency-key"] for each in network.asked]
+    assert keys[0] == keys[1] != ""
+
+
+def test_runs_are_listed_over_pages_up_to_a_limit():
+    pages = [{"data": [LISTED], "hasMore": True, "cursor": each} for each in ("a", "b")]
+    network = Network(*map(answer, pages))
+    found = headwater(
+        network, "runs", "list", "-w", "order", "--status", "running", "--limit", "2",
+        "--deployment", "dep_1",
+    )  # fmt: skip
+    heading, *lines = found.stdout.splitlines()
+    assert heading == "run\tworkflow\tstatus\tdeployment\tcreated\tended\terror"
+    assert [line.split("\t")[:4] for line in lines] == [["run_1", "order", "running", "dep_1"]] * 2
+    assert "There are more: --cursor b" in found.stderr
+    asked = {"workflowName": "order", "status": "running", "deploymentId": "dep_1"}
+    first, second = queries(network.asked)
+    assert (first, second) == (asked | {"limit": "2"}, asked | {"limit": "1", "cursor": "a"})
+
+
+def test_a_run_is_shown_and_cancelled_by_its_id():
+    network = Network(answer(WHOLE), answer(WHOLE | {"status": "cancelled", "completedAt": AT}))
+    shown = headwater(network, "runs", "show", "run_1", "-w", "order")
+    assert 'input\t{"sku": "x"}' in shown.stdout
+    ended = headwater(network, "runs", "cancel", "run_1", "--reason", "enough", "--json")
+    assert json.loads(ended.stdout)["status"] == "cancelled"
+    assert network.body() == {"reason": "enough"}
+    paths = [each.url.path for each in network.asked]
+    assert paths == ["/v1/runs/run_1", "/v1/runs/run_1/cancel"]
+
+
+def test_what_is_refused_says_what_to_do_next():
+    for code, status, said in (
+        ("run_not_found", 404, "`headwater runs list`"),
+        ("ambiguous_run", 409, "-w names one"),
+    ):
+        found = headwater(Network(problem(status, code)), "runs", "show", "run_1")
+        assert found.exit_code == 1
+        assert said in found.stderr
+    none = Network(problem(409, "no_active_deployment"))
+    found = headwater(none, "runs", "create", "order")
+    assert "`headwater deployments activate`" in found.stderr
