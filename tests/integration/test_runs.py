@@ -1,7 +1,6 @@
 """Runs below `/v1` on real parts: two gateways, a worker, a projector, Kafka and Postgres."""
 
 import asyncio
-import hashlib
 import itertools
 import json
 import signal
@@ -14,20 +13,15 @@ import httpx
 import psycopg
 import pytest
 
-from headwater.processors.deployments import deployment_id
 from headwater.processors.idempotency import REMEMBERED_MS, Key, canonical_hash, reservation
 from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.postgres.reader import PooledReader
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
 from headwater.streams.clock import now_ms
-from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.workflows.deployment_log import DeploymentLog
+from tests.deployed_apps import code_of, deploying
 from tests.e2e.house import House, opened
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
 WORLD_KEY = {"x-api-key": "dev-world-key"}
-#: What is deployed has another workflow than the worker's own app, which has all others.
-DEPLOYED = "elsewhere"
 NONE_ACTIVE = "No active deployment. Activate a deployment before triggering runs."
 
 _NUMBERS = itertools.count(1)
@@ -50,29 +44,21 @@ def _knows_workflows(house: House) -> bool:
 
 
 @pytest.fixture(scope="module")
-def house(empty: House) -> House:
-    """The house, with an active deployment."""
-    asyncio.run(_deploy(empty))
+def first(empty: House) -> str:
+    """The deployment that is active from now on."""
+
+    async def release() -> str:
+        async with deploying(empty.bootstrap) as deployer:
+            return await deployer.release(code_of("first", steps=1))
+
+    return asyncio.run(release())
+
+
+@pytest.fixture(scope="module")
+def house(empty: House, first: str) -> House:
+    """The house, with an active deployment; it has other workflows than the worker's own app."""
+    assert first
     return empty
-
-
-async def _deploy(house: House) -> None:
-    log = DeploymentLog(cluster=Cluster(house.bootstrap), client_id="tests-runs")
-    digest = hashlib.sha256(b"artifact").hexdigest()
-    record = DeploymentCreated(
-        id=deployment_id("app", digest),
-        app="app",
-        digest=digest,
-        size=8,
-        offset=await log.upload("app", b"artifact"),
-        workflows=(DeployedWorkflow(name=DEPLOYED, kind="replay"),),
-        by="admin:tests",
-        at_ms=now_ms(),
-    )
-    await log.write(record)
-    active = DeploymentActivated(id=record.id, after="", rollback=False, by="k", at_ms=now_ms())
-    await log.write(active)
-    await log.stop()
 
 
 def fresh(what: str) -> str:
@@ -338,6 +324,44 @@ def test_runs_are_listed_and_cancelled(house: House) -> None:
     ended = create(house, {"workflowName": "echo"}, fresh("list")).json()["runId"]
     until(house, ended, "completed")
     assert problem(post(house, f"/v1/runs/{ended}/cancel", "")) == (409, "INSTANCE_TERMINAL")
+
+
+# -- on which deployment
+
+
+def test_a_run_begins_on_the_active_deployment_or_on_one_that_is_named(
+    house: House, first: str
+) -> None:
+    def begun(**more: object) -> dict[str, Any]:
+        made = create(house, {"workflowName": "order", **more}, fresh("deployed"))
+        assert made.status_code == 201, made.text
+        return dict(made.json())
+
+    async def activate(code: str) -> str:
+        async with deploying(house.bootstrap) as deployer:
+            return await deployer.release(code)
+
+    old = begun()
+    second = asyncio.run(activate(code_of("second", steps=1)))
+    new, named = begun(), begun(deploymentId=first)
+    assert [each["deploymentId"] for each in (old, new, named)] == [first, second, first]
+    message = publish(
+        house, queueName="order", opts={"deploymentId": first, "idempotencyKey": fresh("on")}
+    ).json()
+    taken = tell(house, fresh("wrun"), "run_created", eventData={"workflowName": "order"}).json()
+    runs = [*(each["runId"] for each in (old, new, named)), message["messageId"], taken["runId"]]
+    for run_id in runs:
+        told = tell(house, run_id, "hook_received", correlationId="go")
+        assert told.status_code == 200, told.text
+    found = {run_id: until(house, run_id, "completed") for run_id in runs}
+    # What each step said, the last in a child: its code is that of the run's deployment.
+    said = [found[run_id]["output"] for run_id in runs[:3]]
+    assert said == [["first"] * 3, ["second"] * 3, ["first"] * 3]
+    assert [found[run_id]["deploymentId"] for run_id in runs[3:]] == [first, second]
+    listed = get(house, "/v1/runs", deploymentId=second, workflowName="order").json()["data"]
+    assert [each["runId"] for each in listed] == [taken["runId"], new["runId"]]
+    other = create(house, {"workflowName": "echo", "deploymentId": first}, fresh("deployed"))
+    assert problem(other) == (404, "WORKFLOW_NOT_FOUND")
 
 
 # -- queues and events of programs elsewhere

@@ -47,12 +47,11 @@ def asked_for(deployments: Deployments, workflow: str, deployment: str | None) -
         active_of(deployments)
         return None
     found = deployment_of(deployments, deployment)
-    named = deployments.workflow(deployment, workflow)
-    if named is None:
+    if deployments.workflow(deployment, workflow) is None:
         names = ", ".join(each.name for each in found.workflows)
         raise Problem(
             WORKFLOW_NOT_FOUND,
             f"expected a workflow of {found.id}, which has {names}, found {workflow[:64]!r}",
             field="workflowName",
         )
-    return None if named.latest else artifact_of(found)
+    return artifact_of(found)
