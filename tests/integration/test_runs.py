@@ -12,10 +12,14 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from click.testing import CliRunner
 
+from headwater.gateway.cli import cli
+from headwater.gateway.client import Client
 from headwater.processors.idempotency import REMEMBERED_MS, Key, canonical_hash, reservation
 from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.postgres.reader import PooledReader
+from headwater.schemas.failures import IdempotencyConflictError
 from headwater.streams.clock import now_ms
 from tests.deployed_apps import code_of, deploying
 from tests.e2e.house import House, opened
@@ -324,6 +328,38 @@ def test_runs_are_listed_and_cancelled(house: House) -> None:
     ended = create(house, {"workflowName": "echo"}, fresh("list")).json()["runId"]
     until(house, ended, "completed")
     assert problem(post(house, f"/v1/runs/{ended}/cancel", "")) == (409, "INSTANCE_TERMINAL")
+
+
+def test_a_program_and_a_command_create_list_show_and_cancel_runs(house: House) -> None:
+    url, key = house.url() + "/api/workflows", "dev-workflow-key"
+
+    async def program() -> str:
+        async with Client(url, key=key) as client:
+            once = fresh("program")
+            made = await client.runs.create("waiting", 7, key=once)
+            assert await client.runs.create("waiting", 7, key=once) == made
+            with pytest.raises(IdempotencyConflictError):
+                await client.runs.create("waiting", 8, key=once)
+            found = await client.runs.get(made.run_id)
+            assert (found.status, found.input) == ("running", 7)
+            newest = [each async for each in client.runs.all(workflow="waiting", status="running")]
+            assert newest[0].run_id == made.run_id
+            await client.runs.cancel(made.run_id, "enough")
+            return made.run_id
+
+    def command(*arguments: str) -> str:
+        environment = {"HEADWATER_URL": url, "HEADWATER_WORKFLOW_KEY": key}
+        found = CliRunner().invoke(cli, ["runs", *arguments], env=environment)
+        assert found.exit_code == 0, found.output
+        return found.stdout
+
+    run_id = asyncio.run(program())
+    until(house, run_id, "cancelled")
+    assert json.loads(command("show", run_id, "--json"))["status"] == "cancelled"
+    other = command("create", "waiting", "--idempotency-key", fresh("command")).strip()
+    assert command("list", "-w", "waiting", "--limit", "2").splitlines()[1].startswith(other)
+    command("cancel", other, "--reason", "too late")
+    assert "too late" in until(house, other, "cancelled")["error"]["message"]
 
 
 # -- on which deployment
