@@ -6,7 +6,8 @@ they crash before, in and after an append and between its effects, are supersede
 it, leave records on the wire that land late, read commands again, send posts again, and lose their
 host. The laws are checked while the world runs (`engine_log`, `engine_process`) and at its end.
 
-    python -m tests.simulation.engine --seeds 10000 --from 0 [--graphs | --cancels | --slots]
+    python -m tests.simulation.engine --seeds 10000 --from 0
+        [--graphs | --cancels | --slots | --released]
 """
 
 import argparse
@@ -56,14 +57,16 @@ def run(
     rules: Rules | None = None,
     shapes: Collection[str] = (),
     rates: Mapping[str, float] | None = None,
+    *,
+    released: bool = False,
 ) -> World:
     """A world from a seed, to its end.
 
-    Shape:  rates of faults are drawn, but for those that are given.
+    Shape:  rates of faults are drawn, but for those that are given; released if code is deployed.
     Errors: Violation, and whatever the engine itself raises, with seed and trace.
     """
     draw = random.Random(f"faults of {seed}")
-    world = World(seed, roots_of(seed, shapes), rules, draw.randint(2, 3))
+    world = World(seed, roots_of(seed, shapes), rules, draw.randint(2, 3), released=released)
     try:
         world.run(draw.randint(30, 500), rates)
         _compare(world)
@@ -126,6 +129,7 @@ def main() -> None:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--graphs", action="store_true", help="worlds of graphs")
     parser.add_argument("--cancels", action="store_true", help="worlds whose runs are cancelled")
+    parser.add_argument("--released", action="store_true", help="worlds with deployments")
     parser.add_argument("--slots", action="store_true", help="worlds whose runs wait for slots")
     options = parser.parse_args()
     began, failed = time.perf_counter(), []
@@ -133,6 +137,8 @@ def main() -> None:
         try:
             if options.cancels:
                 run(seed, shapes=cancelled_shapes(seed), rates=CANCELS)
+            elif options.released:
+                run(seed, released=True)
             elif options.slots:
                 run(seed, shapes=limited_shapes(seed))
             else:

@@ -50,6 +50,7 @@ from headwater.streams.engine.turns import Flight
 from headwater.streams.engine.turns import Partition as DrivenPartition
 from tests.simulation.corpus import SHAPES
 from tests.simulation.engine_log import Partition
+from tests.simulation.engine_releases import Deployed
 from tests.simulation.graph_corpus import GRAPH_SHAPES, tasks
 from tests.simulation.graph_laws import same_graph_runs
 from tests.simulation.shapes import Place, Violation
@@ -61,10 +62,10 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _TO_HOST: Final = msgspec.msgpack.Decoder(ToHost)
 _FROM_HOST: Final = msgspec.msgpack.Decoder(FromHost)
 _SHAPES: Final = (*SHAPES.values(), *GRAPH_SHAPES.values())
-_KINDS: Final = {name: kind for each in _SHAPES for name, kind in each.kinds().items()}
+KINDS: Final = {name: kind for each in _SHAPES for name, kind in each.kinds().items()}
 #: The hosts of a process, and which of them has a workflow.
 _HOSTS: Final = range(2)
-_HOST_OF: Final = {name: crc32(name.encode()) % len(_HOSTS) for name in _KINDS}
+_HOST_OF: Final = {name: crc32(name.encode()) % len(_HOSTS) for name in KINDS}
 
 
 @dataclass
@@ -90,7 +91,7 @@ class SimulatedHost:
             each.name: each
             for shape in process.world.shapes
             for each in shape.workflows(process)
-            if _HOST_OF[each.name] == number
+            if number not in _HOSTS or _HOST_OF[each.name] == number
         }
         self.host = Host(
             workflows,
@@ -134,12 +135,21 @@ class Process:
         restored = self._take_over()
         self.read = min(partition.replied, restored.claims.cause + 1)
         self.driver = world.rules.driver(len(world.partitions))
+        self.deployed = deployed = Deployed(self, world.releases)
+        kinds = deployed.of_apps(KINDS)
+        hosts = {name: _HOST_OF[name] for name in kinds}
         self.owner = world.rules.owner(
             partition.number,
             restored.claims,
             restored.instances,
             restored.wakes,
-            code=Code(_KINDS, concurrency=self.limits, hosts=_HOST_OF),
+            code=Code(
+                kinds,
+                concurrency=self.limits,
+                hosts=hosts,
+                deployments=deployed.deployments,
+                deployed_host=deployed.number,
+            ),
             number_activations=lambda host: self.driver.number_activation(partition.number, host),
             draw_seed=lambda: f"seed-{next(world.numbers)}",
         )
@@ -153,7 +163,7 @@ class Process:
             replied=self.read,
         )
         self.driver.take_on(self.driven)
-        self.hosts = [self._boot(number) for number in _HOSTS]
+        self.of_apps = [self._boot(number) for number in _HOSTS]
 
     def _take_over(self) -> Restored:
         engines = {**self.world.engines, SlotsEngine.kind: SlotsEngine(self.limits)}
@@ -168,12 +178,28 @@ class Process:
         raise AssertionError("a log in memory is read without waiting")
 
     def _claim(self) -> int:
-        claim = claim_of("owner", _KINDS, self.now_ms())
+        claim = claim_of("owner", KINDS, self.now_ms())
         return self.partition.append(encode(claim)) + 1
 
     def _boot(self, number: int) -> SimulatedHost:
         self.driver.host_started(number)
         return SimulatedHost(self, number)
+
+    @property
+    def hosts(self) -> list[SimulatedHost]:
+        return [*self.of_apps, *self.deployed.hosts.values()]
+
+    def boot(self, number: int) -> str:
+        """The host of a deployment begins; what it was given before is given to it again."""
+        self.driver.host_gone("it was not there yet", -1, host=number)
+        self.deployed.hosts[number] = self._boot(number)
+        return str(number)
+
+    def follow(self) -> str:
+        """Learns what was deployed."""
+        if self.deployed.catch_up():
+            self.owner.code_changed()
+        return ""
 
     def now_ms(self) -> int:
         return self.world.now_ms + self.skew_ms
@@ -186,7 +212,8 @@ class Process:
             any(each.sent for each in self.hosts)
             or self.driver.has_input()
             or self.read < len(self.partition.commands)
-            or self.owner.has_work()
+            or self.owner.has_work(ready=False)
+            or self.owner.urgency(self.deployed.closed)
             or (due_ms is not None and due_ms <= self.now_ms())
         )
 
@@ -194,6 +221,8 @@ class Process:
         """Gives the driver some of what came, and begins the append of what it stages."""
         now_ms = self.now_ms()
         end = min(self.read + commands, len(self.partition.commands))
+        if self.read < end:
+            self.follow()
         while self.read < end:
             offset, self.read = self.read, self.read + 1
             sent = decode(self.partition.commands[offset], CommandSent)
@@ -205,7 +234,7 @@ class Process:
             count = min(frames, len(host.sent))
             received += [_FROM_HOST.decode(host.sent.popleft()) for _ in range(count)]
         self.driver.host_sent(received)
-        turn = self.driver.turn(now_ms, limit)
+        turn = self.driver.turn(now_ms, limit, closed=self.deployed.closed)
         for flight in turn.flights:
             self._begin_append(flight)
         self._take_released()
@@ -334,9 +363,9 @@ class Process:
     def _take_released(self, count: int | None = None) -> str:
         released = self.driver.take_released()
         went: list[Callable[[], None]] = [
-            partial(self._tell, self.hosts[number], each)
-            for number, messages in released.to_hosts.items()
-            for each in messages
+            partial(self._tell, host, each)
+            for host in self.hosts
+            for each in released.to_hosts.get(host.number, ())
         ]
         for answers in released.answers:
             self.notices.extend(answers.notices)
@@ -352,6 +381,7 @@ class Process:
                 key = instance_key(message.workflow, message.instance_id)
                 sequence = max((each.sequence for each in message.entries.values()), default=-1)
                 self._check_told(key, message.run_number, sequence, message)
+                self.deployed.check_told(host, message, self.partition.reader.states.get(key))
             case CallTasks():
                 self._check_called(message)
             case Resolved() | Advanced() | HandlerDone():
@@ -440,7 +470,8 @@ class Process:
         self.settle()
         self.driver.host_sent(_FROM_HOST.decode(each) for each in host.sent)
         self.driver.host_gone(reason, turn, host=host.number)
-        self.hosts[host.number] = self._boot(host.number)
+        hosts = self.of_apps if host.number in _HOSTS else self.deployed.hosts
+        hosts[host.number] = self._boot(host.number)
 
     # -- the port of callbacks
 

@@ -40,7 +40,8 @@ from tests.fakes.drawn_graphs import INPUT
 from tests.fakes.engines import ENGINES
 from tests.simulation.engine_laws import check_replays, held_by_hosts, left_standing, undelivered
 from tests.simulation.engine_log import Partition
-from tests.simulation.engine_process import Process
+from tests.simulation.engine_process import KINDS, Process
+from tests.simulation.engine_releases import Releases
 from tests.simulation.graph_corpus import graphs
 from tests.simulation.graph_laws import agrees_with_the_model
 from tests.simulation.graph_workers import Workers
@@ -90,7 +91,13 @@ class World:
     """Some partitions, their owners, and the clients of a few instances."""
 
     def __init__(
-        self, seed: int | str, roots: list[Root], rules: Rules | None = None, partitions: int = 3
+        self,
+        seed: int | str,
+        roots: list[Root],
+        rules: Rules | None = None,
+        partitions: int = 3,
+        *,
+        released: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.disks = random.Random(f"disks of {seed}")
@@ -118,6 +125,7 @@ class World:
         #: Draws of its own, so that all other worlds stay as they were.
         self.canceller = random.Random(f"canceller of {seed}")
         self.workers = Workers(self, seed)
+        self.releases = Releases(self, seed, KINDS) if released else None
         self.partitions = [Partition(n, self.rules.claims) for n in range(partitions)]
         self._limit(seed)
         self.owners: dict[int, Process] = {}
@@ -241,6 +249,7 @@ class World:
             found.append((name + "lands", process.land))
         if process.can_release():
             found.append((name + "releases", process.release))
+        found += [(name + what, act) for what, act in process.deployed.possible()]
         for host in process.hosts:
             if host.to_host:
                 tell = partial(process.tell, host, draw)
@@ -288,6 +297,8 @@ class World:
             self._end_a_child(self.meddler)
         if self.guests is not None:
             self.guests.act()
+        if self.releases is not None:
+            self.releases.act()
 
     def _tear(self, name: str) -> None:
         """The process that has just done something does a part of what follows, and crashes."""

@@ -9,7 +9,7 @@ the simulation proves nothing. More seeds: `python -m tests.simulation.engine --
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from typing_extensions import override
@@ -186,8 +186,8 @@ class ReleasesEarly(Driver):
     """A driver that lets go what follows from a batch before that is durable."""
 
     @override
-    def turn(self, now_ms: int, limit: int | None = None, *, complete: bool = False) -> Turn:
-        turn = super().turn(now_ms, limit, complete=complete)
+    def turn(self, now_ms: int, limit: int | None = None, **more: Any) -> Turn:
+        turn = super().turn(now_ms, limit, **more)
         for partition, batch in turn.flights:
             self._follow(partition, batch, 0)
             batch.effects.clear()
@@ -259,6 +259,7 @@ class LeftOut(NamedTuple):
     shapes: Sequence[str]
     message: str
     rates: Mapping[str, float] = {}
+    released: bool = False
 
 
 SHOWN: Final = 40
@@ -270,7 +271,9 @@ def shown(left_out: LeftOut) -> list[str]:
     messages: list[str] = []
     for seed in range(SHOWN):
         try:
-            run(seed, left_out.rules, left_out.shapes, left_out.rates)
+            run(
+                *(seed, left_out.rules, left_out.shapes, left_out.rates), released=left_out.released
+            )
         except (Violation, InvariantViolation) as violation:
             notes = "".join(violation.__notes__)
             assert notes.startswith(f"seed {seed}: "), notes

@@ -1,0 +1,69 @@
+"""Goal: what is deployed while runs are under way changes none of them, whatever else goes wrong.
+
+Method: worlds as those of `test_engine`, in which deployments become active, hosts of deployments
+begin when they are needed and are ended when nobody uses them; and worlds that lack a rule.
+"""
+
+from collections import Counter
+
+import pytest
+from typing_extensions import override
+
+from headwater.processors.runs.state import Run
+from headwater.streams.engine.code import Code
+from headwater.streams.engine.driver import Driver
+from headwater.streams.engine.owner import Owner
+from tests.simulation.engine import run
+from tests.simulation.engine_world import Rules
+from tests.simulation.test_engine import LeftOut, left, shown
+
+SEEDS = range(200)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_runs_end_as_they_would_if_nothing_were_deployed(block: int):
+    seen: Counter[str] = Counter()
+    for seed in SEEDS[block::4]:
+        world = run(seed, released=True)
+        assert left(world) == []
+        seen += world.seen
+    assert all(seen[what] > 10 for what in ("released", "ended host", "crash", "host")), seen
+
+
+class SaysThatNobodyIsUsed(Owner):
+    """An owner that knows only of those who wait for a host, not of those who have it."""
+
+    @override
+    def hosts_in_use(self) -> set[int]:
+        return self._activations.ready.hosts()
+
+
+class ForgetsWhatCameTooEarly(Driver):
+    """A driver that does not give again what a host was given before it was there."""
+
+    @override
+    def host_gone(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
+        if turn != -1:
+            super().host_gone(reason, turn, host=host)
+
+
+@pytest.mark.parametrize(
+    ("rules", "found"),
+    [(Rules(owner=SaysThatNobodyIsUsed), 12), (Rules(driver=ForgetsWhatCameTooEarly), 24)],
+    ids=["who is used", "what came too early"],
+)
+def test_no_rule_can_be_left_out(rules: Rules, found: int):
+    messages = shown(LeftOut(rules, found, [], "to end", released=True))
+    assert any("to end" in each for each in messages)
+
+
+def test_code_that_forgets_where_a_run_began_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    of = Code.host_of
+
+    def host_of(self: Code, run: Run) -> int | None:
+        active = self._deployments.active
+        return of(self, run) if active is None else self._deployed_host(active.id)
+
+    monkeypatch.setattr(Code, "host_of", host_of)
+    found = shown(LeftOut(None, 31, [], "a host of", released=True))
+    assert any("a host of" in each for each in found)
