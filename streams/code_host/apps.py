@@ -218,7 +218,8 @@ def check_concurrency(workflow: Workflow) -> None:
 
 def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
+    if sys.path[:1] != [here]:
+        # PYTHONPATH may name it, too, behind another folder with a module of this name.
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)

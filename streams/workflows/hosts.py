@@ -45,7 +45,7 @@ class Hosts:
         Shape:  each has so many threads for callbacks that are not async.
         """
         self._threads_max = threads_max
-        program = _NAMED_OUTPUT if named else None
+        self._program = program = _NAMED_OUTPUT if named else None
         self._driver = driver
         self._house = house
         self._wake_up = wake_up
@@ -123,7 +123,9 @@ class Hosts:
         numbers = self._numbers_of_deployments
         number = numbers.setdefault(deployment, 1 + len(self._apps) + len(numbers))
         begun = self._deployed[number] = HostSupervisor(
-            number, app, self._driver, self._wake_up, threads_max=self._threads_max
+            *(number, app, self._driver, self._wake_up),
+            program=self._program,
+            threads_max=self._threads_max,
         )
         begun.start_when_there(f"{app} of {deployment}", workflows, fetch)
         return number

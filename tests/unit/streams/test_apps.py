@@ -269,6 +269,19 @@ def test_topics_that_steps_publish_to_are_declared(write: Write):
     assert found.topics == {"a", "b", "c"}
 
 
+@pytest.mark.parametrize("elsewhere", ["{}", "{}:", "{0}::{0}"])
+def test_what_lies_in_its_directory_comes_before_what_lies_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: str
+):
+    places = [tmp_path / "here", tmp_path / "there"]
+    for place in places:
+        place.mkdir()
+        (place / "shop_w.py").write_text(dedent(ORDER).replace('"order"', f'"{place.name}"'))
+    monkeypatch.setenv("PYTHONPATH", elsewhere.format(places[1]))
+    found = asyncio.run(declarations_of("shop_w", directory=places[0]))
+    assert found.workflows == ("here",)
+
+
 def test_workflows_whose_runs_follow_the_code_are_declared(write: Write):
     write("shop_l.py", ORDER.replace('"order"', '"order", versioning="latest"'))
     assert load_app("shop_l").declared.latest == ("order",)
