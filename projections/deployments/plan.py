@@ -48,6 +48,12 @@ def _work(record: DeploymentCreated | DeploymentActivated, offset: int) -> Work:
         "digest": record.digest,
         "size": record.size,
         "workflows": [each.name for each in record.workflows],
+        "params_schemas": {each.name: each.params for each in record.workflows if each.params},
+        "limits": {
+            each.name: {"limit": each.limit, "key": each.limit_key}
+            for each in record.workflows
+            if each.limit is not None
+        },
     }
     return Work("create_deployment", payload([about | created]))
 

@@ -7,6 +7,8 @@ create table deployment (
     digest text not null,
     size bigint not null,
     workflows text[] not null,
+    params_schemas json not null,
+    limits json not null,
     created_by text not null,
     created_at timestamptz not null,
     activated_by text,
@@ -20,6 +22,10 @@ comment on column deployment.app is 'The app in the artifact.';
 comment on column deployment.digest is 'SHA-256 of the artifact.';
 comment on column deployment.size is 'Bytes of the artifact.';
 comment on column deployment.workflows is 'What new runs may be of.';
+comment on column deployment.params_schemas is
+    'JSON Schemas of their params, as texts by name, of those that declare a type for them.';
+comment on column deployment.limits is
+    'Limits of their concurrency by name, of those that have one: {"limit": 3, "key": "params.region"}.';
 comment on column deployment.created_by is 'The id of the key that deployed it.';
 comment on column deployment.created_at is 'When it was deployed, by the clock of whoever did.';
 comment on column deployment.activated_by is 'The id of the key that activated it last; null if it never was.';

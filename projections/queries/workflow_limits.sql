@@ -1,4 +1,4 @@
--- Limits of concurrency, as the newest claims say them, with who has a slot and who waits for one.
+-- Limits of concurrency, with who has a slot and who waits for one.
 -- Of the keys of a limit those alone for which most wait; there may be one for each customer.
 select known.name, known.concurrency,
        coalesce(sum(k.held), 0)::bigint as held, coalesce(sum(k.waiting), 0)::bigint as waiting,
@@ -13,9 +13,9 @@ select known.name, known.concurrency,
            '[]'
        ) as slots
 from (
-    select distinct on (name) name, (o.limits -> name)::jsonb as concurrency
-    from workflow_owner o cross join lateral unnest(o.workflows) as named (name)
-    order by name, o.claimed_at desc
+    select distinct on (name) name, concurrency
+    from ({declared}) as found
+    order by name, since desc
 ) known
 left join (
     select workflow_name, instance_id, min(key::text)::jsonb as key,

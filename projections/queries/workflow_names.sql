@@ -1,11 +1,10 @@
 -- Workflows of authors: those of which an owner has or had the code, those of which there are
--- instances, and graphs that are deployed. The newest claim says what params are.
+-- instances, and graphs and code that are deployed.
 select distinct on (name) name, params_schema
 from (
-    select
-        name collate "C" as name, o.params_schemas ->> name as params_schema,
-        o.claimed_at as since
-    from workflow_owner o cross join lateral unnest(o.workflows) as named (name)
+    select name, params_schema, since from ({declared}) as found
+    union all
+    select name, null, '-infinity' from deployment cross join lateral unnest(workflows) as ours (name)
     union all
     select name, null, '-infinity' from workflow_owner cross join lateral unnest(known) as had (name)
     union all

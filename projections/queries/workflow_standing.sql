@@ -44,10 +44,10 @@ left join lateral (
                     limit 10000
                 ) earlier
             ) as before, (
-                select (o.limits -> i.workflow_name ->> 'limit')::integer
-                from workflow_owner o
-                where o.limits -> i.workflow_name is not null
-                order by o.claimed_at desc
+                select (concurrency ->> 'limit')::integer
+                from ({declared}) as found
+                where name = i.workflow_name and concurrency is not null
+                order by since desc
                 limit 1
             ) as "limit"
         from workflow_slot mine

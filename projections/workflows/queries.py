@@ -146,15 +146,20 @@ _OF_AUTHORS: Final = sql.SQL(
     "not starts_with(name, 'headwater-') "
     "and name not in ('terra-backfill', 'terra-import', 'terra-lab', 'terra-reconcile')"
 )
-_STANDING: Final = template("workflow_standing")
+#: The workflows that owners and the active deployment declare.
+_DECLARED: Final = template("declared_workflows")
+_STANDING: Final = template("workflow_standing").format(declared=_DECLARED)
 #: An instance, by its key.
 INSTANCE: Final = filled("workflow_instance", standing=_STANDING)
 #: The workflows of authors that have instances, by their names.
 NAMES_WITH_INSTANCES: Final = template("workflow_names_of_instances").format(of_authors=_OF_AUTHORS)
 _REGISTERED: Final = filled(
-    "workflow_names", of_authors=_OF_AUTHORS, of_instances=NAMES_WITH_INSTANCES
+    "workflow_names",
+    declared=_DECLARED,
+    of_authors=_OF_AUTHORS,
+    of_instances=NAMES_WITH_INSTANCES,
 )
-_LIMITS: Final = filled("workflow_limits")
+_LIMITS: Final = filled("workflow_limits", declared=_DECLARED)
 #: Which workflows a listing is of.
 _WORKFLOWS: Final[Mapping[str, sql.Composable]] = {
     "workflow_instances": sql.SQL("select {}::text").format(sql.Placeholder("workflow_name")),
@@ -197,7 +202,7 @@ class Workflows:
         self._reader = reader
 
     async def registered(self) -> list[WorkflowListed]:
-        """The workflows of authors: in code that owners have or had, and graphs that are deployed.
+        """The workflows of authors: in code that owners have or had, or that is deployed; graphs.
 
         Shape:  by name, each with the JSON Schema of its params and its limit of concurrency, if it
                 declares them.

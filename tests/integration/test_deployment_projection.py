@@ -4,19 +4,25 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, LiteralString
 
+import msgspec
 import psycopg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.processors.deployments import Deployments
+from headwater.processors.runs.claims import claim_of
+from headwater.processors.runs.slots import Concurrency
+from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deployments.plan import DEPLOYMENTS
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.plan import Batch, Span
 from headwater.projections.projector.store import Store
+from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
 from headwater.schemas.topics import DEPLOYMENTS as TOPIC
-from tests.unit.projections.histories import START_MS, Appended
+from tests.integration.test_workflow_projection import project as project_histories
+from tests.unit.projections.histories import START_MS, Appended, Log
 
 PLACE = (TOPIC, 0)
 NAMES = st.sampled_from(["dep_a", "dep_b", "dep_c"])
@@ -104,3 +110,46 @@ def test_a_record_that_cannot_be_read_is_kept_and_stops_no_other(fresh_database:
     project(fresh_database, [b"\xff?", encode(created("dep_a", "admin:1"))], [])
     assert rows(fresh_database, "select topic, partition from projection_errors") == [PLACE]
     assert rows(fresh_database, "select id from deployment") == [("dep_a",)]
+
+
+def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(fresh_database: str):
+    migrate(fresh_database, lambda _: None)
+    number, text = '{"type":"integer"}', '{"type":"string"}'
+    first = msgspec.structs.replace(
+        created("dep_a", "admin:1"),
+        workflows=(
+            DeployedWorkflow(name="order", kind="replay", params=number, limit=2),
+            DeployedWorkflow(name="gone", kind="replay", params=number),
+        ),
+    )
+    second = msgspec.structs.replace(
+        created("dep_b", "admin:1"),
+        workflows=(DeployedWorkflow(name="order", kind="replay", params=text, limit=3),),
+    )
+
+    def listed(*active: str) -> list[tuple[str, str | None, int | None]]:
+        with psycopg.connect(fresh_database) as connection:
+            connection.execute("truncate deployment, settings, projection_offsets")
+        records = [first, second, *(activated(each, "", "admin:1") for each in active)]
+        project(fresh_database, [encode(each) for each in records], [])
+
+        async def ask() -> list[tuple[str, str | None, int | None]]:
+            async with Reader(fresh_database) as reader:
+                return [
+                    (
+                        each.name,
+                        each.params_schema and bytes(each.params_schema).decode(),
+                        each.concurrency and each.concurrency.limit,
+                    )
+                    for each in await Workflows(reader).registered()
+                ]
+
+        return asyncio.run(ask())
+
+    assert listed() == [("gone", None, None), ("order", None, None)]
+    assert listed("dep_a") == [("gone", number, None), ("order", number, 2)]
+    log = Log([[]])
+    limits = {"order": Concurrency(9)}
+    log.partitions[0].append(claim_of("me", {"order": "replay"}, START_MS, {}, limits))
+    project_histories(fresh_database, log)
+    assert listed("dep_a", "dep_b") == [("gone", None, None), ("order", text, 3)]
