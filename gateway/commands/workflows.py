@@ -35,7 +35,7 @@ def workflows() -> None:
 @json_option
 @service_options
 def list_workflows(service: Service, *, as_json: bool) -> None:
-    """List the workflows whose code a worker has or had, and the graphs that are deployed.
+    """List the workflows whose code a worker has or had, and those that are deployed.
 
     Of those with a limit of concurrency: how many runs have a slot, and how many wait for one.
     As JSON each has the JSON Schema of its params, if it declares one, and its limit's longest

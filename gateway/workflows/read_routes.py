@@ -34,7 +34,7 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         operation_id="listWorkflows",
         summary="The workflows that there are",
         description="Those of authors: in code that a worker has, or had while they got instances, "
-        "and graphs that are deployed. Each with the JSON Schema of its params, if it has one.",
+        "and those that are deployed. Each with the JSON Schema of its params, if it has one.",
         **reads(answers.WorkflowList, examples.NAMES),
     )
     async def list_workflows(position: Position) -> Response[bytes]:

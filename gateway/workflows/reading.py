@@ -8,6 +8,7 @@ from typing import Final, TypedDict
 import msgspec
 from litestar import Response
 
+from headwater.gateway.http.ports import DeploymentLog
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import wire
 from headwater.gateway.workflows.folding import Folds
@@ -60,11 +61,17 @@ class Reading:
     """Answers reads from Postgres, no older than they ask for."""
 
     def __init__(
-        self, workflows: Workflows, freshness: Freshness, definitions: Definitions, folds: Folds
+        self,
+        workflows: Workflows,
+        freshness: Freshness,
+        definitions: Definitions,
+        deployments: DeploymentLog,
+        folds: Folds,
     ) -> None:
         self._workflows = workflows
         self._freshness = freshness
         self._definitions = definitions
+        self._deployments = deployments
         self._folds = folds
 
     async def fresh(self, wanted: Positions) -> Positions:
@@ -143,7 +150,7 @@ class Reading:
         if workflow and not page.rows and not await self._is_known(workflow):
             raise Problem(
                 WORKFLOW_NOT_FOUND,
-                "expected a workflow that a worker runs or has run, or a graph that is deployed, "
+                "expected a workflow that a worker runs or has run, or that is deployed, "
                 f"found {workflow[:64]!r}",
                 headers=_position(applied),
             )
@@ -166,8 +173,11 @@ class Reading:
             return True
         if (await self._workflows.instances(workflow, limit=1)).rows:
             return True
-        # A graph may have been deployed a moment ago, before its row is there.
-        return (await self._definitions.catch_up()).newest(workflow) is not None
+        # It may have been deployed a moment ago, before its row is there.
+        if (await self._definitions.catch_up()).newest(workflow) is not None:
+            return True
+        deployed = await self._deployments.catch_up()
+        return any(deployed.workflow(each, workflow) for each in deployed.by_id)
 
     async def instance(self, workflow: str, instance_id: str, wanted: Positions) -> Response[bytes]:
         """An instance, whole."""

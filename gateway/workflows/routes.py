@@ -119,7 +119,9 @@ class WorkflowService:
         )
         self._bodies = bodies
         folds = Folds(ports.runs)
-        self._reading = Reading(ports.workflows, self._freshness, ports.definitions, folds)
+        self._reading = Reading(
+            ports.workflows, self._freshness, ports.definitions, ports.of_runs.deployments, folds
+        )
         self._looking = Looking(self._reading, ports.workflows, folds)
         self._writing = Writing(ports.commands, ports.workflows, self._freshness, limits)
         self._world_key = keys.world

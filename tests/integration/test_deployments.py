@@ -352,6 +352,39 @@ async def shipping(event, step):
 """
 
 
+TYPED = """
+from dataclasses import dataclass
+from headwater import WorkflowEvent, workflow
+
+@dataclass
+class Parcel:
+    weight: int
+
+@workflow("parcel", concurrency=3)
+async def parcel(event: WorkflowEvent[Parcel], step):
+    return None
+"""
+
+
+def test_workflows_that_are_deployed_are_known_before_they_have_runs(house: House, app: Path):
+    write(app, "orders.py", TYPED)
+    known = f"{house.url('gateway2')}/api/workflows/workflows"
+    unknown = httpx.get(f"{known}/parcel/instances", headers=USER)
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKFLOW_NOT_FOUND")
+    name = deploy(house, zipped(app)).json()["id"]
+    # At once, whether its row is there or not.
+    assert httpx.get(f"{known}/parcel/instances", headers=USER).json()["instances"] == []
+    post(house, f"deployments/{name}/activate", headers=ADMIN)
+
+    def listed() -> dict[str, Any]:
+        found = httpx.get(known, headers=USER, timeout=60).json()["workflows"]
+        return next((each for each in found if each["name"] == "parcel"), {})
+
+    house.wait(lambda: "concurrency" in listed(), "the workflow to be listed")
+    assert listed()["concurrency"]["limit"] == 3
+    assert "weight" in json.dumps(listed()["paramsSchema"])
+
+
 def test_new_runs_begin_on_what_is_active_and_stay_there(house: House, app: Path):
     write(app, "orders.py", SHIPPING)
     house.start("worker")
