@@ -35,6 +35,7 @@ from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.openapi import SECURITY as KEYS
 from headwater.gateway.http.openapi import responses_of
 from headwater.gateway.http.own_instances import OwnInstances
+from headwater.gateway.http.ownership import UnexpectedHits, ownership_routers
 from headwater.gateway.http.pages import SECURITY_HEADERS, Home
 from headwater.gateway.http.peers import peers_behind
 from headwater.gateway.http.ports import AnswerLog, AuditLog, DeliveryLog, Replays, Wipes
@@ -137,7 +138,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, callers),
             *of_users,
-            audit_router(reader, settings.admin_key.get_secret_value()),
+            *_watching(settings, reader, clock),
             _admin_routes(settings, reader, log, replays, sources, wiping, workflows),
             registry,
             health_routes(log, reader, metrics),
@@ -245,6 +246,12 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
         )
         more += replay_routes(reader, own) + prune_routes(reader, own)
     return admin_routes(reader, log, replays, providers_of(sources), key, more)
+
+
+def _watching(settings: Settings, reader: Reader, clock: Callable[[], int]) -> list[Router]:
+    key = settings.admin_key.get_secret_value()
+    hits = UnexpectedHits(reader, settings.project, clock)
+    return [audit_router(reader, key), *ownership_routers(settings, hits, key)]
 
 
 def _auditing(

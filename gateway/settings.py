@@ -33,6 +33,7 @@ from headwater.gateway.loopback import (
     development_secret,
     is_loopback,
 )
+from headwater.gateway.ownership_settings import OwnershipSettings
 from headwater.gateway.providers import provider_names
 from headwater.gateway.redaction import redacted
 from headwater.gateway.terra_settings import TerraSettings
@@ -141,7 +142,7 @@ class Described(NamedTuple):
     meaning: str
 
 
-class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings):
+class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, OwnershipSettings):
     """All settings; every field says what it means and in which unit."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")

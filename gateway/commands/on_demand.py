@@ -68,7 +68,7 @@ COMMANDS: Final = (
     OnDemand(
         "doctor",
         "headwater.gateway.commands.doctor:doctor",
-        "Look at the house: parts, versions, topics, lag, disk, clock, certificates.",
+        "Look at the house: parts, versions, topics, lag, deployment, disk, clock, certificates.",
     ),
     OnDemand(
         "export",
@@ -139,6 +139,11 @@ COMMANDS: Final = (
         "user",
         "headwater.gateway.commands.users:user",
         "Look at what is known of one user, or forget it.",
+    ),
+    OnDemand(
+        "validate-ownership",
+        "headwater.gateway.commands.ownership:validate_ownership",
+        "Say whether anybody but the workers is asked to execute runs.",
     ),
     OnDemand(
         "webhook",

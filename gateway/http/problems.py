@@ -51,6 +51,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "no_connections": (409, "There is no active connection"),
     "body_timeout": (408, "The body did not arrive in time"),
     "invalid_cursor": (400, "The cursor is not one of ours"),
+    "remote_execution": (409, "Workers execute the runs"),
     "gone": (410, "It was here and is no more"),
     "cursor_expired": (410, "The cursor can no longer be continued"),
     "file_too_large": (413, "The file is too large"),

@@ -53,7 +53,7 @@ def strays_told(
 
 def _code_of(error: Exception) -> str | None:
     if isinstance(error, Problem):
-        return error.code if error.code == "unknown_source" else None
+        return error.code if error.code in {"unknown_source", "remote_execution"} else None
     if isinstance(error, NotFoundException):
         return "not_found"
     return "method_not_allowed" if isinstance(error, MethodNotAllowedException) else None

@@ -243,6 +243,33 @@ def test_entries_are_listed_and_filtered(house: House):
     assert len(json.loads(listed.stdout)["entries"]) == 3
 
 
+def test_a_callback_that_went_astray_is_seen(house: House):
+    command = [sys.executable, "-m", "headwater", "validate-ownership", "--strict"]
+    env = os.environ | {"HEADWATER_URL": house.url()}
+    before = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert before.returncode == 0, before.stderr
+    # Of two gateways, either may be the one that is asked.
+    astray = httpx.post(
+        f"{house.url('gateway2')}/.well-known/workflow/v1/flow", json={"runId": "r"}
+    )
+    assert (astray.status_code, astray.json()["code"]) == (409, "remote_execution")
+    found = httpx.get(f"{house.url()}/v1/diagnostics/ownership", headers=ADMIN).json()
+    last = found.pop("lastUnexpectedHitAt")
+    assert last
+    assert found == {
+        "remoteModeEnabled": True,
+        "strictMode": True,
+        "targetWorld": "headwater/world-remote",
+        "expectedTargetWorld": "headwater/world-remote",
+        "status": "fail",
+        "lifetimeUnexpectedHits": 1,
+        "unexpectedHitsLast15m": 1,
+    }
+    after = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert after.returncode == 1
+    assert "fail" in after.stdout
+
+
 def test_without_kafka_nothing_is_answered_as_done(house: House):
     with httpx.Client(base_url=house.url(), headers=ADMIN, timeout=30) as client:
         assert client.post("/admin/drain", json={}).status_code == 200

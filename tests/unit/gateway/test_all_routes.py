@@ -32,6 +32,7 @@ KEYS = {
     "/v1/runs": "Bearer dev-workflow-key",
     "/v1/world": "Bearer dev-world-key",
     "/v1/audit": "dev-admin-key",
+    "/v1/diagnostics": "dev-admin-key",
     "/v1": f"Bearer {token()}",
     "/admin": "dev-admin-key",
     "/api/workflows": "Bearer dev-workflow-key",
@@ -40,7 +41,7 @@ KEYS = {
 }
 TICK = "/api/workflows/_runner/tick"
 #: Monitors, viewers of Kafka and browsers ask these, some with parameters of their own.
-ASKED_BY_TOOLS = re.compile(r"/(health|metrics|registry|schema|webhooks/\{)")
+ASKED_BY_TOOLS = re.compile(r"/(health|metrics|registry|\.well-known|schema|webhooks/\{)")
 
 
 class Asked(NamedTuple):

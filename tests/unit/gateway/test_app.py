@@ -205,6 +205,9 @@ def test_the_description_is_openapi_3_1_and_names_every_route(client: TestClient
         "/webhooks/{source}",
         "/v1/sync",
         "/v1/audit",
+        "/v1/diagnostics/ownership",
+        "/.well-known/workflow/v1/flow",
+        "/.well-known/workflow/v1/step",
         "/admin/dlq",
         "/admin/dlq/{partition}/{offset}",
         "/admin/dlq/replay",
@@ -310,7 +313,7 @@ def test_the_description_says_which_key_a_route_asks_for_and_how_it_refuses(
         for operation in methods.values():
             if path.startswith(("/v1", "/admin")):
                 asked = {name for each in operation["security"] for name in each}
-                operators = path.startswith(("/admin", "/v1/audit"))
+                operators = path.startswith(("/admin", "/v1/audit", "/v1/diagnostics"))
                 assert asked == ({"adminKey"} if operators else asked - {"adminKey"})
                 assert asked <= {"adminKey", "readKey", "userToken"}
             for status, response in operation["responses"].items():

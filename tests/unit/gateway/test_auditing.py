@@ -208,6 +208,10 @@ def toy(audit: MemoryAudit) -> Litestar:
 #: Routes that take what they take without an entry, and why.
 UNAUDITED = {
     "/webhooks/{source:str}": "deliveries are signed, and have records of their own",
+    **dict.fromkeys(
+        ("/.well-known/workflow/v1/flow", "/.well-known/workflow/v1/step"),
+        "nobody should ask; such callbacks are counted by themselves",
+    ),
     "/api/workflows/_runner/tick": "it says when, not what",
     "/api/jobs/activate": "workers ask all the time; the history has who took a job",
     "/api/jobs/{key:str}/extend": "they say so all the time while they work",

@@ -1,0 +1,95 @@
+"""Callbacks that go astray, counted in Postgres by several gateways."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from headwater.gateway.http.ownership import UnexpectedHits
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.unexpected_hits import Hits
+from tests.unit.projections.histories import START_MS
+
+MINUTE_MS = 60_000
+GATEWAYS = 2
+EACH = 50
+
+
+@pytest.fixture
+def database(fresh_database: str) -> str:
+    migrate(fresh_database, lambda _: None)
+    return fresh_database
+
+
+def moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def test_hits_of_several_gateways_are_counted_once_each(database: str):
+    async def scenario() -> Hits:
+        readers = [PooledReader(database) for _ in range(GATEWAYS)]
+        for reader in readers:
+            await reader.open()
+        try:
+            gateways = [UnexpectedHits(each, "shop", lambda: START_MS) for each in readers]
+            await asyncio.gather(*(each.record() for each in gateways for _ in range(EACH)))
+            return await gateways[0].found()
+        finally:
+            for reader in readers:
+                await reader.close()
+
+    count = GATEWAYS * EACH
+    assert asyncio.run(scenario()) == Hits(count, count, moment(START_MS))
+
+
+def test_hits_grow_old_and_their_rows_become_one(database: str):
+    async def scenario() -> list[Hits]:
+        reader = PooledReader(database)
+        await reader.open()
+        now_ms = START_MS
+        hits = UnexpectedHits(reader, "shop", lambda: now_ms)
+        other = UnexpectedHits(reader, "another", lambda: now_ms)
+        found = []
+        try:
+            for minutes in (0, 1, 20, 200):
+                now_ms = START_MS + minutes * MINUTE_MS
+                await hits.record()
+                found.append(await hits.found())
+            assert await other.found() == Hits(0, 0, None)
+        finally:
+            await reader.close()
+        return found
+
+    assert [(each.lifetime, each.last_15m) for each in asyncio.run(scenario())] == [
+        (1, 1),
+        (2, 2),
+        (3, 1),
+        (4, 1),
+    ]
+    with psycopg.connect(database) as connection:
+        rows = connection.execute("select hits, last_at from unexpected_hits order by minute")
+        last = moment(START_MS)
+        assert rows.fetchall() == [
+            (3, last + timedelta(minutes=20)),
+            (1, last + timedelta(minutes=200)),
+        ]
+
+
+def test_hits_while_postgres_is_away_are_recorded_later(database: str):
+    async def scenario() -> Hits:
+        away = PooledReader("postgresql://headwater@127.0.0.1:1/headwater", connect_timeout_s=0.1)
+        here = PooledReader(database)
+        await away.open()
+        await here.open()
+        hits = UnexpectedHits(away, "shop", lambda: START_MS)
+        try:
+            await hits.record()
+            hits._reader = here
+            return await hits.found()
+        finally:
+            await away.close()
+            await here.close()
+
+    assert asyncio.run(scenario()).lifetime == 1

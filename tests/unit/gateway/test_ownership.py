@@ -1,0 +1,82 @@
+"""Who executes runs: what is said of callbacks that came to the gateway, and how commands end."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from litestar.testing import TestClient
+
+from headwater.gateway.commands import operate
+from headwater.gateway.commands.ownership import validate_ownership
+from headwater.gateway.http.ownership import ownership
+from headwater.gateway.ownership_settings import EXPECTED_WORLD
+from headwater.gateway.settings import Settings
+from headwater.projections.unexpected_hits import Hits
+from tests.unit.gateway.memory_app import memory_app
+from tests.unit.gateway.problem_contract import assert_problem
+
+NONE = Hits(0, 0, None)
+LONG_AGO = Hits(7, 0, datetime(2026, 1, 1, tzinfo=UTC))
+NOW = Hits(7, 1, datetime(2026, 7, 1, tzinfo=UTC))
+FLOW = "/.well-known/workflow/v1/flow"
+
+
+@pytest.mark.parametrize(
+    ("remote", "strict", "world", "hits", "expected"),
+    [
+        (True, True, EXPECTED_WORLD, NONE, "pass"),
+        (True, True, EXPECTED_WORLD, LONG_AGO, "pass"),
+        (True, True, EXPECTED_WORLD, NOW, "fail"),
+        (True, False, EXPECTED_WORLD, NOW, "warn"),
+        (True, True, "another/world", NONE, "fail"),
+        (True, False, "another/world", NONE, "warn"),
+        (False, True, "another/world", NOW, "pass"),
+    ],
+)
+def test_status(remote: bool, strict: bool, world: str, hits: Hits, expected: str):
+    settings = Settings(remote_mode=remote, strict_ownership=strict, target_world=world)
+    found = ownership(settings, hits)
+    assert found.status == expected
+    assert found.target_world == world
+    assert found.lifetime_unexpected_hits == hits.lifetime
+
+
+@pytest.mark.parametrize("path", [FLOW, "/.well-known/workflow/v1/step"])
+def test_a_callback_is_refused_also_while_postgres_is_away(path: str):
+    with TestClient(memory_app(), raise_server_exceptions=False) as client:
+        assert_problem(client.post(path, json={"runId": "run-1"}), 409, "remote_execution")
+
+
+def test_without_remote_mode_there_is_nothing_there():
+    app = memory_app(Settings(remote_mode=False))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        assert_problem(client.post(FLOW), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("status", "flags", "code"),
+    [
+        ("pass", ["--strict"], 0),
+        ("warn", [], 0),
+        ("warn", ["--strict"], 1),
+        ("fail", [], 1),
+        ("fail", ["--strict"], 1),
+    ],
+)
+def test_the_command_ends_as_the_diagnosis_says(
+    monkeypatch: pytest.MonkeyPatch, status: str, flags: list[str], code: int
+):
+    def answer(_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"status": status})
+
+    def api(*_: object) -> Any:  # noqa: ANN401 (as it is)
+        found = operate.Api("http://gateway", {})
+        found.client = httpx.Client(
+            base_url="http://gateway", transport=httpx.MockTransport(answer)
+        )
+        return found
+
+    monkeypatch.setattr("headwater.gateway.commands.ownership.admin_api", api)
+    assert CliRunner().invoke(validate_ownership, flags).exit_code == code
