@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater.processors.replay.host_messages import FromHost
-from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.host_messages import Allow, HostMessage
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
@@ -53,6 +53,7 @@ class HostSupervisor:
         self._schedules = schedules
         self._program = program
         self._host: HostProcess | None = None
+        self._counts = False
         #: What the app declared when it was first loaded; nothing before.
         self.declared = Declarations()
         self._restarting: asyncio.Task[None] | None = None
@@ -112,6 +113,9 @@ class HostSupervisor:
                 f"{', '.join(sorted(missing))}; restart the worker if that is meant"
             )
         self._host = host
+        if self._counts:
+            # How much was left to the one before it, nobody knows: it waits for the next tick.
+            host.send((Allow(0, 0),))
         if self._fetch is not None:
             # The turn that wanted it first may have given it something at once.
             self._driver.host_gone(f"{self.name} was not there yet", _NOBODY, host=self.number)
@@ -156,6 +160,11 @@ class HostSupervisor:
         """Sends the host messages, if there is one."""
         if self._host is not None and messages:
             self._host.send(messages)
+
+    def allow(self, attempts: int | None) -> None:
+        """Lets the host begin so many attempts of steps, None any number."""
+        self._counts = attempts is not None
+        self.send((Allow(0, attempts),))
 
     # -- how much
 

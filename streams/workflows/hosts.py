@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from headwater.processors.runs.host_messages import Allow, HostMessage
+from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.processors.runs.slots import Concurrency
 from headwater.streams.code_host.apps import Declarations, side_by_side
@@ -196,7 +196,7 @@ class Hosts:
         """Lets one of them begin so many attempts of steps, None any number."""
         for each in self._everyone():
             if each.number == number:
-                each.send((Allow(0, attempts),))
+                each.allow(attempts)
 
     def threads_held(self) -> dict[str, int]:
         """By app, how many threads callbacks hold that were given up and have not returned."""

@@ -49,10 +49,17 @@ class Ticks:
         self._steps = 0
         self._turned = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
-        #: Hosts whose turn it is not: steps are counted by each host, so one has all that are left.
-        self.closed: frozenset[int] = frozenset()
+        self._only: int | None = None
         #: Whether no instance may begin.
         self.continuing = False
+
+    @property
+    def closed(self) -> set[int]:
+        """Hosts whose turn it is not: steps are counted by each host, so one has all that are left.
+
+        One that has begun since the tick did waits for the next.
+        """
+        return set() if self._only is None else set(self._hosts()) - {self._only}
 
     @property
     def left(self) -> int:
@@ -92,17 +99,16 @@ class Ticks:
             return Done(self._given, self._steps)
 
     async def _give_by_host(self, wanted: int, max_steps: int) -> None:
-        hosts = frozenset(self._hosts())
         try:
-            for host in sorted(hosts, reverse=True):  # that of the house comes last
-                self.closed = hosts - {host}
+            for host in sorted(self._hosts(), reverse=True):  # that of the house comes last
+                self._only = host
                 before = -1
                 while before < self._given < wanted and self._steps < max_steps:
                     before = self._given
                     self._allow(host, max_steps - self._steps)
                     await self._give(min(wanted - self._given, _SLICE))
         finally:
-            self.closed = frozenset()
+            self._only = None
 
     async def _give(self, count: int) -> None:
         """Gives out at most so many, and waits until all of them rest."""
