@@ -6,6 +6,8 @@ import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from headwater.processors.deployments import Activated, deployment_id
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.schemas.deployments import (
@@ -82,8 +84,11 @@ class Deployer:
     def __init__(self, log: DeploymentLog) -> None:
         self.log = log
 
-    async def deploy(self, code: str, as_it_is: bytes = b"") -> str:
-        """Deploys a module of this code; or, in its place, bytes that no gateway would take."""
+    async def deploy(self, code: str, as_it_is: bytes = b"", limit: int | None = None) -> str:
+        """Deploys a module of this code; or, in its place, bytes that no gateway would take.
+
+        Shape:  limit is how many orders may be under way at once.
+        """
         artifact = as_it_is or zipped(code)
         digest = hashlib.sha256(artifact).hexdigest()
         name = deployment_id(APP, digest)
@@ -93,7 +98,7 @@ class Deployer:
             digest=digest,
             size=len(artifact),
             offset=await self.log.upload(name, artifact),
-            workflows=_WORKFLOWS,
+            workflows=(msgspec.structs.replace(_WORKFLOWS[0], limit=limit), *_WORKFLOWS[1:]),
             by="tests",
             at_ms=now_ms(),
         )
@@ -104,9 +109,9 @@ class Deployer:
         record = DeploymentActivated(id=name, after="", rollback=False, by="tests", at_ms=now_ms())
         assert isinstance(await self.log.write(record), Activated)
 
-    async def release(self, code: str) -> str:
+    async def release(self, code: str, limit: int | None = None) -> str:
         """Deploys, and activates."""
-        name = await self.deploy(code)
+        name = await self.deploy(code, limit=limit)
         await self.activate(name)
         return name
 

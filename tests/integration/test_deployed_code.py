@@ -144,6 +144,26 @@ def test_a_run_that_follows_the_code_goes_on_with_what_is_active(house: Workflow
     play(house, act)
 
 
+def test_a_limit_is_that_of_what_is_active_also_for_those_who_wait(house: WorkflowHouse):
+    def begun(story: Story) -> set[str]:
+        return {instance for instance, _, _ in story.completions() if instance in OLD}
+
+    async def act(story: Story, client: Sender) -> None:
+        async with deploying(house.bootstrap) as deployer:
+            await deployer.release(code_of("first"), limit=2)
+            house.start("one")
+            await create(client, *OLD)
+            await house.until(story, lambda: len(begun(story)) == 2, "those who have a slot")
+            await deployer.release(code_of("second"), limit=5)
+            await house.until(story, lambda: len(begun(story)) == 5, "those who have one now")
+            await go(client, *OLD)
+            await house.until(story, lambda: all(map(story.ended, OLD)), "their ends")
+            held = [most for key, most in story.slots_held.items() if key.startswith("order/")]
+            assert held == [5]
+
+    play(house, act)
+
+
 def test_a_deployment_that_cannot_be_loaded_holds_up_its_own_runs_alone(
     house: WorkflowHouse, tmp_path: Path
 ):
@@ -193,6 +213,44 @@ def test_a_host_that_nobody_needs_is_ended_and_comes_back(topics: str, tmp_path:
                 both = {f"{APP} of {each}" for each in (first, second)}
                 await until(lambda: begun(worker) == both)
                 await until(lambda: begun(worker) == {f"{APP} of {second}"})
+
+    asyncio.run(scenario())
+
+
+def test_what_a_killed_worker_had_begun_to_unpack_is_removed(topics: str, tmp_path: Path):
+    begun, left = tmp_path / ".unpacking-now", tmp_path / ".unpacking-long-ago"
+    for each in (begun, left):
+        each.mkdir()
+        (each / "shop.py").touch()
+    os.utime(left, (0, 0))
+
+    async def scenario() -> None:
+        async with deploying(topics) as deployer:
+            name = await deployer.deploy(code_of("sound"))
+            known = (await deployer.log.catch_up()).by_id
+            await ArtifactFolders(deployer.log, tmp_path).of(known[name])
+
+    asyncio.run(scenario())
+    assert begun.exists()
+    assert not left.exists()
+
+
+def test_what_is_deployed_runs_by_ticks_as_apps_do(topics: str, tmp_path: Path):
+    async def scenario() -> None:
+        log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
+        worker = a_worker(topics, apps=[], deployed=DeployedCode(log, tmp_path), ticked=True)
+        async with deploying(topics) as deployer, started(a_client(topics)) as client:
+            sender = Sender(client)
+            await deployer.release(code_of("ticked"))
+            async with running(worker):
+                await sender.ready()
+                await create(sender, *OLD)
+                given = []
+                async with asyncio.timeout(60):
+                    while sum(given) < len(OLD):
+                        done = await worker.tick(max_instances=5, max_steps=3)
+                        assert done.steps <= 3
+                        given.append(done.steps)
 
     asyncio.run(scenario())
 
