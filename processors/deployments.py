@@ -64,6 +64,8 @@ class Deployments:
     def __init__(self) -> None:
         self.by_id: dict[str, DeploymentCreated] = {}
         self.activations: list[str] = []
+        #: What was active before the latest activation, if that was a rollback.
+        self.rolled_back_from: str | None = None
         #: When each that was ever active was activated last, Unix milliseconds.
         self.activated_at_ms: dict[str, int] = {}
 
@@ -118,5 +120,6 @@ class Deployments:
                 self.activations.pop()
         else:
             self.activations.append(record.id)
+        self.rolled_back_from = before if record.rollback else None
         self.activated_at_ms[record.id] = record.at_ms
         return Activated(found, before, new=True)

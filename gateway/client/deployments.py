@@ -62,11 +62,12 @@ class Deployments:
     ) -> DeploymentActive:
         """Goes back to the deployment that was active before, or to one before that.
 
-        Errors: every ClientError; OutcomeUnknownError, unless one is named: to go back twice is to
-                go back by two.
+        Shape:  as activate; replaces makes it safe to ask again, which is done then.
+        Errors: every ClientError; OutcomeUnknownError without replaces: to go back twice is to go
+                back by two.
         """
         named = None if deployment_id is None else f'"{deployment_id}"'
-        repeat = Repeat.UNSAFE if named is None else Repeat.SAFE
+        repeat = Repeat.SAFE if replaces or named else Repeat.UNSAFE
         body = members(deploymentId=named).encode()
         return await self._steer("rollback", replaces=replaces, repeat=repeat, body=body)
 

@@ -1,5 +1,6 @@
 """What is done with deployments. Each answer is as of now, whichever gateway was asked before."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable
@@ -60,7 +61,7 @@ class Deploying:
         Errors: Problem, here and in all below.
         """
         check_name(app)
-        digest = hashlib.sha256(artifact).hexdigest()
+        digest = (await asyncio.to_thread(hashlib.sha256, artifact)).hexdigest()
         name = deployment_id(app, digest)
         known = await self._log.catch_up()
         if name in known.by_id:
@@ -100,7 +101,10 @@ class Deploying:
         if name is not None:
             deployment_of(known, name)
         active = NONE if known.active is None else known.active.id
-        if name != active:  # Else somebody goes back there twice, to be sure.
+        if after and after == known.rolled_back_from:
+            # Who did not hear the answer asks again.
+            name = name or active
+        if name != active:
             target = known.rolled_back_to(name)
             if isinstance(target, Refused):
                 raise Problem(target.code, target.message)

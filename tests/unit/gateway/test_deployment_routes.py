@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from textwrap import dedent
 from typing import Any
 
@@ -20,6 +20,8 @@ from litestar.testing import TestClient
 from headwater.gateway.deployments import checking
 from headwater.gateway.settings import Settings
 from headwater.gateway.workflows.authorization import Denied, RequestContext, WorkflowHooks
+from headwater.processors.deployments import Deployments
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
 from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
@@ -53,17 +55,30 @@ def version(number: int) -> bytes:
     return artifact(orders=f"{ORDERS}\nVERSION = {number}\n")
 
 
-@pytest.fixture
-def log() -> MemoryDeployments:
+@pytest.fixture(scope="module")
+def logs() -> MemoryDeployments:
     return MemoryDeployments()
 
 
-@pytest.fixture
-def client(log: MemoryDeployments) -> Iterator[TestClient[Any]]:
-    workflows = memory_workflows(deployments=log, clock=lambda: AT_MS)
+@pytest.fixture(scope="module")
+def gateway(logs: MemoryDeployments) -> Iterator[TestClient[Any]]:
+    workflows = memory_workflows(deployments=logs, clock=lambda: AT_MS)
     app = memory_app(Settings(max_body_bytes=4096), clock=lambda: AT_MS, workflows=workflows)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
+
+
+@pytest.fixture
+def log(logs: MemoryDeployments) -> MemoryDeployments:
+    """Nothing was deployed."""
+    logs.deployments, logs.artifacts = Deployments(), []
+    return logs
+
+
+@pytest.fixture
+def client(gateway: TestClient[Any], log: MemoryDeployments) -> TestClient[Any]:
+    assert not log.artifacts
+    return gateway
 
 
 def deploy(
@@ -80,8 +95,30 @@ def steer(
     return client.post(f"/v1/deployments/{path}", headers=OPERATOR | headers, **content)  # type: ignore[arg-type]
 
 
-def deployed(client: TestClient[Any], *numbers: int) -> list[str]:
-    return [deploy(client, version(number)).json()["id"] for number in numbers]
+Deployed = Callable[..., list[str]]
+
+
+@pytest.fixture
+def deployed(log: MemoryDeployments) -> Deployed:
+    """Has deployments in the log, without importing them; gives their ids."""
+
+    def write(*numbers: int) -> list[str]:
+        for number in numbers:
+            log.deployments.apply(
+                DeploymentCreated(
+                    id=f"dep_{number:020}",
+                    app="orders",
+                    digest="d",
+                    size=1,
+                    offset=0,
+                    workflows=(DeployedWorkflow(name="order", kind="replay"),),
+                    by="admin:1",
+                    at_ms=AT_MS,
+                )
+            )
+        return [f"dep_{number:020}" for number in numbers]
+
+    return write
 
 
 def refusal(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
@@ -278,15 +315,17 @@ def test_a_zip_may_be_called_otherwise(client: TestClient[Any], kind: str):
 # --- activating, and the way back
 
 
-def test_nothing_is_active_before_something_was_activated(client: TestClient[Any]):
-    deployed(client, 1)
+def test_nothing_is_active_before_something_was_activated(
+    client: TestClient[Any], deployed: Deployed
+):
+    deployed(1)
     for path, key in (("deployments/active", USER), ("world/deployment-id", WORLD)):
         problem = refusal(client.get(f"/v1/{path}", headers=key), 409, "no_active_deployment")
         assert problem["message"] == NONE_ACTIVE
 
 
-def test_what_was_activated_last_is_active(client: TestClient[Any]):
-    one, two = deployed(client, 1, 2)
+def test_what_was_activated_last_is_active(client: TestClient[Any], deployed: Deployed):
+    one, two = deployed(1, 2)
     first = steer(client, f"{one}/activate").json()
     assert (first["id"], first["active"], first["activatedAt"]) == (one, True, AT)
     assert "replaces" not in first
@@ -300,8 +339,8 @@ def test_what_was_activated_last_is_active(client: TestClient[Any]):
     assert [(each["id"], each["active"]) for each in listed] == [(two, True), (one, False)]
 
 
-def test_what_is_meant_to_be_replaced_has_to_be_active(client: TestClient[Any]):
-    one, two, three = deployed(client, 1, 2, 3)
+def test_what_is_meant_to_be_replaced_has_to_be_active(client: TestClient[Any], deployed: Deployed):
+    one, two, three = deployed(1, 2, 3)
     refused = steer(client, f"{one}/activate", **{"if-match": f'"{two}"'})
     assert "found none" in refusal(refused, 412, "deployment_changed")["detail"]
     assert steer(client, f"{one}/activate", **{"if-match": '"none"'}).is_success
@@ -322,8 +361,10 @@ def test_an_if_match_that_names_no_deployment_is_refused(
     assert problem["field"] == "If-Match"
 
 
-def test_rollbacks_go_back_the_way_that_activations_came(client: TestClient[Any]):
-    names = deployed(client, 1, 2, 3)
+def test_rollbacks_go_back_the_way_that_activations_came(
+    client: TestClient[Any], deployed: Deployed
+):
+    names = deployed(1, 2, 3)
     refusal(steer(client, "rollback"), 409, "nothing_to_roll_back")
     for name in names:
         steer(client, f"{name}/activate")
@@ -338,6 +379,23 @@ def test_rollbacks_go_back_the_way_that_activations_came(client: TestClient[Any]
     assert "activate takes any deployment" in problem["detail"]
     later = steer(client, "rollback", {"deploymentId": three})
     refusal(later, 409, "nothing_to_roll_back")
+
+
+def test_who_did_not_hear_of_a_rollback_asks_again(client: TestClient[Any], deployed: Deployed):
+    one, two, three = deployed(1, 2, 3)
+    for name in (one, two, three):
+        steer(client, f"{name}/activate")
+    for _ in range(2):
+        back = steer(client, "rollback", **{"if-match": f'"{three}"'})
+        assert (back.status_code, back.json()["id"], active(client)) == (200, two, two)
+    for _ in range(2):
+        named = steer(client, "rollback", {"deploymentId": one}, **{"if-match": f'"{two}"'})
+        assert (named.status_code, named.json()["id"], active(client)) == (200, one, one)
+    other = steer(client, "rollback", {"deploymentId": two}, **{"if-match": f'"{two}"'})
+    refusal(other, 409, "nothing_to_roll_back")
+    steer(client, f"{three}/activate")
+    later = steer(client, "rollback", **{"if-match": f'"{two}"'})
+    refusal(later, 412, "deployment_changed")
 
 
 @pytest.mark.parametrize(
@@ -375,8 +433,8 @@ def test_what_was_never_deployed_is_not_found(client: TestClient[Any]):
 # --- reading
 
 
-def test_deployments_are_listed_a_page_at_a_time(client: TestClient[Any]):
-    names = deployed(client, 1, 2, 3, 4, 5)[::-1]
+def test_deployments_are_listed_a_page_at_a_time(client: TestClient[Any], deployed: Deployed):
+    names = deployed(1, 2, 3, 4, 5)[::-1]
     found, cursor = [], None
     while True:
         asked = {"limit": 2} | ({"cursor": cursor} if cursor else {})
@@ -407,8 +465,8 @@ def test_a_page_that_is_asked_for_wrongly_is_refused(
     assert problem["field"] == field
 
 
-def test_keys_open_what_they_are_for(client: TestClient[Any]):
-    (name,) = deployed(client, 1)
+def test_keys_open_what_they_are_for(client: TestClient[Any], deployed: Deployed):
+    (name,) = deployed(1)
     reads = ["/v1/deployments", f"/v1/deployments/{name}", "/v1/deployments/active"]
     for path in reads:
         for key in (OPERATOR, USER, {"x-api-key": "dev-workflow-key"}):

@@ -109,6 +109,16 @@ def test_what_was_activated_since_is_gone_back_from_first():
     assert found.rolled_back_to() == created("a")
 
 
+def test_what_was_gone_back_from_is_known_until_the_next_activation():
+    found = deployed("a", "b")
+    assert found.rolled_back_from is None
+    found.apply(activated("a", rollback=True))
+    found.apply(activated("a", after="x", rollback=True))
+    assert found.rolled_back_from == "b"
+    found.apply(activated("b"))
+    assert found.rolled_back_from is None
+
+
 def test_a_workflow_is_looked_up_in_its_deployment():
     found = deployed("a")
     assert found.workflow("a", "order") == ORDER
