@@ -41,7 +41,7 @@ def house(scratch: Path, postgres: str) -> Iterator[House]:
     directory = scratch / "deployments"
     directory.mkdir()
     with new_database(postgres) as dsn:
-        house = House(directory, dsn, HEADWATER_APP="tests.apps.service")
+        house = House(directory, dsn, HEADWATER_APP="headwater")
         with opened(house, ("gateway", "gateway2", "project")):
             yield house
 

@@ -36,6 +36,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     ),
     "docs/workflows/authoring.md": (),
     "docs/workflows/concepts.md": (),
+    "docs/workflows/deployments.md": (),
     "docs/workflows/routes.md": (
         "Reading what you wrote",
         "Sending again",
