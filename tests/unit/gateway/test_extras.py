@@ -48,7 +48,9 @@ def test_the_client_the_commands_over_http_and_the_public_face_load_no_server_li
     )
     loaded = set(done.stdout.split())
     assert {"headwater", "httpx", "click", "rich"} <= loaded
-    assert loaded.isdisjoint({module for modules in EXTRAS.values() for module in modules})
+    # httpx takes zstandard where it is there, and does without it elsewhere.
+    of_extras = {module for modules in EXTRAS.values() for module in modules} - {"zstandard"}
+    assert loaded.isdisjoint(of_extras)
 
 
 def test_every_package_of_an_extra_is_known_by_what_is_imported_of_it():
