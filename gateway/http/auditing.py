@@ -28,7 +28,7 @@ from headwater.gateway.http.ports import AuditLog
 from headwater.gateway.http.problems import on_house_error
 from headwater.gateway.http.request_scope import problem_code_of, request_id_of
 from headwater.schemas.audit import OperationAudited
-from headwater.schemas.errors import HeadwaterError
+from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 
 _LOG: Final = logging.getLogger("headwater.gateway.audit")
 
@@ -129,11 +129,18 @@ class Auditing(ASGIMiddleware):
         except HeadwaterError as error:
             self._metrics.audited("lost")
             if not failed:
-                return error
+                return _unaudited(error)
             _LOG.warning("no entry of %s, which failed: %s", action, error)
         else:
             self._metrics.audited(entry.result)
         return None
+
+
+def _unaudited(error: HeadwaterError) -> BrokerUnavailable:
+    """What is answered in place of a success: never that nothing was begun."""
+    if isinstance(error, BrokerUnavailable):
+        return error
+    return BrokerUnavailable(f"expected to write down what was done, found no way: {error.message}")
 
 
 def _metadata(scope: Scope, headers: Headers, status: int) -> Mapping[str, Any]:

@@ -2,15 +2,18 @@
 
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.codec import decode, encode
-from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.errors import BrokerUnavailable, Overloaded
 
 
 class MemoryAudit:
-    """Keeps entries in a list; `away` makes it a log whose broker does not answer."""
+    """Keeps entries in a list; `away` makes it a log whose broker does not answer, `full` one that
+    holds as much as it may.
+    """
 
     def __init__(self, *, away: bool = False) -> None:
         self.entries: list[OperationAudited] = []
         self.away = away
+        self.full = False
 
     async def start(self) -> None:
         pass
@@ -21,4 +24,6 @@ class MemoryAudit:
     async def append(self, record: OperationAudited) -> None:
         if self.away:
             raise BrokerUnavailable("expected an acknowledgement, found none")
+        if self.full:
+            raise Overloaded("expected room for an entry, found none")
         self.entries.append(decode(encode(record), OperationAudited))

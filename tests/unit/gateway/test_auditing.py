@@ -12,6 +12,7 @@ from litestar.params import FromPath
 from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 
+from headwater.gateway.client.retries import Failure, failure_of
 from headwater.gateway.http.auditing import Auditing, note
 from headwater.gateway.http.keys import admit, key_id
 from headwater.gateway.http.metrics import Metrics
@@ -133,6 +134,18 @@ def test_without_its_entry_there_is_no_success(
     audit.away = False
     again = client.put("/api/graphs/review", json=GRAPH, headers=KEY)
     assert (again.status_code, again.json()["version"]) == (200, 1)
+    assert 'result="lost"} 1.0' in counted(client, "headwater_audit_entries_total{")
+
+
+def test_what_is_done_is_never_said_not_to_have_begun(
+    client: TestClient[Any], audit: MemoryAudit, definitions: MemoryDefinitions
+):
+    """Clients send again what was not begun, also what must not be done twice."""
+    audit.full = True
+    answer = client.put("/api/graphs/review", json=GRAPH, headers=KEY)
+    assert definitions.catalogue.newest("review") is not None
+    problem = assert_problem(answer, 503, "broker_unavailable")
+    assert failure_of(answer.status_code, problem["code"]) is Failure.UNKNOWN
     assert 'result="lost"} 1.0' in counted(client, "headwater_audit_entries_total{")
 
 
