@@ -35,8 +35,8 @@ class Key(msgspec.Struct, frozen=True):
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of a request.
 
-    Shape:  the hash is that of what was asked for, empty where the key alone decides; status and
-            body are those of its answer, once there is one.
+    Shape:  the hash is that of what was asked for, as far as that decides; status and body are
+            those of its answer, once there is one.
     Units:  created_at in Unix milliseconds.
     """
 

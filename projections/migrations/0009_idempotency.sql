@@ -27,5 +27,5 @@ comment on column idempotency.body is 'The answer, repeated as it is; empty whil
 comment on column idempotency.created_at is 'When it came, Unix milliseconds.';
 comment on column idempotency.state is 'in_progress or completed.';
 comment on column idempotency.request_hash is
-    'SHA-256 of what was asked for, as canonical JSON; empty where the key alone decides.';
+    'SHA-256 of what was asked for, as canonical JSON; in queues and events of the workflow alone.';
 comment on column idempotency.response_run_id is 'The run that it makes: reserved before it is made.';

@@ -435,6 +435,39 @@ def test_a_message_published_through_two_gateways_at_once_is_one(house: House) -
     assert instances_with(house, message) == [message_id]
 
 
+def test_a_key_is_that_of_one_queue(house: House) -> None:
+    """Also while nobody knows what came of the first: else there would be a run in each queue."""
+    message, key = {"n": fresh("queues")}, fresh("queues")
+    body = {"message": message, "opts": {"idempotencyKey": key}}
+    first = publish(house, queueName="echo", **body).json()
+    for state in ("completed", "in_progress"):
+        with psycopg.connect(house.dsn) as connection:
+            connection.execute(
+                "update idempotency set state = %s where idempotency_key = %s", [state, key]
+            )
+        elsewhere = publish(house, queueName="waiting", **body)
+        assert problem(elsewhere) == (409, "idempotency_conflict")
+        assert publish(house, queueName="echo", **body).json() == first | {"deduped": True}
+    assert instances_with(house, message) == [first["messageId"]]
+
+
+def test_an_event_creates_a_run_of_one_workflow(house: House) -> None:
+    """Of two that name the same run in two workflows at once, through two gateways."""
+    for _ in range(5):
+        run_id, params = fresh("wrun"), {"n": fresh("one-of-two")}
+
+        def ask(number: int, run_id: str = run_id, params: object = params) -> int:
+            data = {"workflowName": ("waiting", "echo")[number % 2], "input": params}
+            event = {"eventType": "run_created", "eventData": data}
+            body = {"runId": run_id, "data": event}
+            gateway = ("gateway", "gateway2")[number % 2]
+            return post(house, "/v1/world/events/create", body, gateway=gateway).status_code
+
+        with ThreadPoolExecutor(2) as pool:
+            assert sorted(pool.map(ask, range(2))) == [200, 409]
+        assert instances_with(house, params) == [run_id]
+
+
 def test_a_run_is_created_once_by_its_event(house: House) -> None:
     run_id, params = fresh("wrun"), {"n": fresh("event")}
     data = {"workflowName": "waiting", "input": params}

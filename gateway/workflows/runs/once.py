@@ -53,8 +53,8 @@ Make: TypeAlias = Callable[[str], Awaitable[Made]]
 class Asked(NamedTuple):
     """What is asked for under a key.
 
-    Shape:  the hash is of what was asked for, empty where the key alone decides; run_id is what it
-            makes if it is the first; `prepare` refuses before the key is bound to what cannot be.
+    Shape:  the hash is of what was asked for, as far as that decides; run_id is what it makes if
+            it is the first; `prepare` refuses before the key is bound to what cannot be.
     """
 
     key: Key

@@ -64,7 +64,11 @@ class Running:
     async def once(
         self, endpoint: str, key: str, new: NewRun, run_id: str, request_hash: str = ""
     ) -> Made:
-        """Creates a run under a key of an endpoint; without a hash the key alone decides."""
+        """Creates a run under a key of an endpoint.
+
+        Shape:  without a hash the key decides, and the workflow, which is half of a run's name.
+        """
+        request_hash = request_hash or canonical_hash([new.workflow_name])
         asked = Asked(
             key=Key(self._ports.project_id, key, endpoint),
             request_hash=request_hash,

@@ -13,6 +13,7 @@ from headwater.gateway.workflows.runs.bodies import Message, NewEvent
 from headwater.gateway.workflows.runs.world import CREATE_EVENT, PUBLISH, World, dedupe_key
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
+    IDEMPOTENCY_CONFLICT,
     INSTANCE_EXISTS,
     INSTANCE_TERMINAL,
     INVALID_EVENT_PAYLOAD,
@@ -31,7 +32,7 @@ BASE: Final = "/v1/world"
 _ID: Final = "run_01J9ZB4Q3V8D5T2M7K6N1XWYRA"
 _OF_CREATION: Final = (
     *(INVALID_PARAMS, WORKFLOW_NOT_FOUND, DEPLOYMENT_NOT_FOUND, NO_ACTIVE_DEPLOYMENT),
-    "store_unavailable",
+    *(IDEMPOTENCY_CONFLICT, "store_unavailable"),
 )
 
 
