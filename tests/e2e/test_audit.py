@@ -7,6 +7,7 @@ are told that it is done; then rows are changed by hand, and `headwater audit ve
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -241,6 +242,36 @@ def test_entries_are_listed_and_filtered(house: House):
         assert client.get("/v1/audit", params={"cursor": "?"}).json()["code"] == "invalid_cursor"
     listed = headwater(house, "list", "--limit", "3", "--json")
     assert len(json.loads(listed.stdout)["entries"]) == 3
+
+
+def leave(house: House, number: int) -> None:
+    """Deploys a version of a graph, and is gone before the answer comes."""
+    body = json.dumps(GRAPH | {"outputMapping": {"left": str(number)}}).encode()
+    head = (
+        "PUT /api/graphs/left HTTP/1.1\r\nhost: localhost\r\nx-api-key: dev-workflow-key\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", house.ports["gateway"])) as leaving:
+        leaving.sendall(head.encode() + body)
+        leaving.settimeout(0.001 * (number + 1))
+        with suppress(TimeoutError):
+            leaving.recv(1)
+
+
+def test_what_was_done_for_who_left_has_its_entry(house: House):
+    for number in range(20):
+        leave(house, number)
+
+    def done() -> tuple[int, int]:
+        (versions,) = rows(house, "select count(*) from graph_definition where name = 'left'")[0]
+        (told,) = rows(
+            house,
+            "select count(*) from audit_logs where resource = '/api/graphs/left'"
+            " and result = 'success'",
+        )[0]
+        return versions, told
+
+    wait_until(lambda: done()[0] > 1 and len(set(done())) == 1, "an entry for each version")
 
 
 def test_a_callback_that_went_astray_is_seen(house: House):

@@ -20,6 +20,7 @@ from headwater.gateway.http.peers import peers_behind
 from headwater.gateway.http.problems import HANDLERS
 from headwater.gateway.http.request_scope import STATE_NAME
 from headwater.gateway.settings import Settings
+from headwater.gateway.workflows.authorization import RequestContext, WorkflowHooks
 from headwater.schemas.audit import OperationAudited
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions
@@ -185,6 +186,28 @@ def test_what_callers_say_is_held_to_a_length_and_can_be_stored(audit: MemoryAud
     assert len(entry.resource) <= 1024
     assert len(entry.user_agent) == 256
     assert len(metadata(entry)["correlationId"]) == 256
+
+
+async def known(_context: RequestContext) -> None:
+    """Lets everybody pass."""
+
+
+@pytest.mark.parametrize(
+    ("headers", "credential"),
+    [
+        ({"authorization": "Bearer theirs"}, b"theirs"),
+        ({"x-api-key": "a-key"}, b"a-key"),
+        ({}, b""),
+    ],
+)
+def test_whom_a_hook_lets_in_is_named_by_what_they_brought(
+    audit: MemoryAudit, headers: dict[str, str], credential: bytes
+):
+    hooks = WorkflowHooks(authorize_request=known)
+    app = memory_app(audit=audit, workflows=memory_workflows(hooks=hooks))
+    with TestClient(app) as client:
+        client.put("/api/graphs/review", json=GRAPH, headers=headers)
+    assert audit.entries[0].key_id == f"hook:{sha256(credential).hexdigest()[:8]}"
 
 
 def toy(audit: MemoryAudit) -> Litestar:
