@@ -1,8 +1,6 @@
 """Each row of the audit log has the hash that its entry and all before it come to."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any, LiteralString
 
 import psycopg
 from hypothesis import given, settings
@@ -11,12 +9,11 @@ from hypothesis import strategies as st
 from headwater.projections.audit.chain import GENESIS, entry_of, linked
 from headwater.projections.audit.plan import AUDIT
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.projector.plan import Batch, Span
-from headwater.projections.projector.store import Store
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.codec import encode
 from headwater.schemas.topics import AUDIT as TOPIC
-from tests.unit.projections.histories import START_MS, Appended
+from tests.integration.one_topic import project, rows
+from tests.unit.projections.histories import START_MS
 
 PLACE = (TOPIC, 0)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -41,32 +38,6 @@ def records(draw: st.DrawFn) -> list[OperationAudited]:
     ]
 
 
-def batches(values: Sequence[bytes], cuts: list[int]) -> Iterator[Batch]:
-    start = 0
-    for end in [*sorted({cut for cut in cuts if cut < len(values)}), len(values)]:
-        found = [Appended(0, offset, values[offset], topic=TOPIC) for offset in range(start, end)]
-        if found:
-            yield Batch(records=found, spans={PLACE: Span(start, end)}, plan=AUDIT.plan(found))
-        start = end
-
-
-def project(dsn: str, values: Sequence[bytes], cuts: list[int]) -> None:
-    async def applied() -> None:
-        store = Store(dsn, projection=AUDIT, clock=lambda: START_MS)
-        await store.places([PLACE])
-        for batch in batches(values, cuts):
-            for _ in range(2):  # a projector that died after the commit applies it again
-                await store.apply(batch)
-        await store.close()
-
-    asyncio.run(applied())
-
-
-def rows(dsn: str, query: LiteralString) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn) as connection:
-        return connection.execute(query).fetchall()
-
-
 def hashes(found: Sequence[OperationAudited], offsets: Sequence[int]) -> Iterator[bytes]:
     held = GENESIS
     for record, offset in zip(found, offsets, strict=True):
@@ -82,7 +53,7 @@ def test_rows_are_chained_however_they_come_in_batches(module_database: str):
     def held(found: list[OperationAudited], cuts: list[int]) -> None:
         with psycopg.connect(module_database) as connection:
             connection.execute("truncate audit_logs, projection_offsets")
-        project(module_database, [encode(record) for record in found], cuts)
+        project(AUDIT, module_database, [encode(record) for record in found], cuts)
         expected = [*hashes(found, range(len(found)))]
         assert rows(module_database, 'select hash from audit_logs order by "offset"') == [
             (each,) for each in expected
@@ -102,7 +73,7 @@ def test_a_record_that_cannot_be_read_or_taken_has_no_row_and_breaks_no_chain(fr
         ip="i", user_agent="u", metadata="{}", at_ms=START_MS,
     )  # fmt: skip
     values = [b"\xff?", encode(good), encode(good), encode(other)]
-    project(fresh_database, values, [])
+    project(AUDIT, fresh_database, values, [])
     assert rows(fresh_database, 'select "offset" from projection_errors order by 1') == [(0,), (2,)]
     found = rows(fresh_database, 'select "offset", hash from audit_logs order by "offset"')
     assert found == [*zip([1, 3], hashes([good, other], [1, 3]), strict=True)]

@@ -1,8 +1,6 @@
 """The rows of deployments are what the fold of their topic says."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any, LiteralString
 
 import msgspec
 import psycopg
@@ -15,14 +13,13 @@ from headwater.processors.runs.slots import Concurrency
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deployments.plan import DEPLOYMENTS
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.projector.plan import Batch, Span
-from headwater.projections.projector.store import Store
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
 from headwater.schemas.topics import DEPLOYMENTS as TOPIC
+from tests.integration.one_topic import project, rows
 from tests.integration.test_workflow_projection import project as project_histories
-from tests.unit.projections.histories import START_MS, Appended, Log
+from tests.unit.projections.histories import START_MS, Log
 
 PLACE = (TOPIC, 0)
 NAMES = st.sampled_from(["dep_a", "dep_b", "dep_c"])
@@ -52,33 +49,6 @@ RECORDS = st.one_of(
 )
 
 
-def batches(values: Sequence[bytes], cuts: list[int]) -> Iterator[Batch]:
-    start = 0
-    for end in [*sorted({cut for cut in cuts if cut < len(values)}), len(values)]:
-        found = [Appended(0, offset, values[offset], topic=TOPIC) for offset in range(start, end)]
-        if found:
-            plan = DEPLOYMENTS.plan(found)
-            yield Batch(records=found, spans={PLACE: Span(start, end)}, plan=plan)
-        start = end
-
-
-def project(dsn: str, values: Sequence[bytes], cuts: list[int]) -> None:
-    async def applied() -> None:
-        store = Store(dsn, projection=DEPLOYMENTS, clock=lambda: START_MS)
-        await store.places([PLACE])
-        for batch in batches(values, cuts):
-            for _ in range(2):  # a projector that died after the commit applies it again
-                await store.apply(batch)
-        await store.close()
-
-    asyncio.run(applied())
-
-
-def rows(dsn: str, query: LiteralString) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn) as connection:
-        return connection.execute(query).fetchall()
-
-
 def test_rows_are_those_of_the_fold(module_database: str):
     migrate(module_database, lambda _: None)
 
@@ -90,7 +60,7 @@ def test_rows_are_those_of_the_fold(module_database: str):
         found = Deployments()
         for record in records:
             found.apply(record)
-        project(module_database, [encode(record) for record in records], cuts)
+        project(DEPLOYMENTS, module_database, [encode(record) for record in records], cuts)
         active = [] if found.active is None else [("active_deployment", found.active.id)]
         assert rows(module_database, "select key, value from settings") == active
         assert rows(
@@ -107,7 +77,7 @@ def test_rows_are_those_of_the_fold(module_database: str):
 
 def test_a_record_that_cannot_be_read_is_kept_and_stops_no_other(fresh_database: str):
     migrate(fresh_database, lambda _: None)
-    project(fresh_database, [b"\xff?", encode(created("dep_a", "admin:1"))], [])
+    project(DEPLOYMENTS, fresh_database, [b"\xff?", encode(created("dep_a", "admin:1"))], [])
     assert rows(fresh_database, "select topic, partition from projection_errors") == [PLACE]
     assert rows(fresh_database, "select id from deployment") == [("dep_a",)]
 
@@ -131,7 +101,7 @@ def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(fresh_data
         with psycopg.connect(fresh_database) as connection:
             connection.execute("truncate deployment, settings, projection_offsets")
         records = [first, second, *(activated(each, "", "admin:1") for each in active)]
-        project(fresh_database, [encode(each) for each in records], [])
+        project(DEPLOYMENTS, fresh_database, [encode(each) for each in records], [])
 
         async def ask() -> list[tuple[str, str | None, int | None]]:
             async with Reader(fresh_database) as reader:

@@ -1,9 +1,5 @@
 """The rows of the graphs that are deployed are what the fold of their topic says."""
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any, LiteralString
-
 import psycopg
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +7,11 @@ from hypothesis import strategies as st
 from headwater.processors.graph.catalogue import Catalogue
 from headwater.projections.graphs.plan import GRAPHS
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.projector.plan import Batch, Span
-from headwater.projections.projector.store import Store
 from headwater.schemas.codec import encode
 from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.topics import GRAPH_DEFINITIONS
-from tests.unit.projections.histories import START_MS, Appended
+from tests.integration.one_topic import project, rows
+from tests.unit.projections.histories import START_MS
 
 PLACE = (GRAPH_DEFINITIONS, 0)
 
@@ -42,35 +37,6 @@ RECORDS = st.one_of(
 )
 
 
-def batches(values: Sequence[bytes], cuts: list[int]) -> Iterator[Batch]:
-    start = 0
-    for end in [*sorted({cut for cut in cuts if cut < len(values)}), len(values)]:
-        found = [
-            Appended(0, offset, values[offset], topic=GRAPH_DEFINITIONS)
-            for offset in range(start, end)
-        ]
-        if found:
-            yield Batch(records=found, spans={PLACE: Span(start, end)}, plan=GRAPHS.plan(found))
-        start = end
-
-
-def project(dsn: str, values: Sequence[bytes], cuts: list[int]) -> None:
-    async def applied() -> None:
-        store = Store(dsn, projection=GRAPHS, clock=lambda: START_MS)
-        await store.places([PLACE])
-        for batch in batches(values, cuts):
-            for _ in range(2):  # a projector that died after the commit applies it again
-                await store.apply(batch)
-        await store.close()
-
-    asyncio.run(applied())
-
-
-def rows(dsn: str, query: LiteralString) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn) as connection:
-        return connection.execute(query).fetchall()
-
-
 def test_rows_are_those_of_the_fold(module_database: str):
     migrate(module_database, lambda _: None)
 
@@ -82,7 +48,7 @@ def test_rows_are_those_of_the_fold(module_database: str):
         catalogue = Catalogue()
         for record in records:
             catalogue.apply(record)
-        project(module_database, [encode(record) for record in records], cuts)
+        project(GRAPHS, module_database, [encode(record) for record in records], cuts)
         assert rows(
             module_database,
             "select name, version, digest, document::text, coalesce(app, ''),"
@@ -100,6 +66,6 @@ def test_rows_are_those_of_the_fold(module_database: str):
 
 def test_a_record_that_cannot_be_read_is_kept_and_stops_no_other(fresh_database: str):
     migrate(fresh_database, lambda _: None)
-    project(fresh_database, [b"\xff?", encode(deployed("review", "a", "", ""))], [])
+    project(GRAPHS, fresh_database, [b"\xff?", encode(deployed("review", "a", "", ""))], [])
     assert rows(fresh_database, "select topic, partition from projection_errors") == [PLACE]
     assert rows(fresh_database, "select name, version from graph_definition") == [("review", 1)]
