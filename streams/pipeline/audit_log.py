@@ -1,7 +1,8 @@
 """Appends what was done by those who have a key: an entry is durable before its answer goes out.
 
-An entry is never taken back. What it tells of has been done, also where nobody waits for the
-answer any more, or hears that Kafka is late: it is appended as soon as Kafka is back.
+An entry is not taken back by who no longer waits for it: what it tells of has been done. What is
+queued while Kafka is away is appended when it is back; what was under way may be in the log or not,
+as its caller was told.
 """
 
 import asyncio
@@ -70,7 +71,10 @@ class AuditLog:
                 the log all the same, or come there.
         """
         if not self._commit.partitions:
-            raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
+            raise BrokerUnavailable(
+                f"expected the topic {AUDIT} at {self._cluster}, found no connection yet, or no "
+                "such topic; `headwater topics create` makes the topics"
+            )
         key = record.project_id.encode()
         entry = _Entry(Outgoing(AUDIT, PARTITION, key, encode(record)))
         self._commit.add([entry])
