@@ -379,9 +379,11 @@ def _deployments(
 ) -> list[Router]:
     """The routes of deployments, with the keys of the settings."""
     key = settings.admin_key.get_secret_value()
+    checking = Checking(hidden=secret_variables(settings), limits=settings.limits)
+    service.at_end(checking.close)
     deploying = Deploying(
         workflows.of_runs.deployments,
-        Checking(hidden=secret_variables(settings), limits=settings.limits),
+        checking,
         by=key_id("admin", key),
         clock=workflows.clock,
     )

@@ -38,6 +38,14 @@ class Checking:
         self._hidden = hidden
         self._limits = limits
         self._turn = asyncio.Semaphore(1)
+        self._importing: asyncio.Task[Declarations] | None = None
+        self._ended = False
+
+    def close(self) -> None:
+        """Ends what is under way: a server that ends waits for its answers."""
+        self._ended = True
+        if self._importing is not None:
+            self._importing.cancel()
 
     async def workflows(self, app: str, artifact: bytes) -> tuple[DeployedWorkflow, ...]:
         """The workflows that an app in an artifact declares.
@@ -45,10 +53,7 @@ class Checking:
         Errors: Problem, which says what its author has to change.
         """
         async with self._turn:
-            try:
-                declared = await self._declared(app, artifact)
-            except ArtifactInvalid as error:
-                raise Problem(ARTIFACT_INVALID, error.message) from error
+            declared = await self._in_time(app, artifact)
         _check_kinds(app, declared)
         for name in declared.workflows:
             fault = name_fault(
@@ -57,6 +62,22 @@ class Checking:
             if fault:
                 raise Problem(ARTIFACT_INVALID, fault)
         return tuple(_deployed(declared, name) for name in declared.workflows)
+
+    async def _in_time(self, app: str, artifact: bytes) -> Declarations:
+        """What an app declares, unless the gateway ends before.
+
+        Errors: Problem.
+        """
+        if not self._ended:
+            self._importing = asyncio.create_task(self._declared(app, artifact))
+            try:
+                return await self._importing
+            except ArtifactInvalid as error:
+                raise Problem(ARTIFACT_INVALID, error.message) from error
+            except asyncio.CancelledError:
+                if not self._ended:
+                    raise
+        raise Problem("overloaded", f"expected to import {app}, found that the gateway ends")
 
     async def _declared(self, app: str, artifact: bytes) -> Declarations:
         folder = await asyncio.to_thread(_new_folder)

@@ -139,6 +139,8 @@ class WorkflowService:
             new_id=ports.new_id,
         )
 
+        self._endings = [self._tails.close, self._jobs.close]
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Runs what is behind the routes."""
@@ -154,10 +156,14 @@ class WorkflowService:
             parts.callback(self.end_streams)
             yield
 
+    def at_end(self, end: Callable[[], None]) -> None:
+        """Has something ended with `end_streams`."""
+        self._endings.append(end)
+
     def end_streams(self) -> None:
         """Ends what takes long; a server that waits for its connections would wait for it."""
-        self._tails.close()
-        self._jobs.close()
+        for end in self._endings:
+            end()
 
     def routers(self) -> list[Router]:
         """The routes: of workflows, of graphs that are deployed, and of workers outside."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,7 +176,9 @@ def test_rows_tell_what_is_deployed_and_active(house: House, app: Path):
     house.wait(told, "the row of the active deployment")
 
 
-def test_a_gateway_that_died_while_it_deployed_is_asked_again(house: House, app: Path):
+@pytest.fixture
+def busy(app: Path) -> Path:
+    """What is there once the app is being imported: the first time takes a minute."""
     marker = app.parent / "imported"
     write(
         app,
@@ -189,10 +192,14 @@ def test_a_gateway_that_died_while_it_deployed_is_asked_again(house: House, app:
             time.sleep(60)
         """,
     )
+    return marker
+
+
+def test_a_gateway_that_died_while_it_deployed_is_asked_again(house: House, app: Path, busy: Path):
     content = zipped(app)
     with ThreadPoolExecutor(1) as pool:
         lost = pool.submit(deploy, house, content, "gateway2")
-        house.wait(marker.exists, "the app to be imported")
+        house.wait(busy.exists, "the app to be imported")
         house.kill("gateway2")
         with pytest.raises(httpx.TransportError):
             lost.result()
@@ -200,6 +207,19 @@ def test_a_gateway_that_died_while_it_deployed_is_asked_again(house: House, app:
     made = deploy(house, content, "gateway2")
     assert made.status_code == 201
     assert get(house, f"deployments/{made.json()['id']}", "gateway").json() == made.json()
+
+
+def test_a_gateway_that_ends_waits_for_no_import(house: House, app: Path, busy: Path):
+    content = zipped(app)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(deploy, house, content, "gateway2")
+        house.wait(busy.exists, "the app to be imported")
+        house.parts["gateway2"].send_signal(signal.SIGTERM)
+        answer = first.result()
+    assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
+    assert house.parts.pop("gateway2").wait(60) == 0
+    house.start("gateway2")
+    assert deploy(house, content, "gateway2").status_code == 201
 
 
 # --- by commands
