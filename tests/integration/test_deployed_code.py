@@ -206,10 +206,10 @@ def test_a_host_that_nobody_needs_is_ended_and_comes_back(topics: str, tmp_path:
             first = await deployer.release(code_of("first"))
             async with running(worker):
                 await sender.ready()
-                await create(sender, *OLD)
+                await create(sender, "order/idle")
                 second = await deployer.release(code_of("second"))
                 await until(lambda: begun(worker) == {f"{APP} of {second}"})
-                await go(sender, OLD[0])
+                await go(sender, "order/idle")
                 both = {f"{APP} of {each}" for each in (first, second)}
                 await until(lambda: begun(worker) == both)
                 await until(lambda: begun(worker) == {f"{APP} of {second}"})
@@ -244,10 +244,11 @@ def test_what_is_deployed_runs_by_ticks_as_apps_do(topics: str, tmp_path: Path):
             await deployer.release(code_of("ticked"))
             async with running(worker):
                 await sender.ready()
-                await create(sender, *OLD)
+                keys = [f"order/ticked-{n}" for n in range(12)]
+                await create(sender, *keys)
                 given = []
                 async with asyncio.timeout(60):
-                    while sum(given) < len(OLD):
+                    while sum(given) < len(keys):
                         done = await worker.tick(max_instances=5, max_steps=3)
                         assert done.steps <= 3
                         given.append(done.steps)
