@@ -1,5 +1,6 @@
 """Deployments of code, as a program deploys, activates and reads them."""
 
+import json
 import os
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -66,7 +67,7 @@ class Deployments:
         Errors: every ClientError; OutcomeUnknownError without replaces: to go back twice is to go
                 back by two.
         """
-        named = None if deployment_id is None else f'"{deployment_id}"'
+        named = None if deployment_id is None else json.dumps(deployment_id)
         repeat = Repeat.SAFE if replaces or named else Repeat.UNSAFE
         body = members(deploymentId=named).encode()
         return await self._steer("rollback", replaces=replaces, repeat=repeat, body=body)

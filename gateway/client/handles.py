@@ -137,7 +137,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             else encode(payload, "an event's payload", VALUE_BYTES_TOP),
             startIfMissing=start,
         )
-        key = idempotency_key or self._session.new_id()
+        key = self._session.new_id() if idempotency_key is None else idempotency_key
         answer = await self._command("events", Repeat.SAFE, body, key)
         return status_in(answer, EventSent)
 
@@ -305,7 +305,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
             body,
             repeat=Repeat.SAFE,
             instance=None if id is None else f"{self.name}/{id}",
-            key=idempotency_key or self._session.new_id(),
+            key=self._session.new_id() if idempotency_key is None else idempotency_key,
         )
         if id is None:
             taken = accepted(answer)

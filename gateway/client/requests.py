@@ -1,15 +1,20 @@
 """Requests as data: what is sent, what comes back, and how paths, queries and bodies are put."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from headwater.gateway.client.retries import Repeat
 
 #: Parameters by name; those that are None are not asked for, and lists are asked for one by one.
 Query: TypeAlias = dict[str, str | int | bool | list[str] | None]
+
+
+#: As the service takes them.
+_IDEMPOTENCY_KEY: Final = re.compile("[!-~]{1,255}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +57,27 @@ def path(*segments: str) -> str:
     for each in given:
         if not isinstance(each, str):
             raise TypeError(
-                "expected the name of a workflow and the id of an instance to be text, "
-                f"found {each!r:.80}"
+                f"expected the name or the id of what is asked for to be text, found {each!r:.80}"
             )
     if not all(segments):
-        raise ValueError("expected the name of a workflow and the id of an instance, found nothing")
+        raise ValueError("expected the name or the id of what is asked for, found nothing")
     # A segment of dots alone would lead elsewhere, too.
     quoted = (quote(each, safe="") for each in segments)
     return "/" + "/".join(q if q.strip(".") else q.replace(".", "%2E") for q in quoted)
+
+
+def idempotency_key(given: str) -> str:
+    """A key, as it can be sent.
+
+    Errors: ValueError for what the service does not take, and for none: what is sent without a key
+            is done again, and whoever gives one does not want that.
+    """
+    if not _IDEMPOTENCY_KEY.fullmatch(given):
+        raise ValueError(
+            "expected an idempotency key of 1 to 255 printable ASCII characters without spaces, "
+            f"found {given[:60]!r}"
+        )
+    return given
 
 
 def asked_for(query: Query) -> dict[str, str | list[str]]:

@@ -46,7 +46,8 @@ class Runs:
 
         Shape:  what is created again under a key, within a day, is the same run; without one it has
                 a key of its own, so that it may be sent again while there is no answer.
-        Errors: IdempotencyConflictError for a key of something else.
+        Errors: IdempotencyConflictError for a key of something else; ValueError for one that cannot
+                be a key, as an empty one.
         """
         body = members(
             workflowName=json.dumps(name_of(workflow)),
@@ -57,7 +58,7 @@ class Runs:
             self._session.of_gateway("v1", "runs"),
             body,
             repeat=Repeat.SAFE,
-            key=key or self._session.new_id(),
+            key=self._session.new_id() if key is None else key,
         )
         return value_of(answer, RunCreated)
 

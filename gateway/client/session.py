@@ -9,7 +9,14 @@ from headwater.gateway.client.answers import StreamItem, read, value_of
 from headwater.gateway.client.errors import UnavailableError
 from headwater.gateway.client.event_stream import EventStream, Message
 from headwater.gateway.client.positions import Positions
-from headwater.gateway.client.requests import Answered, Query, Request, asked_for, path
+from headwater.gateway.client.requests import (
+    Answered,
+    Query,
+    Request,
+    asked_for,
+    idempotency_key,
+    path,
+)
 from headwater.gateway.client.retries import Repeat
 from headwater.gateway.client.transport import Transport, unreached
 from headwater.schemas.answers import STREAMED
@@ -86,9 +93,9 @@ class Session:
         """Writes; later reads wait for it.
 
         Shape:  key is an idempotency key, by which a request that is repeated is done once.
-        Errors: every ClientError.
+        Errors: every ClientError; ValueError for a key that cannot be one.
         """
-        headers = {} if key is None else {"idempotency-key": key}
+        headers = {} if key is None else {"idempotency-key": idempotency_key(key)}
         request = Request(
             method="POST",
             path=path,

@@ -161,7 +161,10 @@ class Transport:
             if not later and status != HTTPStatus.TOO_MANY_REQUESTS:
                 return self._strange(answer)
             code = detail = f"status {status}"
-        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        if status == HTTPStatus.FORBIDDEN:
+            # The key was taken: another one is no way out.
+            return UnauthorizedError(detail, **known)
+        if status == HTTPStatus.UNAUTHORIZED:
             return UnauthorizedError(
                 f"{detail}; set HEADWATER_WORKFLOW_KEY, or give a key or a header of your own",
                 **known,

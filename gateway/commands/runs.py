@@ -22,7 +22,25 @@ _STATES: Final = [state.value for state in RunState]
 #: As many as the service gives at once.
 _PAGE_MAX: Final = 1_000
 
-_RUN: Final = click.argument("run_id", metavar="RUN")
+
+def _some_run(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if not value:
+        raise click.BadParameter("expected the id of a run, found nothing")
+    return value
+
+
+def _some_key(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    from headwater.gateway.client.requests import idempotency_key  # noqa: PLC0415 (loads slowly)
+
+    try:
+        return None if value is None else idempotency_key(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+_RUN: Final = click.argument("run_id", metavar="RUN", callback=_some_run)
 _WORKFLOW: Final = click.option(
     "-w", "--workflow", metavar="NAME", help="Its workflow, where several have a run of this id."
 )
@@ -60,6 +78,7 @@ def runs() -> None:
     "--idempotency-key",
     "once",
     metavar="KEY",
+    callback=_some_key,
     help="What is created again under it, within a day, is the same run.",
 )
 @json_option

@@ -21,7 +21,7 @@ from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 from litestar.types import Guard
 
 from headwater.gateway.deployments.deploying import NONE, Deploying
-from headwater.gateway.http.keys import is_operator, operators_only, programs_only
+from headwater.gateway.http.keys import is_operator, no_operator, operators_only, programs_only
 from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.openapi import ADMIN_KEY, OptionalBody, problem_responses
 from headwater.gateway.http.problems import SAYS_MESSAGE, Problem
@@ -164,8 +164,15 @@ def _operators_or_users(admin_key: str, entrance: Entrance) -> Guard:
     async def guard(
         connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     ) -> None:
-        if not is_operator(connection.headers, admin_key):
+        if is_operator(connection.headers, admin_key):
+            return
+        try:
             await entrance.guard(connection, handler)
+        except Problem as problem:
+            # Whoever has brought an operators' key is told of that one.
+            if problem.code == "unauthorized" and connection.headers.get("x-admin-key"):
+                raise no_operator() from problem
+            raise
 
     return guard
 

@@ -39,10 +39,15 @@ def operators_only(key: str) -> Guard:
 
     def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
         if not is_operator(connection.headers, key):
-            raise Problem("unauthorized", "expected the operators' key in the header x-admin-key")
+            raise no_operator()
         admit(connection.scope, operator)
 
     return guard
+
+
+def no_operator() -> Problem:
+    """What is answered to whoever does not bring the operators' key."""
+    return Problem("unauthorized", "expected the operators' key in the header x-admin-key")
 
 
 def is_operator(headers: Mapping[str, str], key: str) -> bool:

@@ -506,6 +506,7 @@ def test_a_hook_is_heard_and_a_run_cancelled_by_events(house: House) -> None:
     [
         ("a", {"eventType": "step_completed"}, "data.eventType"),
         ("a", {"type": "run_created"}, "data.eventType"),
+        ("a", {"eventType": 5}, "data.eventType"),
         ("a", {"eventType": "run_created"}, "data.eventData"),
         (
             "a",
@@ -523,7 +524,9 @@ def test_an_event_that_is_not_taken_is_named(
     assert problem(answer) == (400, "invalid_body")
     assert answer.json()["field"] == field
     if field == "data.eventType":
-        assert "run_created, run_cancelled, hook_received" in answer.json()["detail"]
+        found = data.get("eventType", "none")
+        shown = "found none" if found == "none" else f"found {found!r}"
+        assert f"run_created, run_cancelled, hook_received, {shown}" in answer.json()["detail"]
 
 
 def test_the_world_has_a_key_of_its_own(house: House) -> None:

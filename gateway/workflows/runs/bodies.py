@@ -1,6 +1,6 @@
 """Bodies of the routes of runs."""
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from typing_extensions import override
@@ -75,7 +75,7 @@ class NewEvent(Body, frozen=True, kw_only=True):
 class EventType(msgspec.Struct, frozen=True, rename="camel"):
     """What kind of event it is; the rest is read when that is known."""
 
-    event_type: str
+    event_type: Any = None
 
 
 class _EventData(Body, frozen=True, kw_only=True):

@@ -86,9 +86,10 @@ class World:
             case "hook_received":
                 return await self._deliver(event.run_id, self._read(HookReceived, event.data))
             case _:
+                found = "none" if kind is None else f"{kind!r:.60}"
                 raise invalid(
                     "data.eventType",
-                    f"expected {_one_of()}, found {kind[:60]!r}; others are Headwater's to write",
+                    f"expected {_one_of()}, found {found}; others are Headwater's to write",
                 )
 
     def _read(self, kind: type[B], data: msgspec.Raw) -> B:

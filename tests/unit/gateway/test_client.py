@@ -370,6 +370,26 @@ def test_a_client_that_was_not_entered_says_so():
         do(Network(), lambda client: client.workflow("order").get("").status())
 
 
+def test_whatever_a_deployment_is_called_the_body_is_json():
+    network = Network(problem(404, "deployment_not_found"))
+    with pytest.raises(CommandRefusedError):
+        do(network, lambda client: client.deployments.rollback('a"b'))
+    assert network.body() == {"deploymentId": 'a"b'}
+
+
+@pytest.mark.parametrize("key", ["", "a b", "k\u00e9", "a\nb", "x" * 256])
+def test_what_cannot_be_a_key_is_refused_before_anything_is_sent(key: str):
+    network = Network()
+    for deed in (
+        lambda client: client.runs.create("order", key=key),
+        lambda client: client.workflow("order").create(idempotency_key=key),
+        lambda client: client.workflow("order").get("a").send_event("x", idempotency_key=key),
+    ):
+        with pytest.raises(ValueError, match="expected an idempotency key of 1 to 255"):
+            do(network, deed)
+    assert network.asked == []
+
+
 def test_httpx_is_loaded_by_those_alone_who_ask_for_something():
     code = (
         "import sys, headwater, headwater.gateway.commands.instances; print('httpx' in sys.modules)"
@@ -497,12 +517,12 @@ def test_a_key_of_the_callers_names_the_instance_that_it_creates():
     async def play(client: Client) -> str:
         order = client.workflow("order")
         made = await order.create(params=1, idempotency_key="mine")
-        await made.send_event("go", idempotency_key="mine, too")
+        await made.send_event("go", idempotency_key="mine-too")
         return made.id
 
     assert do(network, play) == "order-1"
     assert network.body(0) == {"params": 1}
-    assert keys(network) == ["mine", "mine, too"]
+    assert keys(network) == ["mine", "mine-too"]
 
 
 def test_an_id_that_exists_is_refused():

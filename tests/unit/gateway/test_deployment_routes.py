@@ -473,6 +473,8 @@ def test_keys_open_what_they_are_for(client: TestClient[Any], deployed: Deployed
             assert client.get(path, headers=key).status_code in {200, 409}
         for key in ({}, WORLD, {"x-admin-key": "dev-workflow-key"}, {"x-api-key": "dev-admin-key"}):
             refusal(client.get(path, headers=key), 401, "unauthorized")
+        wrong = client.get(path, headers={"x-admin-key": "another"}).json()
+        assert wrong["detail"] == "expected the operators' key in the header x-admin-key"
     writes = ["/v1/deployments?app=orders", f"/v1/deployments/{name}/activate"]
     for path in [*writes, "/v1/deployments/rollback"]:
         for key in ({}, USER, WORLD, {"authorization": "Bearer dev-admin-key"}):

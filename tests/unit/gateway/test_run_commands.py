@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.unit.gateway.test_workflow_commands import headwater
 from tests.unit.gateway.workflow_network import AT, Network, answer, problem, queries
 
@@ -78,3 +80,26 @@ def test_what_is_refused_says_what_to_do_next():
     none = Network(problem(409, "no_active_deployment"))
     found = headwater(none, "runs", "create", "order")
     assert "`headwater deployments activate`" in found.stderr
+
+
+@pytest.mark.parametrize("key", ["", "a b", "k\u00e9", "a\nb", "x" * 256])
+def test_what_cannot_be_a_key_is_refused_and_nothing_is_created(key: str):
+    network = Network()
+    found = headwater(network, "runs", "create", "order", "--idempotency-key", key)
+    assert found.exit_code == 2
+    assert "expected an idempotency key of 1 to 255 printable ASCII characters" in found.stderr
+    assert network.asked == []
+
+
+def test_a_run_without_an_id_is_none():
+    for command in ("show", "cancel"):
+        found = headwater(Network(), "runs", command, "")
+        assert found.exit_code == 2
+        assert "expected the id of a run, found nothing" in found.stderr
+
+
+def test_who_may_not_is_not_told_to_give_a_key():
+    refused = Network(problem(403, "forbidden", "expected a workflow of an author's"))
+    found = headwater(refused, "runs", "create", "headwater-prune")
+    assert "expected a workflow of an author's" in found.stderr
+    assert "HEADWATER_WORKFLOW_KEY" not in found.stderr
