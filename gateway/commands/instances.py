@@ -20,6 +20,7 @@ from headwater.gateway.commands.instance_words import (
 from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import longest_shown, print_answer, print_rows, say
+from headwater.gateway.commands.paging import cursor_option, gathered
 from headwater.gateway.commands.token_words import (
     TOKEN_COLUMNS,
     TOKEN_DROPS,
@@ -96,7 +97,7 @@ def instances() -> None:
               help="How many, at most; the newest come first.")  # fmt: skip
 @click.option("--page-size", type=click.IntRange(1, _PAGE_MAX), default=_PAGE_MAX,
               show_default=True, help="How many are asked for at once.")  # fmt: skip
-@click.option("--cursor", help="Go on after the cursor of an earlier listing.")
+@cursor_option
 @json_option
 @service_options
 def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
@@ -119,11 +120,8 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     """
 
     async def ask(client: "Client") -> "tuple[list[InstanceFound], str | None]":
-        found: list[InstanceFound] = []
-        after = cursor
-        while True:
-            size = min(page_size, limit - len(found))
-            page = await (client.workflow(workflow) if workflow else client).page(
+        async def page(size: int, after: str | None) -> "tuple[list[InstanceFound], str | None]":
+            found = await (client.workflow(workflow) if workflow else client).page(
                 status,
                 labels=labels,
                 updated_since=updated_since,
@@ -131,10 +129,9 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
                 page_size=size,
                 cursor=after,
             )
-            found += page.instances
-            after = page.cursor if page.has_next_page else None
-            if after is None or len(found) >= limit:
-                return found, after
+            return found.instances, found.cursor if found.has_next_page else None
+
+        return await gathered(page, limit=limit, page_size=page_size, cursor=cursor)
 
     found, more = service.ask(ask)
     if as_json:

@@ -9,6 +9,7 @@ from typing_extensions import override
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_json, print_rows, say
+from headwater.gateway.commands.paging import cursor_option, gathered
 from headwater.gateway.commands.times import both
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.processors.runs.durations import milliseconds
@@ -87,7 +88,7 @@ def jobs() -> None:
 @click.option("--type", "task", metavar="TYPE", help="Only jobs of this task.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
               help="How many, at most; the oldest come first.")  # fmt: skip
-@click.option("--cursor", help="Go on after the cursor of an earlier listing.")
+@cursor_option
 @json_option
 @service_options
 def list_jobs(
@@ -100,15 +101,11 @@ def list_jobs(
     """
 
     async def ask(client: "Client") -> "tuple[list[JobListed], str | None]":
-        found: list[JobListed] = []
-        after = cursor
-        while True:
-            size = min(_PAGE_MAX, limit - len(found))
-            page = await client.jobs(task, page_size=size, cursor=after)
-            found += page.jobs
-            after = page.cursor
-            if after is None or len(found) >= limit:
-                return found, after
+        async def page(size: int, after: str | None) -> "tuple[list[JobListed], str | None]":
+            found = await client.jobs(task, page_size=size, cursor=after)
+            return found.jobs, found.cursor
+
+        return await gathered(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
 
     found, more = service.ask(ask)
     if as_json:

@@ -8,6 +8,7 @@ import click
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_rows, say
+from headwater.gateway.commands.paging import cursor_option, gathered
 from headwater.gateway.commands.times import both, moment
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.schemas.statuses import RunState
@@ -118,7 +119,7 @@ def create(
 @click.option("--deployment", metavar="ID", help="Only runs on this deployment.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
               help="How many, at most; the newest come first.")  # fmt: skip
-@click.option("--cursor", help="Go on after the cursor of an earlier listing.")
+@cursor_option
 @json_option
 @service_options
 def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
@@ -134,17 +135,13 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
     """List runs, the newest first."""
 
     async def ask(client: "Client") -> "tuple[list[RunListed], str | None]":
-        found: list[RunListed] = []
-        after = cursor
-        while True:
-            size = min(_PAGE_MAX, limit - len(found))
-            page = await client.runs.page(
-                status=status, workflow=workflow, deployment=deployment, limit=size, cursor=after
+        async def page(limit: int, after: str | None) -> "tuple[list[RunListed], str | None]":
+            found = await client.runs.page(
+                status=status, workflow=workflow, deployment=deployment, limit=limit, cursor=after
             )
-            found += page.data
-            after = page.cursor
-            if after is None or len(found) >= limit:
-                return found, after
+            return found.data, found.cursor
+
+        return await gathered(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
 
     found, more = service.ask(ask)
     if as_json:

@@ -362,6 +362,48 @@ def test_a_program_and_a_command_create_list_show_and_cancel_runs(house: House) 
     assert "too late" in until(house, other, "cancelled")["error"]["message"]
 
 
+def test_the_audit_log_says_what_was_asked_for_and_whether_it_was_done_before(
+    house: House,
+) -> None:
+    key = fresh("audited")
+    made = [create(house, {"workflowName": "echo"}, key).json()["runId"] for _ in range(2)]
+    once = fresh("audited")
+    for _ in range(2):
+        publish(house, queueName="echo", opts={"idempotencyKey": once})
+    run_id = fresh("wrun")
+    tell(house, run_id, "run_created", eventData={"workflowName": "echo"})
+    last = fresh("audited")
+    create(house, {"workflowName": "no-such"}, last)
+
+    def entries() -> list[dict[str, Any]]:
+        admin = {"x-admin-key": "dev-admin-key"}
+        answer = httpx.get(house.url() + "/v1/audit", params={"limit": 50}, headers=admin)
+        assert answer.status_code == 200, answer.text
+        return list(reversed(answer.json()["entries"][:6]))
+
+    def all_there() -> bool:
+        return bool(entries()[-1]["metadata"].get("idempotencyKey") == last)
+
+    house.wait(all_there, "the last entry", 20)
+    found = [
+        (each["action"], each["result"], each["metadata"]["lane"], each["metadata"]["deduped"])
+        for each in entries()
+    ]
+    assert found == [
+        ("runs.create", "success", "public", False),
+        ("runs.create", "success", "public", True),
+        ("world.queue.publish", "success", "world_proxy", False),
+        ("world.queue.publish", "success", "world_proxy", True),
+        ("world.events.create", "success", "world_proxy", False),
+        ("runs.create", "failure", "public", False),
+    ]
+    metadata = [each["metadata"] for each in entries()]
+    assert [each["idempotencyKey"] for each in metadata[:4]] == [key, key, once, once]
+    assert [each["runId"] for each in metadata[:2]] == made
+    assert metadata[4]["idempotencyKey"] == f"world.events.create:run_created:{run_id}"
+    assert metadata[4]["runId"] == run_id
+
+
 # -- on which deployment
 
 
