@@ -12,7 +12,7 @@ from headwater.schemas.errors import StoreUnavailable
 __all__ = ["IdempotencyKeys"]
 
 #: Rows that a reservation removes, at most: it adds one, so what is forgotten does not pile up.
-_FORGOTTEN_AT_ONCE: Final = 10
+_SWEPT_AT_ONCE: Final = 10
 #: Times that a key is asked for which is there when it is to be reserved, and gone when it is read.
 _TRIES: Final = 3
 
@@ -36,15 +36,11 @@ class IdempotencyKeys:
 
         Shape:  what is remembered under the key from then on: this, or what came before.
         """
-        forgotten = forgotten_ms(reservation.created_at)
-        await self._reader.writes(
-            statement("forget_idempotency_keys"), forgotten_ms=forgotten, limit=_FORGOTTEN_AT_ONCE
-        )
-        asked = msgspec.structs.asdict(key) | msgspec.structs.asdict(reservation)
+        swept = {"forgotten_ms": forgotten_ms(reservation.created_at), "swept": _SWEPT_AT_ONCE}
+        asked = msgspec.structs.asdict(key) | msgspec.structs.asdict(reservation) | swept
         reserve = statement("reserve_idempotency_key")
         for _ in range(_TRIES):
-            reserved = await self._reader.writes(reserve, **asked, forgotten_ms=forgotten)
-            found = _one(reserved) or await self.find(key)
+            found = _one(await self._reader.writes(reserve, asked)) or await self.find(key)
             if found is not None:
                 return found
         raise StoreUnavailable("expected to reserve an idempotency key, found it come and go")
@@ -52,12 +48,14 @@ class IdempotencyKeys:
     async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
         """Keeps the answer of a request, unless it has one.
 
+        It need not survive a crash of Postgres: whoever asks again then makes the same run.
+
         Shape:  what is remembered from then on; None where the key is another run's by now.
         """
         answer = {"response_run_id": run_id, "status_code": status, "body": body}
         asked = msgspec.structs.asdict(key) | answer
         complete = statement("complete_idempotency_key")
-        return _one(await self._reader.writes(complete, **asked))
+        return _one(await self._reader.writes(complete, asked, durable=False))
 
 
 def _one(rows: list[Row]) -> Remembered | None:

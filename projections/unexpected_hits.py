@@ -24,7 +24,7 @@ async def record_hits(reader: PooledReader, project: str, hits: int, at: datetim
     Errors: StoreUnavailable, here and below.
     """
     given = {"project_id": project, "hits": hits, "at": at}
-    await reader.writes(statement("record_unexpected_hits"), **given)
+    await reader.writes(statement("record_unexpected_hits"), given)
 
 
 async def hits_of(reader: PooledReader, project: str, at: datetime) -> Hits:

@@ -9,7 +9,7 @@ takes a server that listens.
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
@@ -89,11 +89,24 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
             cursor = await connection.execute(query, parameters)
             return await cursor.fetchall()
 
-    async def writes(self, query: bytes, **parameters: object) -> list[Row]:
-        """The rows of a statement that writes, which readers else cannot."""
-        async with self.connection() as connection, connection.transaction():
+    async def writes(
+        self, query: bytes, parameters: Mapping[str, object], *, durable: bool = True
+    ) -> list[Row]:
+        """The rows of a statement that writes, which readers else cannot.
+
+        Shape:  what need not be durable is not waited for until it is on the disk.
+        """
+        async with (
+            self.connection() as connection,
+            connection.pipeline() as pipeline,
+            connection.transaction(),
+        ):
+            # All that comes before the statement is sent with it.
             await connection.execute("set transaction read write")
+            if not durable:
+                await connection.execute("set local synchronous_commit to off")
             cursor = await connection.execute(query, parameters)
+            await pipeline.sync()
             return await cursor.fetchall() if cursor.description else []
 
 

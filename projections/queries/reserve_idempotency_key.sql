@@ -1,4 +1,18 @@
 -- No row comes back where the key is there and not forgotten: of several at once, one reserves it.
+-- Some others that are forgotten are swept out; who finds a row locked leaves it to whoever holds it.
+with swept as (
+    delete from idempotency
+    where ctid = any(array(
+        select ctid
+        from idempotency
+        where created_at <= %(forgotten_ms)s
+          and (project_id, idempotency_key, endpoint)
+              <> (%(project_id)s, %(idempotency_key)s, %(endpoint)s)
+        order by created_at
+        limit %(swept)s
+        for update skip locked
+    ))
+)
 insert into idempotency as i (
     project_id, idempotency_key, endpoint, status_code, body, created_at, state, request_hash,
     response_run_id

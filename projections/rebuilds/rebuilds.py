@@ -78,7 +78,7 @@ async def begin(
     Errors: StoreUnavailable.
     """
     asked = {"id": rebuild_id, "projection": projection, "dry_run": dry_run}
-    return _one(await reader.writes(statement("begin_rebuild"), **asked))
+    return _one(await reader.writes(statement("begin_rebuild"), asked))
 
 
 async def find(reader: PooledReader, rebuild_id: str) -> Rebuild | None:
@@ -106,7 +106,7 @@ async def ask(
     Errors: StoreUnavailable.
     """
     asked = {"id": rebuild_id, "state": state, "after": list(after)}
-    return _one(await reader.writes(statement("ask_rebuild"), **asked))
+    return _one(await reader.writes(statement("ask_rebuild"), asked))
 
 
 async def under_way(reader: PooledReader) -> list[str]:

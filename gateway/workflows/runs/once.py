@@ -10,6 +10,7 @@ from headwater.processors.idempotency import (
     Answered,
     Conflict,
     Key,
+    Pending,
     Remembered,
     met,
     reservation,
@@ -23,9 +24,6 @@ class Keys(Protocol):
 
     Errors: StoreUnavailable from every method.
     """
-
-    async def find(self, key: Key) -> Remembered | None:
-        """What is remembered under a key, forgotten or not."""
 
     async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
         """Reserves a key; gives what is remembered from then on."""
@@ -75,18 +73,24 @@ class Once:
 
         Errors: Problem; StoreUnavailable, when nothing was made.
         """
-        now_ms = self._clock()
-        found = met(await self._keys.find(asked.key), asked.request_hash, now_ms)
-        if isinstance(found, Answered | Conflict):
-            return _known(asked, found)
         make = await asked.prepare()
+        now_ms = self._clock()
         new = reservation(asked.run_id, asked.request_hash, now_ms)
-        reserved = await self._keys.reserve(asked.key, new)
-        found = met(reserved, asked.request_hash, now_ms)
+        found = met(await self._keys.reserve(asked.key, new), asked.request_hash, now_ms)
         assert found is not None, "what is reserved now is not forgotten"  # noqa: S101
-        if isinstance(found, Answered | Conflict):
-            return _known(asked, found)
-        return await self._made(asked, await make(found.run_id))
+        match found:
+            case Pending(run_id):
+                return await self._made(asked, await make(run_id))
+            case Answered(run_id, _, body):
+                return Made(run_id, body, deduped=True)
+            case Conflict():
+                raise Problem(
+                    IDEMPOTENCY_CONFLICT,
+                    "expected what was sent before with the idempotency key "
+                    f"{asked.key.idempotency_key}, found something else; use a new key for each "
+                    "thing that is to be done once",
+                    field="Idempotency-Key",
+                )
 
     async def _made(self, asked: Asked, made: Made) -> Made:
         """What was made, answered as it was the first time."""
@@ -96,15 +100,3 @@ class Once:
             # The run is made. Whoever asks again is led to it by the reservation.
             return made
         return made if kept is None else made._replace(body=kept.body)
-
-
-def _known(asked: Asked, found: Answered | Conflict) -> Made:
-    if isinstance(found, Answered):
-        return Made(found.run_id, found.body, deduped=True)
-    raise Problem(
-        IDEMPOTENCY_CONFLICT,
-        "expected what was sent before with the idempotency key "
-        f"{asked.key.idempotency_key}, found something else; use a new key for each thing that is "
-        "to be done once",
-        field="Idempotency-Key",
-    )
