@@ -478,9 +478,10 @@ class WorkflowWorker:
         names = {name for each in self._owners() for name in each.without_code}
         for name in names - self._without_code:
             log.warning(
-                "instances of %s wait: no workflow of that name is in %s (there are %s)",
+                "instances of %s wait: no workflow of that name is in %s (there are %s), nor in "
+                "the active deployment",
                 name,
-                ", ".join(self._hosts.apps()),
+                ", ".join(self._hosts.apps()) or "an app of this worker",
                 ", ".join(sorted(self._hosts.kinds())),
             )
         self._without_code |= names
