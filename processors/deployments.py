@@ -5,6 +5,7 @@ record that was appended twice counts once.
 """
 
 import hashlib
+from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
@@ -80,6 +81,11 @@ class Deployments:
         return (
             next((each for each in found.workflows if each.name == name), None) if found else None
         )
+
+    def latest_last(self) -> Iterator[DeploymentCreated]:
+        """All, as they were deployed, and then those that lead to the active one once more."""
+        yield from self.by_id.values()
+        yield from map(self.by_id.__getitem__, self.activations)
 
     def rolled_back_to(self, deployment: str | None = None) -> DeploymentCreated | Refused:
         """What a rollback activates: the one before the active one, or one before that by name."""

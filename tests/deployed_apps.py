@@ -84,10 +84,16 @@ class Deployer:
     def __init__(self, log: DeploymentLog) -> None:
         self.log = log
 
-    async def deploy(self, code: str, as_it_is: bytes = b"", limit: int | None = None) -> str:
+    async def deploy(
+        self,
+        code: str,
+        as_it_is: bytes = b"",
+        limit: int | None = None,
+        workflows: tuple[DeployedWorkflow, ...] = _WORKFLOWS,
+    ) -> str:
         """Deploys a module of this code; or, in its place, bytes that no gateway would take.
 
-        Shape:  limit is how many orders may be under way at once.
+        Shape:  limit is how many runs of the first workflow may be under way at once.
         """
         artifact = as_it_is or zipped(code)
         digest = hashlib.sha256(artifact).hexdigest()
@@ -98,7 +104,7 @@ class Deployer:
             digest=digest,
             size=len(artifact),
             offset=await self.log.upload(name, artifact),
-            workflows=(msgspec.structs.replace(_WORKFLOWS[0], limit=limit), *_WORKFLOWS[1:]),
+            workflows=(msgspec.structs.replace(workflows[0], limit=limit), *workflows[1:]),
             by="tests",
             at_ms=now_ms(),
         )

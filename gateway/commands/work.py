@@ -142,7 +142,7 @@ async def _work(
         _check_names(declared, settings.limits)
         for document in declared.graphs.values():
             graphs.deploy(graph_of(json.loads(document)))
-        slots.declare(ChainMap(code.limits, _limits(declared)))
+        slots.declare(ChainMap(code.limits, _limits(declared), code.limits_of_all))
         await check_topics(cluster)
         await warn_of_missing(cluster, declared.publishes)
         await pass_over_skipped(cluster)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from headwater.processors.deployments import Deployments, artifact_of
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import bounded
-from headwater.processors.runs.slots import Concurrencies, Concurrency
+from headwater.processors.runs.slots import SLOTS, Concurrencies, Concurrency
 from headwater.processors.runs.state import Run
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
 from headwater.schemas.failures import DEPLOYMENT_NOT_FOUND, WORKFLOW_NOT_FOUND
@@ -114,6 +114,8 @@ class Code:
         Shape:  a definition is looked for first: a run stays where it began, whatever is deployed
                 under its name.
         """
+        if run.kind == SLOTS:
+            return 0  # Their owner counts them, and no code does.
         if run.deployment is not None:
             known = run.deployment.name in self._deployments.by_id
             return self._deployed_host(run.deployment.name) if known else None

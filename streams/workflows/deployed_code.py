@@ -55,6 +55,8 @@ class DeployedCode:
         self._follow_s, self._idle_s = follow_s, idle_s
         #: The limits of concurrency of the active deployment's workflows, by name.
         self.limits: dict[str, Concurrency | None] = {}
+        #: Those of all that is deployed, the latest of each name: for runs that others have alone.
+        self.limits_of_all: dict[str, Concurrency | None] = {}
         self._known: tuple[int, str] = (0, "")
         #: When each host was last needed, by the id of its deployment.
         self._needed_s: dict[str, float] = {}
@@ -108,9 +110,11 @@ class DeployedCode:
         if known == self._known:
             return
         self._known = known
+        for each in deployments.latest_last():
+            self.limits_of_all |= _limits(each)
         if active is not None:
             self.limits.clear()
-            self.limits |= {each.name: _limit(each) for each in active.workflows}
+            self.limits |= _limits(active)
             self.host_of(active.id)
         self._changed()
 
@@ -140,6 +144,10 @@ class DeployedCode:
             elif now_s - self._needed_s[name] > self._idle_s:
                 del self._numbers[name]
                 self._hosts.end(number)
+
+
+def _limits(deployment: DeploymentCreated) -> dict[str, Concurrency | None]:
+    return {each.name: _limit(each) for each in deployment.workflows}
 
 
 def _limit(workflow: DeployedWorkflow) -> Concurrency | None:

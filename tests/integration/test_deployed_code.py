@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headwater.processors.deployments import artifact_of
+from headwater.processors.replay.engine import ReplayEngine
+from headwater.schemas.deployments import DeployedWorkflow
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import RestartRun, RunStarted, SendEvent, StartRun
 from headwater.streams.code_host.artifacts import ArtifactInvalid
@@ -160,6 +163,36 @@ def test_a_limit_is_that_of_what_is_active_also_for_those_who_wait(house: Workfl
             await house.until(story, lambda: all(map(story.ended, OLD)), "their ends")
             held = [most for key, most in story.slots_held.items() if key.startswith("order/")]
             assert held == [5]
+
+    play(house, act)
+
+
+def test_a_limit_is_that_of_its_deployment_where_no_other_has_the_workflow(house: WorkflowHouse):
+    limited = """
+from headwater import workflow
+
+@workflow("packing", concurrency=2)
+async def packing(event, step):
+    await step.do("begin", str)
+    await step.wait_for_event("go", type="go", timeout="1 hour")
+"""
+    keys = ["packing/a", "packing/b", "packing/c"]
+
+    async def act(story: Story, client: Sender) -> None:
+        async with deploying(house.bootstrap) as deployer:
+            packing = DeployedWorkflow(name="packing", kind=ReplayEngine.kind)
+            old = await deployer.deploy(limited, limit=2, workflows=(packing,))
+            await deployer.release(code_of("without packing"))
+            on = artifact_of((await deployer.log.catch_up()).by_id[old])
+            house.start("one")
+            for key in keys:
+                name = key.partition("/")[2]
+                begun = await client.send("packing", name, StartRun("null", deployment=on))
+                assert begun.code in {"", INSTANCE_EXISTS}, begun
+            await house.until(story, lambda: done(story, *keys) == 2, "two to begin")
+            for key in keys:
+                await go(client, key)
+            await house.until(story, lambda: all(map(story.ended, keys)), "their ends")
 
     play(house, act)
 
