@@ -4,7 +4,6 @@ Whoever writes appends a record, reads up to it, and learns from the fold what i
 reads asks Kafka where the topic ends, before an answer that has to know all that was written.
 """
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, place_of
+from headwater.streams.kafka.shared_look import SharedLook
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class FoldedTopic(Generic[OutcomeT]):
         self._new_key = new_key
         self._offsets = Offsets(cluster, client_id)
         self._appender = Appender(cluster=cluster, client_id=client_id)
-        self._reading = asyncio.Lock()
+        self._catch_up = SharedLook(self._look)
         self._next = 0
         self._outcomes: dict[int, OutcomeT] = {}
 
@@ -64,16 +64,17 @@ class FoldedTopic(Generic[OutcomeT]):
 
         Errors: BrokerUnavailable; NotYetReadable, for what a newer release has written.
         """
-        async with self._reading:
-            # Asked after the call, by each caller: an answer to an earlier one may be too old.
-            end = (await self._offsets.ends([self._topic], PARTITION))[self._topic]
-            if end > self._next:
-                reading = read_partition(
-                    self._cluster, [self._topic], PARTITION, start=self._next, end=end
-                )
-                async for records in reading:
-                    self._apply(records)
-                self._next = end
+        await self._catch_up()
+
+    async def _look(self) -> None:
+        end = (await self._offsets.ends([self._topic], PARTITION))[self._topic]
+        if end > self._next:
+            reading = read_partition(
+                self._cluster, [self._topic], PARTITION, start=self._next, end=end
+            )
+            async for records in reading:
+                self._apply(records)
+            self._next = end
 
     def _apply(self, records: list[Incoming]) -> None:
         known, newer = readable(records)
