@@ -1,7 +1,7 @@
 """What starts workflows beside a workflow worker: the app's schedules, and rules for deliveries."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -55,13 +55,18 @@ def pipeline_rules(settings: Settings) -> tuple[Rule, ...]:
     return rules_of(settings, {source.name for source in sources_of(settings)})
 
 
-def check_rules(settings: Settings, rules: Sequence[Rule], declared: Declarations) -> None:
-    """Sees that the apps have the workflows that rules name.
+def not_of_apps(rules: Iterable[Rule], declared: Declarations) -> list[Rule]:
+    """The rules that name a workflow which no app has: it has to be deployed."""
+    return [rule for rule in rules if rule.workflow not in declared.workflows]
+
+
+def check_rules(settings: Settings, rules: Sequence[Rule], known: Collection[str]) -> None:
+    """Sees that there are the workflows that rules name, in apps or deployed.
 
     Errors: RulesWrong.
     """
     try:
-        check_workflows(rules, declared.workflows)
+        check_workflows(rules, known)
     except RulesInvalid as error:
         raise _wrong(settings, error.message) from error
 
@@ -70,7 +75,7 @@ def _wrong(settings: Settings, problems: str) -> RulesWrong:
     return RulesWrong(f"{PREFIX}RULES, {settings.rules}:\n{problems}")
 
 
-async def start_workflows(
+async def start_workflows(  # noqa: PLR0913 (all that it joins)
     settings: Settings,
     rules: Sequence[Rule],
     apps: Awaitable[Declarations],
@@ -78,13 +83,16 @@ async def start_workflows(
     name: str,
     clock: Callable[[], int],
     new_id: Callable[[], str],
+    deployed: Callable[[], Awaitable[Collection[str]]],
 ) -> None:
     """Declares the schedules of apps, and carries out effects until it is cancelled.
 
+    Shape:  deployed gives the names of what is deployed, and is asked where rules need it.
     Errors: RulesWrong.
     """
     declared = await apps
-    check_rules(settings, rules, declared)
+    if not_of_apps(rules, declared):
+        check_rules(settings, rules, {*declared.workflows, *await deployed()})
     cluster = cluster_of(settings)
     await pass_over_skipped(cluster)
     client = WorkflowClient(

@@ -19,11 +19,11 @@ import httpx
 from pydantic import SecretStr
 
 from headwater.gateway.commands.cluster import cluster_of
-from headwater.gateway.commands.options import SettingsWrong, url_of
+from headwater.gateway.commands.options import url_of
 from headwater.gateway.commands.output import counted, say
 from headwater.gateway.commands.show_day import DayFailed, DayShow
 from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
-from headwater.gateway.commands.starting import check_rules, pipeline_rules
+from headwater.gateway.commands.starting import not_of_apps, pipeline_rules
 from headwater.gateway.commands.user_tokens import with_development_issuer
 from headwater.gateway.commands.work import declared_by
 from headwater.gateway.http.server import refuse_taken_port
@@ -107,19 +107,17 @@ def run_up(
 def _tell_of_app(settings: Settings) -> Declarations:
     """Says what the apps declare, so that a mistake in them is seen before anything is started."""
     rules = pipeline_rules(settings)
-    if rules and not settings.apps:
-        raise SettingsWrong(
-            "HEADWATER_APP: expected the app whose workflows rules start, found none"
-        )
-    if not settings.apps:
-        return Declarations()
-    declared = declared_by(settings.apps, secret_variables(settings))
-    check_rules(settings, rules, declared)
-    say(f"Workflows of {', '.join(settings.apps)}: {', '.join(declared.workflows) or 'none'}")
+    declared = Declarations()
+    if settings.apps:
+        declared = declared_by(settings.apps, secret_variables(settings))
+        say(f"Workflows of {', '.join(settings.apps)}: {', '.join(declared.workflows) or 'none'}")
     for each in declared.schedules:
         say(f"Schedule {each.schedule}: {each.cron} in {each.timezone} starts {each.workflow}")
+    elsewhere = not_of_apps(rules, declared)
     for rule in rules:
-        say(f"Rule {rule.name}: {rule.mode} {rule.workflow} by {rule.source}")
+        # Whether it is deployed, the worker sees when Kafka is there.
+        where = ", which has to be deployed" if rule in elsewhere else ""
+        say(f"Rule {rule.name}: {rule.mode} {rule.workflow} by {rule.source}{where}")
     return declared
 
 

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Container, Sequence
+from functools import partial
 from typing import Final
 
 import click
@@ -38,6 +39,7 @@ from headwater.schemas.errors import PartUnavailable
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
 from headwater.streams.kafka.membership import member_of_house
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.kafka.topics import check_topics, warn_of_missing
@@ -130,9 +132,8 @@ async def _work(
 ) -> None:
     new_id, cluster, name = ulid_source(clock, os.urandom), cluster_of(settings), process_name()
     graphs, slots = GraphEngine(limits=settings.limits), SlotsEngine()
-    deployed = DeployedGraphs(
-        DefinitionLog(cluster=cluster, client_id=f"{name}-graphs"), graphs.deploy, clock=clock
-    )
+    definitions = DefinitionLog(cluster=cluster, client_id=f"{name}-graphs")
+    deployed = DeployedGraphs(definitions, graphs.deploy, clock=clock)
     deployments = DeploymentLog(cluster=cluster, client_id=f"{name}-deployments")
     code = DeployedCode(deployments, settings.state_dir / "deployments")
 
@@ -177,9 +178,19 @@ async def _work(
         if settings.worker_metrics_port:
             exits.enter_context(counted(settings.worker_metrics_port, worker.threads_held))
         starts = start_workflows(
-            settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id
-        )
+            settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
+            deployed=partial(_deployed, definitions, deployments),
+        )  # fmt: skip
         await together(worker.run(), starts)
+
+
+async def _deployed(definitions: DefinitionLog, deployments: DeploymentLog) -> set[str]:
+    """The names of all graphs and workflows that are deployed, active or not; waits for Kafka."""
+    retrying = Retrying(log, "rules have to wait for what is deployed")
+    graphs = await retrying.until_done(definitions.catch_up)
+    code = await retrying.until_done(deployments.catch_up)
+    workflows = {each.name for one in code.by_id.values() for each in one.workflows}
+    return workflows | graphs.versions.keys()
 
 
 def _limits(declared: Declarations) -> dict[str, Concurrency | None]:

@@ -20,9 +20,11 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.pipeline.stage_output import effect_of
+from tests.deployed_apps import code_of, deploying
 from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened, play
 
 APP = "tests.apps.starting"
+WORKER = ["headwater", "worker", "--app", APP]
 SCHEDULE = "headwater-schedule/second"
 RULES = """
 [[rule]]
@@ -120,7 +122,7 @@ def test_a_tick_starts_one_instance_whoever_is_killed(house: WorkflowHouse):
     play(house, act)
 
 
-def effects(user: str, n: int) -> list[Outgoing]:
+def effects(user: str, n: int, rules: str = RULES) -> list[Outgoing]:
     """The effects of a delivery, as the pipeline appends them."""
     event = WebhookAdmitted(
         event_id=f"{user}-{n}",
@@ -141,7 +143,7 @@ def effects(user: str, n: int) -> list[Outgoing]:
     partition = partition_of(user.encode(), PARTITIONS)
     return [
         Outgoing(EFFECTS, partition, event.event_id.encode(), encode(effect_of(event, found)))
-        for found in decide(read_rules(RULES), event)
+        for found in decide(read_rules(rules), event)
         if isinstance(found, Effect)
     ]
 
@@ -178,13 +180,42 @@ def test_rules_that_cannot_be_end_a_worker_at_once(house: WorkflowHouse, tmp_pat
     rules = tmp_path / "rules.toml"
     rules.write_text(RULES.replace("event.user_id'", "event.user_id +'", 1))
     told = {"HEADWATER_RULES": str(rules)}
-    house.launch("wrong", ["headwater", "worker", "--app", APP], told)
+    house.launch("wrong", WORKER, told)
     assert house.parts.pop("wrong").wait(30) == 2
     assert "rule tell: id, line 1, column 16: Syntax error" in house.log("wrong")
 
     rules.write_text(RULES.replace('"review"\nmode', '"revue"\nmode'))
-    house.launch("unknown", ["headwater", "worker", "--app", APP], told)
+    house.launch("unknown", WORKER, told)
     assert house.parts.pop("unknown").wait(60) == 2
     assert "rule review: expected workflow to be one of report, review, watch; found 'revue'" in (
         house.log("unknown")
     )
+
+
+RULES_OF_DEPLOYED = """
+[[rule]]
+name = "pack"
+source = "terra"
+type = "sleep"
+workflow = "parcel"
+mode = "start"
+id = 'event.user_id'
+"""
+
+
+def test_a_rule_may_start_what_is_deployed(house: WorkflowHouse, tmp_path: Path):
+    rules = tmp_path / "deployed.toml"
+    rules.write_text(RULES_OF_DEPLOYED)
+
+    async def act(story: Story, client: Sender) -> None:
+        async with deploying(house.bootstrap) as deployer:
+            await deployer.release(code_of("v1"))
+        house.launch("deployed", WORKER, {"HEADWATER_RULES": str(rules)})
+        appender = Appender(cluster=Cluster(house.bootstrap), client_id="test")
+        await appender.append(effects("parcels", 0, RULES_OF_DEPLOYED))
+        await appender.stop()
+        await house.until(story, lambda: story.ended("parcel/parcels"), "the parcel")
+        assert story.output("parcel/parcels") == "v1"
+        assert house.parts["deployed"].poll() is None
+
+    play(house, act)

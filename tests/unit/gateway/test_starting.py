@@ -8,6 +8,7 @@ import pytest
 from headwater.gateway.commands.starting import (
     RulesWrong,
     check_rules,
+    not_of_apps,
     pipeline_rules,
     rules_of,
     together,
@@ -41,7 +42,9 @@ def test_the_rules_of_a_file(tmp_path: Path):
     settings = written(tmp_path, RULE)
     (rule,) = rules_of(settings)
     assert rule.workflow == "night-review"
-    check_rules(settings, [rule], Declarations(("night-review",)))
+    check_rules(settings, [rule], {"night-review"})
+    assert not_of_apps([rule], Declarations(("night-review",))) == []
+    assert not_of_apps([rule], Declarations()) == [rule]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_a_file_that_is_not_there():
 def test_a_workflow_that_the_app_does_not_have(tmp_path: Path):
     settings = written(tmp_path, RULE)
     with pytest.raises(RulesWrong, match="expected workflow to be one of order; found 'night-"):
-        check_rules(settings, rules_of(settings), Declarations(("order",)))
+        check_rules(settings, rules_of(settings), {"order"})
 
 
 def test_a_source_that_nobody_posts_as(tmp_path: Path):
