@@ -120,10 +120,10 @@ def create_app(  # noqa: PLR0913 (all that it joins)
         Receiver, log=log, bodies=bodies, peer_of=peer_of, refusals=refusals, metrics=metrics,
         clock=clock, new_request_id=new_request_id,
     )  # fmt: skip
-    receivers = [(source.paths, receiving(source)) for source in sources]
-    by_path = {path: receiver for paths, receiver in receivers for path in paths}
+    by_path = _by_path(sources, receiving)
     limited = LimitedBodies(bodies, peer_of)
     callers = Callers(settings.read_key.get_secret_value(), users.tokens if users else None)
+    kafka = (log, answers, audit, replays)
     service, of_workflows, of_users = None, [], []
     if workflows is not None:
         service = _workflow_service(settings, workflows, limited)
@@ -144,9 +144,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             health_routes(log, reader, metrics),
             *of_workflows,
         ],
-        lifespan=[
-            lambda _app: _running([log, answers, audit, replays], wiping, reader, service, users)
-        ],
+        lifespan=[lambda _app: _running(kafka, wiping, reader, service, users)],
         middleware=[_auditing(settings, audit, peer_of, metrics, clock, new_request_id)],
         before_send=[_add_headers],
         after_exception=[strays_told(refusals, peer_of, clock)],
@@ -157,6 +155,14 @@ def create_app(  # noqa: PLR0913 (all that it joins)
         request_max_body_size=settings.max_body_bytes,
         state=_state(settings, new_request_id, by_path, service),
     )
+
+
+def _by_path(
+    sources: Iterable[Source], receiving: Callable[[Source], Receiver]
+) -> dict[str, Receiver]:
+    """A receiver for each source, by all of its paths."""
+    receivers = [(source.paths, receiving(source)) for source in sources]
+    return {path: receiver for paths, receiver in receivers for path in paths}
 
 
 def front_of(app: Litestar) -> ASGIApp:

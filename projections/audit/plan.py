@@ -4,12 +4,11 @@ The hash of a row hangs on the row before it, which only Postgres knows here: th
 it (`audit_chain`), over what is hashed of each entry.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from headwater.processors.runs.claims import Claims
 from headwater.projections.audit.chain import canonical, entry_of
 from headwater.projections.projector.plan import Plan, Work, payload, works
 from headwater.projections.projector.projection import Projection
@@ -35,16 +34,10 @@ def plan_entries(records: Iterable[LogRecord]) -> Plan:
     return Plan(works=(*works("audit_logs", rows), *refused), unreadable=len(refused))
 
 
-def _all_count(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
-    """Nobody claims the topic: every gateway appends."""
-    return records
-
-
 #: Who has done what.
 AUDIT: Final = Projection(
     name="audit",
     group="headwater-audit-projector",
     topics=(TOPIC,),
-    read=_all_count,
     plan=plan_entries,
 )

@@ -5,38 +5,23 @@ is a statement of its own, in their order, that decides what the fold of the top
 (`processors.graph.catalogue`). They are few: somebody deployed each of them.
 """
 
-from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
-from headwater.processors.runs.claims import Claims
-from headwater.projections.projector.plan import Plan, Work, payload
+from headwater.projections.projector.one_by_one import one_by_one
+from headwater.projections.projector.plan import Work, payload
 from headwater.projections.projector.projection import Projection
-from headwater.projections.projector.records import UNREADABLE, LogRecord, SqlRow, refusal
+from headwater.projections.projector.records import LogRecord
 from headwater.schemas.codec import decode
 from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.topics import GRAPH_DEFINITIONS
 
-__all__ = ["GRAPHS", "plan_definitions"]
+__all__ = ["GRAPHS"]
 
 
-def plan_definitions(records: Iterable[LogRecord]) -> Plan:
-    """Plans records of `graph-definitions`."""
-    works: list[Work] = []
-    refused = 0
-    for record in records:
-        try:
-            row = _row(record)
-        except UNREADABLE as error:
-            refused += 1
-            works.append(Work("projection_errors", payload([refusal(record, str(error))])))
-        else:
-            works.append(Work("graph_definition", payload([row])))
-    return Plan(works=tuple(works), unreadable=refused)
-
-
-def _row(record: LogRecord) -> SqlRow:
+def _work(record: LogRecord) -> Work:
     deployed = decode(record.value, GraphDeployed)
-    return {
+    row = {
         "name": deployed.name,
         "document": deployed.document,
         "digest": deployed.digest,
@@ -45,11 +30,7 @@ def _row(record: LogRecord) -> SqlRow:
         "at_ms": deployed.at_ms,
         "offset": record.offset,
     }
-
-
-def _all_count(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
-    """Nobody claims the topic: whoever deploys appends."""
-    return records
+    return Work("graph_definition", payload([row]))
 
 
 #: Graphs that are deployed, and the names that apps have taken.
@@ -57,6 +38,5 @@ GRAPHS: Final = Projection(
     name="graphs",
     group="headwater-graph-projector",
     topics=(GRAPH_DEFINITIONS,),
-    read=_all_count,
-    plan=plan_definitions,
+    plan=partial(one_by_one, work_of=_work),
 )

@@ -19,6 +19,11 @@ __all__ = ["Planner", "Projection"]
 Planner: TypeAlias = Callable[[Iterable[LogRecord]], Plan]
 
 
+def all_count(records: Sequence[LogRecord], _: Claims) -> Sequence[LogRecord]:
+    """Takes all records as they are: nobody claims their topic."""
+    return records
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
     """A projection; `name` is that of its offsets in Postgres.
@@ -32,7 +37,7 @@ class Projection:
     name: str
     group: str
     topics: tuple[str, ...]
-    read: Callable[[Sequence[LogRecord], Claims], Sequence[LogRecord]]
     plan: Planner
+    read: Callable[[Sequence[LogRecord], Claims], Sequence[LogRecord]] = all_count
     row_types: Mapping[str, RowType] = field(default_factory=dict)
     is_synced: bool = False
