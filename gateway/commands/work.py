@@ -50,7 +50,8 @@ from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.deployment_log import DeploymentLog
 from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
 from headwater.streams.workflows.reloading import AppChanged
-from headwater.streams.workflows.worker import Bounds, WorkflowWorker
+from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker_settings import Bounds
 
 log = logging.getLogger(__name__)
 

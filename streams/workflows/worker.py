@@ -20,12 +20,10 @@ from collections.abc import (
 )
 from typing import Any, Final
 
-import msgspec
 from aiokafka.errors import IllegalStateError, KafkaError
 
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
-from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
 from headwater.schemas.history import CommandSent
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.code import Code
@@ -40,12 +38,7 @@ from headwater.streams.engine.turns import Flight, Partition, StepOutcome, StepT
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.workflows.checkpoints import (
-    CHECKPOINT_RECORDS,
-    CHECKPOINT_S,
-    Checkpoints,
-    Taken,
-)
+from headwater.streams.workflows.checkpoints import Checkpoints, Taken
 from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import Program
@@ -54,44 +47,18 @@ from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import Done, Ticks
 from headwater.streams.workflows.outbox import Outbox
-from headwater.streams.workflows.ownership import AHEAD_MAX_MS, Ownership
+from headwater.streams.workflows.ownership import Ownership
 from headwater.streams.workflows.reloading import Reloading
 from headwater.streams.workflows.replies import Replies
 from headwater.streams.workflows.step_sql import StepSql
+from headwater.streams.workflows.worker_settings import Bounds, Pace
 
 log = logging.getLogger(__name__)
 
-#: How long an instance rests before only its bytes are kept.
-IDLE_MS: Final = 5_000
 #: How long a partition rests after a fault that the next takeover is likely to meet again.
 _PAUSE_AFTER_FAULT_S: Final = 30.0
 #: How long appends under way are waited for where that is good, and not necessary.
 _APPENDED_S: Final = 5.0
-
-
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a worker keeps house.
-
-    Units:  records of history, seconds, milliseconds of rest.
-    """
-
-    housekeeping_s: float = 1.0
-
-    checkpoint_records: int = CHECKPOINT_RECORDS
-    checkpoint_s: float = CHECKPOINT_S
-    idle_ms: int = IDLE_MS
-
-
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker does not go beyond.
-
-    Shape:  how large the state of a run may become, how far ahead of Kafka's its clock, and how
-            many threads a host has for callbacks that are not async.
-    """
-
-    run_bytes_max: int = RUN_BYTES_MAX
-    ahead_max_ms: int = AHEAD_MAX_MS
-    threads_max: int = THREADS_MAX
 
 
 class WorkflowWorker:
@@ -163,6 +130,7 @@ class WorkflowWorker:
         self._sql = StepSql(database, settled=self._step_settled, superseded=self._superseded)
         self._without_code: set[str] = set()
         self._appends: dict[asyncio.Task[None], Partition] = {}
+        self._letting_go = False
         self._background: set[asyncio.Task[None]] = set()
 
     # -- running
@@ -339,11 +307,22 @@ class WorkflowWorker:
         finally:
             # When cancelled, nobody knows whether the records count.
             self._driver.appended(flight, first)
-        self._let_go()
+        self._let_go_soon()
         self._something_came.set()
+
+    def _let_go_soon(self) -> None:
+        """Lets go what follows from all appends that one answer of Kafka's has ended.
+
+        Each by itself would send its host a frame, which it answers by itself, and so on: batches
+        of few instances would stay as small as they have become.
+        """
+        if not self._letting_go:
+            self._letting_go = True
+            asyncio.get_running_loop().call_soon(self._let_go)
 
     def _let_go(self) -> None:
         """Sends what the driver releases to where it belongs."""
+        self._letting_go = False
         released = self._driver.take_released()
         for partition, posts in released.posts:
             self._outbox.queue(partition.number, posts)

@@ -23,7 +23,8 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.aiokafka_patches import mend
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.workflows.worker import Pace, WorkflowWorker
+from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker_settings import Pace
 from tests.fakes.counter import CounterEngine
 from tests.fakes.engines import ENGINES
 

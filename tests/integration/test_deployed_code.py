@@ -19,7 +19,8 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.artifact_folders import ArtifactFolders
 from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployment_log import DeploymentLog
-from headwater.streams.workflows.worker import Pace, WorkflowWorker
+from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker_settings import Pace
 from tests.deployed_apps import APP, code_of, deploying
 from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
 from tests.waiting import until

@@ -1,0 +1,37 @@
+"""What may be chosen of a workflow worker: how often it keeps house, and what it stays within."""
+
+from typing import Final
+
+import msgspec
+
+from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
+from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S
+from headwater.streams.workflows.ownership import AHEAD_MAX_MS
+
+#: How long an instance rests before only its bytes are kept.
+IDLE_MS: Final = 5_000
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a worker keeps house.
+
+    Units:  records of history, seconds, milliseconds of rest.
+    """
+
+    housekeeping_s: float = 1.0
+
+    checkpoint_records: int = CHECKPOINT_RECORDS
+    checkpoint_s: float = CHECKPOINT_S
+    idle_ms: int = IDLE_MS
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker does not go beyond.
+
+    Shape:  how large the state of a run may become, how far ahead of Kafka's its clock, and how
+            many threads a host has for callbacks that are not async.
+    """
+
+    run_bytes_max: int = RUN_BYTES_MAX
+    ahead_max_ms: int = AHEAD_MAX_MS
+    threads_max: int = THREADS_MAX
