@@ -1,7 +1,7 @@
-"""RFC 3339 dates of a delivery, as producers write them.
+"""RFC 3339 dates, as producers and callers write them.
 
-A date without an offset is taken as UTC; anything else that RFC 3339 does not allow is no date. A
-leap second is none either: Python's calendar, and Postgres's, have no place for it.
+Of a producer, a date without an offset is taken as UTC; anything else that RFC 3339 does not allow
+is no date. A leap second is none either: Python's calendar, and Postgres's, have no place for it.
 """
 
 import re
@@ -17,7 +17,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def read_date(text: str) -> datetime | None:
-    """Reads an RFC 3339 date with its own offset; None if it is none."""
+    """Reads a producer's date with its own offset; None if it is none."""
     match = _RFC_3339.fullmatch(text)
     if match is None:
         return None
@@ -28,6 +28,12 @@ def read_date(text: str) -> datetime | None:
         return datetime.fromisoformat(text.upper() if offset == "z" else text)
     except ValueError:  # a thirteenth month, a leap second
         return None
+
+
+def read_moment(text: str) -> datetime | None:
+    """Reads a caller's date; None if it is none, or has no offset: it could mean any time zone."""
+    match = _RFC_3339.fullmatch(text)
+    return None if match is None or match[1] is None else read_date(text)
 
 
 def rfc3339(ms: int) -> str:

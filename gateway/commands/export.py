@@ -75,13 +75,12 @@ def export(
 
 
 def _moment(since: str | None) -> datetime | None:
+    from headwater.processors.dates import read_moment  # noqa: PLC0415 (see above)
+
     if since is None:
         return None
-    try:
-        moment = datetime.fromisoformat(since)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+    moment = read_moment(since)
+    if moment is None:
         raise click.UsageError(
             "--since: expected RFC 3339 with an offset, for example 2026-07-01T00:00:00Z, "
             f"found {since[:60]!r}"

@@ -1,6 +1,5 @@
 """What operators ask of the audit log."""
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -12,6 +11,7 @@ from litestar.params import QueryParameter
 from headwater.gateway.http.auditing import FAILURE, SUCCESS
 from headwater.gateway.http.keys import operators_only
 from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.audit.queries import Chained, Wanted, newest
@@ -35,8 +35,8 @@ _KeyId = Annotated[str | None, QueryParameter(name="keyId", description="Only th
 _RunId = Annotated[
     str | None, QueryParameter(name="runId", description="Only those about this run.")
 ]
-_Since = Annotated[datetime | None, QueryParameter(description="Only those since then: RFC 3339.")]
-_Until = Annotated[datetime | None, QueryParameter(description="Only those before: RFC 3339.")]
+_Since = Annotated[str | None, QueryParameter(description="Only those since then: RFC 3339.")]
+_Until = Annotated[str | None, QueryParameter(description="Only those before: RFC 3339.")]
 _Cursor = Annotated[str | None, QueryParameter(description="The cursor of the previous page.")]
 
 
@@ -72,7 +72,7 @@ def audit_router(reader: PooledReader, key: str) -> Router:
         "/",
         operation_id="listAuditEntries",
         summary="Who has done what, the newest first",
-        responses=problem_responses("invalid_cursor", "store_unavailable"),
+        responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def entries(
         wanted: NamedDependency[Wanted], limit: _Limit = _PAGE_DEFAULT, cursor: _Cursor = None
@@ -99,7 +99,12 @@ def _wanted(
     until: _Until = None,
 ) -> Wanted:
     return Wanted(
-        action=action, result=result, key_id=key_id, run_id=run_id, since=since, until=until
+        action=action,
+        result=result,
+        key_id=key_id,
+        run_id=run_id,
+        since=moment_of("since", since),
+        until=moment_of("until", until),
     )
 
 

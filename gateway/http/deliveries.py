@@ -2,7 +2,6 @@
 
 import re
 from base64 import b64encode
-from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -10,6 +9,7 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter
 
+from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.http.problems import Problem
@@ -73,8 +73,8 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
             user_id=user_id,
             status=status,
             reason=reason,
-            since=_moment("since", since),
-            until=_moment("until", until),
+            since=moment_of("since", since),
+            until=moment_of("until", until),
         )
         return await deliveries(reader, wanted, limit=limit, after=after)
 
@@ -113,20 +113,3 @@ async def _body(log: DeliveryLog, found: DeliveryWhole) -> str | None:
     except (UndecodableRecord, UnknownSchema):
         return None
     return None if received is None else b64encode(received.delivery.body).decode()
-
-
-def _moment(field: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        # A plus sign that was not escaped arrives as a space.
-        moment = datetime.fromisoformat(text.strip().replace(" ", "+"))
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        detail = (
-            f"{field}: expected RFC 3339 with an offset, for example 2026-07-01T00:00:00Z, found "
-            f"{text[:60]!r}"
-        )
-        raise Problem("invalid_parameter", detail, field=field)
-    return moment

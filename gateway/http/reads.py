@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -14,6 +13,7 @@ from litestar.types import ASGIApp
 
 from headwater.gateway.http.callers import Callers, user_or_reader
 from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import READ_KEY, USER_TOKEN, problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.streaming import Streamed
@@ -91,8 +91,10 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
             )
         moment = None
         if cursor is None and since is not None:
-            moment = _moment(since)
-            cursor = since if moment is None else None
+            if since[:1].isdigit():  # no cursor begins so
+                moment = moment_of("since", since)
+            else:
+                cursor = since
 
         async def page_after(cursor: str | None) -> SyncPage:
             return await changes(
@@ -154,29 +156,3 @@ def _line(row: Row) -> dict[str, object]:
     if row.get("deleted") is not True:
         return {"row": row}
     return {"deleted": True, "key": {name: row[name] for name in row if name != "deleted"}}
-
-
-def _moment(since: str) -> datetime | None:
-    """A moment, if it is written as one; None for what may be a cursor.
-
-    Errors: Problem for a moment without an offset, which could be meant in any time zone.
-    """
-    try:
-        # A plus sign that was not escaped arrives as a space.
-        moment = datetime.fromisoformat(since.strip().replace(" ", "+"))
-    except ValueError:
-        if since[:1].isdigit():
-            raise _bad_since(since) from None
-        return None
-    if moment.tzinfo is None:
-        raise _bad_since(since)
-    return moment
-
-
-def _bad_since(since: str) -> Problem:
-    return Problem(
-        "invalid_parameter",
-        "since: expected RFC 3339 with an offset, for example 2026-07-01T00:00:00Z, or a cursor, "
-        f"found {since[:60]!r}",
-        field="since",
-    )

@@ -7,11 +7,11 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
+from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.own_instances import OwnInstances, result_of_last, state_of
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.replay_instances import PAGE, REPLAY, Progress, ReplayParams
-from headwater.processors.dates import read_date
 from headwater.projections.deliveries.replaying import Selection, matched
 from headwater.projections.postgres.reader import PooledReader
 
@@ -114,27 +114,18 @@ def _selection(order: ReplayOrder, now: str) -> Selection:
     if (order.from_ is None and order.to is None) is (order.partition is not None):
         detail = "expected partition with from or to, found one without the other"
         raise Problem("invalid_parameter", detail, field="partition")
+    since, until = moment_of("since", order.since), moment_of("until", order.until)
     return Selection(
-        until=_moment("until", order.until) or now,
+        until=now if until is None else until.isoformat(),
         ids=order.ids,
         source=order.source,
         type=order.type,
         user_id=order.user_id,
-        since=_moment("since", order.since),
+        since=None if since is None else since.isoformat(),
         partition=order.partition,
         from_offset=order.from_ or 0,
         to_offset=_OFFSET_MAX if order.to is None else order.to,
     )
-
-
-def _moment(field: str, text: str | None) -> str | None:
-    if text is None:
-        return None
-    moment = read_date(text)
-    if moment is None:
-        detail = f"{field}: expected RFC 3339, such as 2026-07-01T00:00:00Z, found {text[:40]!a}"
-        raise Problem("invalid_parameter", detail, field=field)
-    return moment.isoformat()
 
 
 def _state(replay_id: str, state: str, params: ReplayParams, far: Progress) -> ReplayState:

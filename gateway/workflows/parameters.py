@@ -1,7 +1,6 @@
 """What requests ask in their paths, queries and headers, as Litestar's types."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -9,10 +8,10 @@ from litestar.di import NamedDependency
 from litestar.openapi.spec import Example
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
+from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import CURSOR_MAX, NAME_PATTERN
 from headwater.gateway.workflows.positions import Positions, read_positions
-from headwater.processors.dates import read_date
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     INSTANCE_ID_MAX,
@@ -263,15 +262,7 @@ def read_within(since: str | None, before: str | None) -> Within:
 
     Errors: Problem.
     """
-    return Within(_moment("updatedSince", since), _moment("updatedBefore", before))
-
-
-def _moment(field: str, text: str | None) -> datetime | None:
-    moment = None if text is None else read_date(text)
-    if text is not None and moment is None:
-        detail = f"{field}: expected RFC 3339, such as 2026-07-01T00:00:00Z, found {text[:40]!a}"
-        raise Problem("invalid_parameter", detail, field=field)
-    return moment
+    return Within(moment_of("updatedSince", since), moment_of("updatedBefore", before))
 
 
 def prefers_async(prefer: str) -> bool:

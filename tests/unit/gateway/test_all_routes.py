@@ -143,6 +143,29 @@ def test_each_route_of_ours_refuses_a_parameter_that_it_does_not_have(
         assert "found 'lmit'" in problem["detail"], route
 
 
+def test_each_moment_that_a_route_takes_is_rfc_3339_with_an_offset(
+    client: TestClient[Any],
+) -> None:
+    described = client.get("/schema/openapi.json").json()["paths"]
+    moments = [
+        (Asked(method.upper(), path), parameter["name"])
+        for path, methods in described.items()
+        for method, operation in methods.items()
+        for parameter in operation.get("parameters", ())
+        if "RFC 3339" in parameter.get("description", "")
+    ]
+    assert {name for _, name in moments} == {"since", "until", "updatedSince", "updatedBefore"}
+    for route, name in moments:
+        for found in ("5", "1782864000", "2026-07-01", "20260701T000000Z", "2026-07-01T00:00:00"):
+            problem = assert_problem(
+                ask(client, route, f"?{name}={found}"), 400, "invalid_parameter"
+            )
+            assert problem["field"] == name, (route, found)
+            assert "RFC 3339" in problem["detail"], (route, found)
+        for found in ("2026-07-01T00:00:00Z", "2026-07-01T00:00:00.5+01:00"):  # its plus a space
+            assert_problem(ask(client, route, f"?{name}={found}"), 503, "store_unavailable")
+
+
 def test_each_route_that_has_a_key_asks_for_it(
     client: TestClient[Any], routes: list[Asked]
 ) -> None:

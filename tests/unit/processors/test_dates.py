@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headwater.processors.dates import read_date, unix_ms
+from headwater.processors.dates import read_date, read_moment, unix_ms
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,12 @@ def test_a_date_is_read_with_its_own_offset(text: str, iso: str):
 )  # fmt: skip
 def test_what_rfc_3339_does_not_allow_is_no_date(text: str):
     assert read_date(text) is None
+    assert read_moment(text) is None
+
+
+def test_a_moment_of_a_caller_names_its_offset():
+    assert read_moment("2026-07-01T00:00:00Z") == datetime(2026, 7, 1, tzinfo=UTC)
+    assert read_moment("2026-07-01T00:00:00") is None
 
 
 def test_unix_milliseconds_are_rounded_down():
