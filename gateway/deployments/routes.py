@@ -24,7 +24,7 @@ from headwater.gateway.deployments.deploying import NONE, Deploying
 from headwater.gateway.http.keys import is_operator, no_operator, operators_only, programs_only
 from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.openapi import ADMIN_KEY, OptionalBody, problem_responses
-from headwater.gateway.http.problems import SAYS_MESSAGE, Problem
+from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.authorization import Policy
 from headwater.gateway.workflows.bodies import Body
 from headwater.gateway.workflows.entrance import BodyKind, BodyRequest, Entrance, LimitedBodies
@@ -145,16 +145,14 @@ def deployment_routers(
         security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
         opt={"policy": Policy.READ},
     )
-    told = {SAYS_MESSAGE: True}
     world = Router(
         WORLD,
         route_handlers=[_active_id(deploying)],
         guards=[programs_only(world_key), known_parameters],
         security=WORLD_KEYS,
-        opt=told,
         tags=["deployments"],
     )
-    routes = Router(BASE, route_handlers=[deploys, steers, reads], opt=told, tags=["deployments"])
+    routes = Router(BASE, route_handlers=[deploys, steers, reads], tags=["deployments"])
     return [routes, world]
 
 

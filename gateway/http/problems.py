@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from http import HTTPStatus
 from http.client import responses
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from litestar import Request, Response
@@ -83,8 +83,8 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "worker_unavailable": (503, "The worker did not answer"),
 }
 
-#: Of routes that other systems have, too: their problems say the detail once more, as `message`.
-SAYS_MESSAGE: Final = "says_message"
+#: Routes that other systems have, too: problems say the detail once more there, as `message`.
+_SAY_MESSAGE: Final = ("/v1/runs/", "/v1/deployments/", "/v1/world/")
 
 #: Litestar's own refusals, by status; any other 4xx is a bad_request of that status.
 _CODE_BY_STATUS: Final[Mapping[int, str]] = {
@@ -118,7 +118,7 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str
     reason: str | None = None
     field: str | None = None
-    #: The detail once more, on routes whose handlers have `SAYS_MESSAGE`.
+    #: The detail once more, below /v1/runs, /v1/deployments and /v1/world.
     message: str | None = None
 
 
@@ -172,6 +172,7 @@ def document(
         "detail": detail,
         "instance": instance,
         "code": code,
+        **({"message": detail} if f"{instance}/".startswith(_SAY_MESSAGE) else {}),
         **(extensions or {}),
         "request_id": request_id,
     }
@@ -293,10 +294,6 @@ def _response(
 ) -> Response[bytes]:
     request_id = request_id_of(request.scope)
     keep_problem_code(request.scope, code)
-    # None where no route has the path, or none of it the method.
-    handler = cast("dict[str, Any]", request.scope).get("route_handler")
-    if handler is not None and handler.opt.get(SAYS_MESSAGE):
-        extensions = {"message": detail, **(extensions or {})}
     status, body = document(
         code=code,
         detail=detail,

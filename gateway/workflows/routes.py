@@ -11,7 +11,6 @@ from litestar.handlers import HTTPRouteHandler
 
 from headwater.gateway.http.keys import programs_only
 from headwater.gateway.http.known_parameters import known_parameters
-from headwater.gateway.http.problems import SAYS_MESSAGE
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.gateway.workflows.authorization import (
     Gatekeeper,
@@ -218,7 +217,6 @@ class WorkflowService:
             middleware=[self._bodies],
             request_class=self._requests,
             request_max_body_size=None,
-            opt={SAYS_MESSAGE: True},
             tags=["runs"],
         )
 
@@ -230,7 +228,6 @@ class WorkflowService:
             middleware=[self._bodies],
             request_class=self._requests,
             request_max_body_size=None,
-            opt={SAYS_MESSAGE: True},
             tags=["world"],
         )
 

@@ -176,6 +176,25 @@ def test_each_route_that_has_a_key_asks_for_it(
                 assert problem["detail"], route
 
 
+@pytest.mark.parametrize("start", ["/v1/runs", "/v1/deployments", "/v1/world"])
+def test_each_problem_of_routes_that_other_systems_have_says_its_detail_as_message(
+    client: TestClient[Any], routes: list[Asked], start: str
+) -> None:
+    asked = [route for route in routes if route.template.startswith(start)]
+    assert asked
+    for route in asked:
+        key = {route.key_header: route.key}
+        for answer in (
+            client.request(route.method, route.path),
+            client.patch(route.path, headers=key),
+            client.get(f"{route.path}/no/such/path", headers=key),
+            client.post(route.path, headers={**key, "content-type": "text/plain"}, content="x"),
+            client.post(route.path, headers={**key, "content-type": "x"}, content="x"),
+        ):
+            problem = assert_problem(answer, answer.status_code, answer.json()["code"])
+            assert problem["message"] == problem["detail"], (route, answer.status_code)
+
+
 def test_what_operators_may_leave_out_is_left_out_whole(client: TestClient[Any]) -> None:
     answer = client.post("/admin/drain", headers={"x-admin-key": KEYS["/admin"]})
     assert_problem(answer, 503, "store_unavailable")  # So it was taken, and looked for.
