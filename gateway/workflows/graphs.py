@@ -22,6 +22,7 @@ from headwater.processors.graph.definition import (
     Problem as Mistake,
 )
 from headwater.processors.graph.graph import Graph, graph_of
+from headwater.processors.runs.limits import HOUSE_PREFIX
 from headwater.schemas.answers import Answer
 from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.failures import GRAPH_INVALID, GRAPH_NOT_FOUND, GRAPH_OF_APP
@@ -31,7 +32,6 @@ from headwater.schemas.graph_answers import (
     GraphVersion,
     GraphVersions,
 )
-from headwater.streams.code_host.house_app import HOUSE_PREFIX
 
 #: A run holds its definition, in one record with all that it begins with.
 DEFINITION_BYTES_MAX: Final = 1024 * 1024

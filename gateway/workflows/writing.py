@@ -21,7 +21,7 @@ from headwater.gateway.workflows.positions import furthest
 from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.refusals import refusal
 from headwater.processors.runs.labels import labels_of
-from headwater.processors.runs.limits import USUAL, name_fault
+from headwater.processors.runs.limits import HOUSE_PREFIX, USUAL, name_fault
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.answers import (
     Answer,
@@ -51,7 +51,6 @@ from headwater.schemas.history import (
     StartRun,
 )
 from headwater.schemas.statuses import RunStatus, newer_kept
-from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.

@@ -22,6 +22,8 @@ KEY_BYTES_MAX: Final = 2_048
 #: Characters of a line of the engine's.
 LOG_MESSAGE_MAX: Final = USUAL.max_log_message
 LOG_CATEGORY_TOP: Final = 256
+#: Begins the names of the workflows that come with Headwater, and of no others.
+HOUSE_PREFIX: Final = "headwater-"
 #: Begins the name of a sender of events that is no workflow; no name of a workflow can.
 PROGRAM: Final = "~"
 #: The category of the engine's own log lines.

@@ -20,12 +20,12 @@ import msgspec
 from headwater.processors.graph.builder import GraphWorkflow
 from headwater.processors.graph.state import KIND as GRAPH
 from headwater.processors.replay.decide import KIND
+from headwater.processors.runs.limits import HOUSE_PREFIX
 from headwater.processors.runs.params import params_fault
 from headwater.processors.runs.slot_keys import concurrency_fault
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.authoring.tasks import Task
-from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.code_host.schedules import (
     MODULE_LIST,
     SCHEDULE,

@@ -12,8 +12,6 @@ from headwater.streams.replay.workflow import Workflow
 
 #: How it is named where apps are.
 HOUSE_APP: Final = "headwater"
-#: What the names of its workflows begin with, and no others.
-HOUSE_PREFIX: Final = "headwater-"
 
 
 def house_workflows(schedules: Iterable[str]) -> dict[str, Workflow]:

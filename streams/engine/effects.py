@@ -7,7 +7,7 @@ import msgspec
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.limits import bounded
+from headwater.processors.runs.limits import HOUSE_PREFIX, bounded
 from headwater.processors.runs.state import Run
 from headwater.schemas.failures import INSTANCE_NOT_ENDED, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import (
@@ -61,7 +61,8 @@ class Batch:
 
 def unknown_workflow(name: str, known: Collection[str]) -> Rejection:
     """The refusal to create an instance of a workflow that nobody has code for."""
-    names = ", ".join(sorted(known)) or "none"
+    authors = sorted(each for each in known if not each.startswith(HOUSE_PREFIX))
+    names = ", ".join(authors) or "none"
     fault = f"expected one of the workflows {names}, found {name}"
     return Rejection(WORKFLOW_NOT_FOUND, bounded(fault))
 

@@ -24,7 +24,7 @@ from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
-from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, USUAL
+from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, HOUSE_PREFIX, USUAL
 from headwater.processors.runs.views import RunView, runs
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode as read
@@ -50,7 +50,6 @@ from headwater.streams.authoring.workflow_values import (
 from headwater.streams.code_host.apps import limits_of, schemas_of_params
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.hosted_run import Allowance
-from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Queued, command_of

@@ -9,6 +9,7 @@ from headwater.processors.deployments import Deployments, artifact_of
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.replay.commands import Raise, Suspend
 from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.host_messages import Requested
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Run
@@ -246,6 +247,13 @@ def test_the_app_has_the_code_before_the_active_deployment():
     world.activate("dep_1")
     world.tell(StartRun("1"), "news")
     assert world.handed_out() == [APP]
+
+
+def test_the_workflows_that_are_named_to_whoever_mistypes_one_are_those_of_authors():
+    code = Code({"order": REPLAY.kind, "headwater-schedule": REPLAY.kind})
+    refused = code.for_new_run("ordre", StartRun("1"), None)
+    assert isinstance(refused, Rejection)
+    assert refused.message == "expected one of the workflows order, found ordre"
 
 
 def test_what_waits_for_code_goes_on_when_that_is_deployed():
