@@ -34,6 +34,7 @@ from headwater.gateway.loopback import (
     is_loopback,
 )
 from headwater.gateway.ownership_settings import OwnershipSettings
+from headwater.gateway.patterns import HOOKS, IN_WORDS, LABEL, LABEL_OR_NONE
 from headwater.gateway.providers import provider_names
 from headwater.gateway.redaction import redacted
 from headwater.gateway.terra_settings import TerraSettings
@@ -72,7 +73,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "greater_than_equal": "{ge} or more",
     "less_than_equal": "{le} or less",
     "literal_error": "one of {expected}",
-    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_pattern_mismatch": "{words}",
     "string_too_short": "text of at least {min_length} characters",
     "too_short": "text of at least {min_length} characters",
     "not_postgres": "postgresql://user:password@host/database",
@@ -206,7 +207,7 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     )
     workflow_hooks: str = Field(
         default="",
-        pattern=r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$",
+        pattern=HOOKS,
         description="Who may do what with workflows, as package.module:attribute; empty asks for "
         "the key of the workflow service alone.",
     )
@@ -250,13 +251,13 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     )
     project: str = Field(
         default="default",
-        pattern=r"^[a-zA-Z0-9._-]{1,100}$",
+        pattern=LABEL,
         description="Name of the project; entries of the audit log and keys of idempotency are "
         "its.",
     )
     app_id: str = Field(
         default="headwater",
-        pattern=r"^[a-zA-Z0-9._-]{1,100}$",
+        pattern=LABEL,
         description="Name of the pipeline; its Kafka consumer groups begin with it.",
     )
     app: str = Field(
@@ -271,7 +272,7 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     )
     member: str = Field(
         default="",
-        pattern=r"^[a-zA-Z0-9._-]{0,100}$",
+        pattern=LABEL_OR_NONE,
         description="Name that a worker or projector keeps over restarts, no two the same: the "
         "next one takes its partitions at once instead of after the session timeout.",
     )
@@ -473,7 +474,9 @@ def _problem(error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         return f"{name}: expected the name of a setting; `headwater settings` lists them"
     template = _EXPECTED.get(error["type"], "another value ({type})")
-    expected = template.format(type=error["type"], **error.get("ctx", {}))
+    context = error.get("ctx", {})
+    words = IN_WORDS.get(context.get("pattern", ""))
+    expected = template.format(type=error["type"], words=words, **context)
     secret = name.endswith(("_secrets", "_secret", "_password", "_key"))
     given = error["input"]
     found = "(secret)" if secret else repr(redacted(given) if isinstance(given, str) else given)

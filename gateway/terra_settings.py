@@ -4,6 +4,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings
 
+from headwater.gateway.patterns import FORM_FIELD, TERRA_API, URL_PATH
 from headwater.gateway.terra.access import TerraAccess
 
 
@@ -12,7 +13,7 @@ class TerraSettings(BaseSettings):
 
     terra_api: str = Field(
         default="https://api.tryterra.co/v2",
-        pattern=r"^https?://[^\s/]+(/[^\s?#]*)?$",
+        pattern=TERRA_API,
         description="Terra's API, version 2; `headwater up` plays it unless a developer id is set.",
     )
     terra_dev_id: str = Field(
@@ -22,12 +23,12 @@ class TerraSettings(BaseSettings):
     terra_api_key: SecretStr = Field(default=SecretStr(""), description="Key of Terra's API.")
     terra_lab_field: str = Field(
         default="files",
-        pattern=r"^[A-Za-z0-9_\-]+$",
+        pattern=FORM_FIELD,
         description="Form field in which Terra wants the file of a lab report.",
     )
     terra_widget_path: str = Field(
         default="/auth/generateWidgetSession",
-        pattern=r"^/[^\s?#]*$",
+        pattern=URL_PATH,
         description="Path, below Terra's API, that begins a session to connect a wearable.",
     )
     terra_rate: float = Field(

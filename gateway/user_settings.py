@@ -3,13 +3,15 @@
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
+from headwater.gateway.patterns import JWKS
+
 
 class UserSettings(BaseSettings):
     """Where users' tokens come from."""
 
     jwks: str = Field(
         default="",
-        pattern=r"^(https?://\S+|[^:]*)$",
+        pattern=JWKS,
         description="Keys of the issuer of users' tokens: the URL or the file of its JWKS; empty "
         "takes no tokens, but `headwater up` has an issuer of its own.",
     )

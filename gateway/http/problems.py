@@ -20,6 +20,7 @@ from litestar.types import ExceptionHandlersMap
 from litestar.typing import FieldDefinition
 
 from headwater.gateway.http.request_scope import keep_problem_code, request_id_of
+from headwater.gateway.patterns import in_words
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import REFUSALS
 
@@ -259,7 +260,7 @@ def _fault(request: Request[Any, Any, Any], key: str, message: str) -> dict[str,
     found = _parameter(request, key)
     if found is None or not isinstance(found.kwarg_definition, ParameterKwarg):
         return {"field": key, "detail": message}
-    name = found.kwarg_definition.name or key
+    name, message = found.kwarg_definition.name or key, in_words(message)
     kinds = [each.annotation for each in (found, *found.inner_types)]
     enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)]
     choices = [str(each.value) for kind in enums for each in kind]

@@ -7,6 +7,7 @@ import msgspec
 from typing_extensions import override
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.patterns import WEARABLE
 from headwater.gateway.workflows.bodies import Body
 from headwater.processors.texts import fault_of
 from headwater.schemas.history import Limits
@@ -23,7 +24,7 @@ _Url = Annotated[
     str,
     msgspec.Meta(max_length=_URL_MAX, description="Where Terra leads the user then; any scheme."),
 ]
-_Provider = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_]{1,64}$")]
+_Provider = Annotated[str, msgspec.Meta(pattern=WEARABLE)]
 
 
 def _as_they_are(name: str) -> str:

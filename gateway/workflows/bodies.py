@@ -15,6 +15,7 @@ from msgspec import inspect
 from typing_extensions import override
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.patterns import NAME, in_words
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     BATCH_MAX,
@@ -50,8 +51,6 @@ BULK: Final[dict[str, Command]] = {
 _ENDING: Final = {verb.name: verb for verb in VERBS if verb.takes_reason}
 #: What one tick may be asked for.
 TICK_MAX: Final = 10_000
-#: What names are made of; faults in them have codes of their own, so it is described alone.
-NAME_PATTERN: Final = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$"
 
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _BRACKETS: Final = b"[]{}"
@@ -68,7 +67,8 @@ B = TypeVar("B", bound="Body")
 
 
 def _name(longest: int, description: str) -> msgspec.Meta:
-    described = {"min_length": 1, "max_length": longest, "pattern": NAME_PATTERN}
+    # Described alone: faults in names have codes of their own.
+    described = {"min_length": 1, "max_length": longest, "pattern": NAME}
     return msgspec.Meta(description=description, extra_json_schema={"extra": described})
 
 
@@ -352,7 +352,7 @@ def _misfit(message: str, kind: type[Body], at: str) -> Problem:
     what, path = (found[1], found[2] or "") if found else (message, "")
     named = _FIELD.fullmatch(what)
     if named is None:
-        return invalid(f"{at}{path}".rstrip(".") or "body", what)
+        return invalid(f"{at}{path}".rstrip(".") or "body", in_words(what))
     name = ascii(named[1][:_FIELD_SHOWN])[1:-1]
     said = what.replace(named[1], name)
     if "unknown" in what:

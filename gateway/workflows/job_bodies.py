@@ -5,8 +5,8 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from typing_extensions import override
 
+from headwater.gateway.patterns import NAME
 from headwater.gateway.workflows.bodies import (
-    NAME_PATTERN,
     Body,
     check_value,
     invalid,
@@ -34,7 +34,7 @@ LEASE_DEFAULT_MS: Final = 60_000
 WAIT_MAX_MS: Final = 55_000
 
 _Type: TypeAlias = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=WORKFLOW_NAME_MAX, pattern=NAME_PATTERN)
+    str, msgspec.Meta(min_length=1, max_length=WORKFLOW_NAME_MAX, pattern=NAME)
 ]
 _Lease: TypeAlias = Annotated[
     int,

@@ -9,8 +9,9 @@ from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from headwater.gateway.http.openapi import OptionalBody
+from headwater.gateway.patterns import NAME
 from headwater.gateway.workflows import examples
-from headwater.gateway.workflows.bodies import NAME_PATTERN, text
+from headwater.gateway.workflows.bodies import text
 from headwater.gateway.workflows.entrance import Entrance
 from headwater.gateway.workflows.job_bodies import Activation, Completion, Extension, JobFailure
 from headwater.gateway.workflows.job_keys import KEY_MAX, JobKey, read_key
@@ -49,7 +50,7 @@ _Type: TypeAlias = Annotated[
         name="type",
         min_length=1,
         max_length=WORKFLOW_NAME_MAX,
-        pattern=NAME_PATTERN,
+        pattern=NAME,
         description="Only jobs of this task.",
     ),
 ]

@@ -10,7 +10,8 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.bodies import CURSOR_MAX, NAME_PATTERN
+from headwater.gateway.patterns import KEY_OR_NONE, NAME
+from headwater.gateway.workflows.bodies import CURSOR_MAX
 from headwater.gateway.workflows.positions import Positions, read_positions
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
@@ -33,7 +34,7 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 def _path(description: str, longest: int, example: str) -> PathParameter:
     """A name in a path; one that breaks the rules is simply not found."""
-    rules = {"min_length": 1, "max_length": longest, "pattern": NAME_PATTERN}
+    rules = {"min_length": 1, "max_length": longest, "pattern": NAME}
     return PathParameter(
         description=description, schema_extra=rules, examples=[Example(value=example)]
     )
@@ -67,7 +68,7 @@ IdempotencyKey: TypeAlias = Annotated[
     HeaderParameter(
         name="Idempotency-Key",
         max_length=255,
-        pattern=r"^[!-~]*$",
+        pattern=KEY_OR_NONE,
         description="What is sent again under the same key is done once, for a day at least. "
         "A key with another body is refused.",
     ),

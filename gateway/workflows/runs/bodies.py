@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from typing_extensions import override
 
+from headwater.gateway.patterns import KEY
 from headwater.gateway.workflows.bodies import Body, Ending, Value, check_params, null
 from headwater.schemas.history import Limits
 
@@ -20,7 +21,7 @@ _Workflow: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=_NAME_SHOWN, description="The workflow.")
 ]
 _Key: TypeAlias = Annotated[
-    Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_MAX, pattern="^[!-~]+$")] | None,
+    Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_MAX, pattern=KEY)] | None,
     msgspec.Meta(description="What is published again under it is published once, for a day."),
 ]
 

@@ -4,6 +4,7 @@ Kafka is in memory, Postgres is away and Terra is nobody's, so most of what is a
 failure is a problem document, each typing error in a query is named, each key is asked for.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from litestar.testing import TestClient
 from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.commands.user_tokens import verifier_of
 from headwater.gateway.http.wiping import Wiping
+from headwater.gateway.patterns import IN_WORDS
 from headwater.gateway.settings import Settings
 from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.ports import ForUsers
@@ -164,6 +166,39 @@ def test_each_moment_that_a_route_takes_is_rfc_3339_with_an_offset(
             assert "RFC 3339" in problem["detail"], (route, found)
         for found in ("2026-07-01T00:00:00Z", "2026-07-01T00:00:00.5+01:00"):  # its plus a space
             assert_problem(ask(client, route, f"?{name}={found}"), 503, "store_unavailable")
+
+
+def test_what_does_not_match_is_explained_in_words(client: TestClient[Any]) -> None:
+    described = client.get("/schema/openapi.json").text
+    patterns = {
+        json.loads(found) for found in re.findall(r'"pattern":("(?:[^"\\]|\\.)*")', described)
+    }
+    assert patterns
+    assert patterns <= set(IN_WORDS)
+    workflows, users = KEYS["/api/workflows"], KEYS["/v1"]
+    activation = {"types": ["-x"], "worker": "a"}
+    message = {"queueName": "a", "opts": {"idempotencyKey": "a b"}}
+    spaced = {"idempotency-key": "a b"}
+    answers = {
+        "types[0]": client.post(
+            "/api/jobs/activate", json=activation, headers={"authorization": workflows}
+        ),
+        "type": client.get("/api/jobs?type=-x", headers={"authorization": workflows}),
+        "Idempotency-Key": client.post(
+            "/v1/runs", json={"workflowName": "a"}, headers={"authorization": workflows, **spaced}
+        ),
+        "opts.idempotencyKey": client.post(
+            "/v1/world/queue/publish", json=message, headers={"authorization": KEYS["/v1/world"]}
+        ),
+        "providers[0]": client.post(
+            "/v1/connect", json={"providers": ["a b"]}, headers={"authorization": users}
+        ),
+    }
+    for field, answer in answers.items():
+        problem = assert_problem(answer, 400, answer.json()["code"])
+        assert problem["field"] == field
+        assert f"{field}: expected " in problem["detail"]
+        assert not set("^[$") & set(problem["detail"].removeprefix(field)), problem["detail"]
 
 
 def test_each_route_that_has_a_key_asks_for_it(

@@ -86,8 +86,7 @@ def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "HEADWATER_WORKFLOW_HOOKS",
             "hooks.py",
-            r"HEADWATER_WORKFLOW_HOOKS: expected text that matches "
-            r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$, found 'hooks.py'",
+            "HEADWATER_WORKFLOW_HOOKS: expected package.module:attribute, found 'hooks.py'",
         ),
     ],
 )
@@ -98,6 +97,22 @@ def test_a_bad_value_is_one_line(
     with pytest.raises(SettingsInvalid) as caught:
         load_settings()
     assert caught.value.problems == (line,)
+
+
+def test_a_setting_that_does_not_match_is_explained_in_words() -> None:
+    patterned = {
+        name: rule.pattern
+        for name, field in Settings.model_fields.items()
+        for rule in field.metadata
+        if getattr(rule, "pattern", None)
+    }
+    assert len(patterned) > 5
+    for name, pattern in patterned.items():
+        with pytest.raises(SettingsInvalid) as caught:
+            load_settings(**{name: ":?\n"})
+        [line] = caught.value.problems
+        assert pattern not in line, name
+        assert "None" not in line, name
 
 
 def test_a_dsn_of_another_database_is_refused_without_its_password() -> None:

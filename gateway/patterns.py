@@ -1,0 +1,40 @@
+"""What text may be: as regular expressions, for machines, and in words, for people."""
+
+from collections.abc import Mapping
+from typing import Final
+
+#: Of workflows, tasks, instances and types of events.
+NAME: Final = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$"
+KEY: Final = "^[!-~]+$"
+KEY_OR_NONE: Final = "^[!-~]*$"
+WEARABLE: Final = "^[A-Za-z0-9_]{1,64}$"
+LABEL: Final = "^[a-zA-Z0-9._-]{1,100}$"
+LABEL_OR_NONE: Final = "^[a-zA-Z0-9._-]{0,100}$"
+HOOKS: Final = r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$"
+JWKS: Final = r"^(https?://\S+|[^:]*)$"
+TERRA_API: Final = r"^https?://[^\s/]+(/[^\s?#]*)?$"
+FORM_FIELD: Final = r"^[A-Za-z0-9_\-]+$"
+URL_PATH: Final = r"^/[^\s?#]*$"
+
+_VISIBLE: Final = "characters of ASCII without spaces"
+#: What each takes, in words that fit `expected …, found …`.
+IN_WORDS: Final[Mapping[str, str]] = {
+    NAME: "a name out of a-z, A-Z, 0-9, _ and -, not beginning with -",
+    KEY: _VISIBLE,
+    KEY_OR_NONE: _VISIBLE,
+    WEARABLE: "1 to 64 characters out of a-z, A-Z, 0-9 and _",
+    LABEL: "1 to 100 characters out of a-z, A-Z, 0-9, ., _ and -",
+    LABEL_OR_NONE: "at most 100 characters out of a-z, A-Z, 0-9, ., _ and -",
+    HOOKS: "package.module:attribute",
+    JWKS: "an http:// or https:// URL, or a file",
+    TERRA_API: "an http:// or https:// URL without ? and #",
+    FORM_FIELD: "characters out of a-z, A-Z, 0-9, _ and -",
+    URL_PATH: "a path that begins with /, without ? and #",
+}
+
+
+def in_words(message: str) -> str:
+    """What msgspec says of text that does not match, in words."""
+    for pattern, words in IN_WORDS.items():
+        message = message.replace(f"Expected `str` matching regex {pattern!r}", f"expected {words}")
+    return message
