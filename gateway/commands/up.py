@@ -130,7 +130,8 @@ def _migrate(settings: Settings, *, ours: bool) -> None:
         folder = settings.data_dir / "postgres"
         raise MigrationChanged(
             f"{error.message}. Or, where it holds no tables of your own, have it made anew from "
-            f"Kafka: rm -r {shlex.quote(str(folder))}"
+            "Kafka, which does not have its idempotency keys (what is sent again under one then "
+            f"creates another run): rm -r {shlex.quote(str(folder))}"
         ) from error
 
 
