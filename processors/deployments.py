@@ -8,7 +8,12 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeployedSchedule,
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+)
 from headwater.schemas.failures import (
     DEPLOYMENT_CHANGED,
     DEPLOYMENT_NOT_FOUND,
@@ -69,6 +74,8 @@ class Deployments:
         self.rolled_back_from: str | None = None
         #: When each that was ever active was activated last, Unix milliseconds.
         self.activated_at_ms: dict[str, int] = {}
+        #: How many activations there were, rollbacks among them.
+        self.moves = 0
 
     @property
     def active(self) -> DeploymentCreated | None:
@@ -81,6 +88,15 @@ class Deployments:
         return (
             next((each for each in found.workflows if each.name == name), None) if found else None
         )
+
+    def schedules(self) -> dict[str, DeployedSchedule | None]:
+        """The schedules of the active deployment; None for those that others had before it."""
+        before = (self.by_id[name] for name in self.activated_at_ms)
+        found: dict[str, DeployedSchedule | None] = {
+            each.name: None for one in before for each in one.schedules
+        }
+        active = () if self.active is None else self.active.schedules
+        return found | {each.name: each for each in active}
 
     def latest_last(self) -> Iterator[DeploymentCreated]:
         """All, as they were deployed, and then those that lead to the active one once more."""
@@ -128,4 +144,5 @@ class Deployments:
             self.activations.append(record.id)
         self.rolled_back_from = before if record.rollback else None
         self.activated_at_ms[record.id] = record.at_ms
+        self.moves += 1
         return Activated(found, before, new=True)

@@ -25,6 +25,15 @@ class WorkflowDeployed(Answer, frozen=True, kw_only=True):
     ] = None
 
 
+class ScheduleDeployed(Answer, frozen=True, kw_only=True):
+    """A schedule of a deployment."""
+
+    name: str
+    workflow: Annotated[str, _means("What it starts.")]
+    cron: str
+    timezone: str
+
+
 class Deployment(Answer, frozen=True, kw_only=True):
     """Code that was deployed."""
 
@@ -33,6 +42,7 @@ class Deployment(Answer, frozen=True, kw_only=True):
     digest: Annotated[str, _means("SHA-256 of the artifact.")]
     size: Annotated[int, _means("Bytes of the artifact.")]
     workflows: Annotated[list[WorkflowDeployed], _means("What new runs may be of.")]
+    schedules: Annotated[list[ScheduleDeployed], _means("What starts them while it is active.")]
     #: Not left out when it is false: who reads it wants to know.
     active: Annotated[bool, _means("Whether new runs begin on it.")]
     deployed_at: datetime

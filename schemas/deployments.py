@@ -24,6 +24,15 @@ class DeployedWorkflow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     publishes: tuple[str, ...] = ()
 
 
+class DeployedSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A schedule of a deployment, which fires while that is the active one."""
+
+    #: Its name.
+    name: str
+    #: What it declares, JSON text.
+    declared: Json
+
+
 class DeploymentCreated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An artifact was deployed: it is there, and changes nothing before it is activated."""
 
@@ -43,6 +52,8 @@ class DeploymentCreated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: str
     #: When it was deployed, Unix milliseconds, by the clock of whoever did.
     at_ms: int
+    #: Its schedules.
+    schedules: tuple[DeployedSchedule, ...] = ()
 
 
 class DeploymentActivated(msgspec.Struct, frozen=True, kw_only=True, gc=False):

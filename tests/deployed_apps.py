@@ -11,11 +11,13 @@ import msgspec
 from headwater.processors.deployments import Activated, deployment_id
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.schemas.deployments import (
+    DeployedSchedule,
     DeployedWorkflow,
     DeploymentActivated,
     DeploymentCreated,
 )
 from headwater.streams.clock import now_ms
+from headwater.streams.code_host.schedules import Schedule
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.deployment_log import DeploymentLog
 
@@ -78,6 +80,12 @@ def zipped(code: str) -> bytes:
     return made.getvalue()
 
 
+def deployed_schedule(found: Schedule) -> DeployedSchedule:
+    """A schedule, as a deployment has it."""
+    text = msgspec.json.encode(found.declared).decode()
+    return DeployedSchedule(name=found.declared.schedule, declared=text)
+
+
 class Deployer:
     """Deploys and activates as a gateway does."""
 
@@ -90,6 +98,7 @@ class Deployer:
         as_it_is: bytes = b"",
         limit: int | None = None,
         workflows: tuple[DeployedWorkflow, ...] = _WORKFLOWS,
+        schedules: tuple[Schedule, ...] = (),
     ) -> str:
         """Deploys a module of this code; or, in its place, bytes that no gateway would take.
 
@@ -107,12 +116,15 @@ class Deployer:
             workflows=(msgspec.structs.replace(workflows[0], limit=limit), *workflows[1:]),
             by="tests",
             at_ms=now_ms(),
+            schedules=tuple(map(deployed_schedule, schedules)),
         )
         await self.log.write(record)
         return name
 
-    async def activate(self, name: str) -> None:
-        record = DeploymentActivated(id=name, after="", rollback=False, by="tests", at_ms=now_ms())
+    async def activate(self, name: str, *, rollback: bool = False) -> None:
+        record = DeploymentActivated(
+            id=name, after="", rollback=rollback, by="tests", at_ms=now_ms()
+        )
         assert isinstance(await self.log.write(record), Activated)
 
     async def release(self, code: str, limit: int | None = None) -> str:

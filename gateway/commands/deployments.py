@@ -125,12 +125,15 @@ def list_deployments(limit: int, url: str | None, admin_key: str | None, as_json
 @admin_options
 @json_option
 def show(deployment_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
-    """Show a deployment, and its workflows; without an id, the active one."""
+    """Show a deployment, its workflows and schedules; without an id, the active one."""
     found = admin_api(url, admin_key).get(_path(deployment_id))
     _print(found, as_json=as_json)
     if not as_json:
         rows = [{"versioning": "pinned", **each} for each in found["workflows"]]
         print_rows(rows, ("name", "versioning"), title="workflows")
+        if found.get("schedules"):
+            columns = ("name", "workflow", "cron", "timezone")
+            print_rows(found["schedules"], columns, title="schedules")
         say(f"{found['size']} bytes, SHA-256 {found['digest']}")
 
 

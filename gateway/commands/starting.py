@@ -10,6 +10,7 @@ import click
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.settings import PREFIX, Settings
 from headwater.gateway.sources import sources_of
+from headwater.processors.deployments import Deployments
 from headwater.processors.triggers.rules import (
     Rule,
     RulesInvalid,
@@ -19,7 +20,7 @@ from headwater.processors.triggers.rules import (
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.starters.effects import Starter
-from headwater.streams.starters.schedule_declarer import declare
+from headwater.streams.starters.schedule_declarer import declare, declare_activated
 from headwater.streams.workflows.client import WorkflowClient
 
 #: Longer than a partition takes to change its owner; what has no outcome then is sent again.
@@ -84,10 +85,12 @@ async def start_workflows(  # noqa: PLR0913 (all that it joins)
     clock: Callable[[], int],
     new_id: Callable[[], str],
     deployed: Callable[[], Awaitable[Collection[str]]],
+    activated: Callable[[int], Awaitable[Deployments]],
 ) -> None:
-    """Declares the schedules of apps, and carries out effects until it is cancelled.
+    """Declares schedules, and carries out effects until it is cancelled.
 
-    Shape:  deployed gives the names of what is deployed, and is asked where rules need it.
+    Shape:  deployed gives the names of what is deployed, and is asked where rules need it;
+            activated waits until there were more activations than so many.
     Errors: RulesWrong.
     """
     declared = await apps
@@ -111,7 +114,11 @@ async def start_workflows(  # noqa: PLR0913 (all that it joins)
     )
     await client.start()
     try:
-        await together(declare(client, declared.schedules, new_id=new_id), starter.run())
+        await together(
+            declare(client, declared.schedules, new_id=new_id),
+            declare_activated(client, activated, new_id=new_id),
+            starter.run(),
+        )
     finally:
         await client.stop()
 

@@ -180,7 +180,7 @@ async def _work(
             exits.enter_context(counted(settings.worker_metrics_port, worker.threads_held))
         starts = start_workflows(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
-            deployed=partial(_deployed, definitions, deployments),
+            deployed=partial(_deployed, definitions, deployments), activated=code.activated,
         )  # fmt: skip
         await together(worker.run(), starts)
 

@@ -11,13 +11,16 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
+import msgspec
+
 from headwater.gateway.http.problems import Problem
 from headwater.processors.runs.limits import name_fault
-from headwater.schemas.deployments import DeployedWorkflow
+from headwater.schemas.deployments import DeployedSchedule, DeployedWorkflow
 from headwater.schemas.failures import ARTIFACT_INVALID
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, read_spec
 from headwater.streams.code_host.artifacts import ArtifactInvalid, check_app, unpack
+from headwater.streams.code_host.schedules import Declared
 from headwater.streams.workflows.host_process import HostKilled, declarations_of
 
 #: How long an app may take to be imported, in seconds; whoever deploys waits for it.
@@ -47,8 +50,10 @@ class Checking:
         if self._importing is not None:
             self._importing.cancel()
 
-    async def workflows(self, app: str, artifact: bytes) -> tuple[DeployedWorkflow, ...]:
-        """The workflows that an app in an artifact declares.
+    async def declared(
+        self, app: str, artifact: bytes
+    ) -> tuple[tuple[DeployedWorkflow, ...], tuple[DeployedSchedule, ...]]:
+        """The workflows, and the schedules, that an app in an artifact declares.
 
         Errors: Problem, which says what its author has to change.
         """
@@ -61,7 +66,10 @@ class Checking:
             )
             if fault:
                 raise Problem(ARTIFACT_INVALID, fault)
-        return tuple(_deployed(declared, name) for name in declared.workflows)
+        return (
+            tuple(_deployed(declared, name) for name in declared.workflows),
+            tuple(map(_scheduled, declared.schedules)),
+        )
 
     async def _in_time(self, app: str, artifact: bytes) -> Declarations:
         """What an app declares, unless the gateway ends before.
@@ -123,7 +131,6 @@ def _check_kinds(app: str, declared: Declarations) -> None:
     Errors: Problem.
     """
     others = {
-        "schedules": [each.schedule for each in declared.schedules],
         "graphs": sorted(declared.graphs),
         "tasks": declared.tasks,
     }
@@ -131,9 +138,9 @@ def _check_kinds(app: str, declared: Declarations) -> None:
     if found:
         raise Problem(
             ARTIFACT_INVALID,
-            f"expected workflows of code alone in {app}, found {' and '.join(found)}; workers have "
-            "these of the app that they are started with (--app). Name what is to be deployed, as "
-            "in orders:workflows, a list of the workflows",
+            f"expected workflows of code and schedules alone in {app}, found "
+            f"{' and '.join(found)}; workers have these of the app that they are started with "
+            "(--app). Name what is to be deployed, as in orders:workflows, a list of the workflows",
         )
 
 
@@ -148,3 +155,8 @@ def _deployed(declared: Declarations, name: str) -> DeployedWorkflow:
         limit_key=limit.key if limit else None,
         publishes=declared.publishes.get(name, ()),
     )
+
+
+def _scheduled(declared: Declared) -> DeployedSchedule:
+    text = msgspec.json.encode(declared).decode()
+    return DeployedSchedule(name=declared.schedule, declared=text)

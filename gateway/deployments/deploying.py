@@ -30,9 +30,15 @@ from headwater.schemas.deployment_answers import (
     DeploymentActive,
     DeploymentId,
     DeploymentPage,
+    ScheduleDeployed,
     WorkflowDeployed,
 )
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeployedSchedule,
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+)
 from headwater.schemas.failures import ARTIFACT_INVALID
 
 #: What an activation names to say that none is active yet.
@@ -66,15 +72,17 @@ class Deploying:
         known = await self._log.catch_up()
         if name in known.by_id:
             return _answer(_shown(known, known.by_id[name]))
+        workflows, schedules = await self._checking.declared(app, artifact)
         record = DeploymentCreated(
             id=name,
             app=app,
             digest=digest,
             size=len(artifact),
             offset=0,
-            workflows=await self._checking.workflows(app, artifact),
+            workflows=workflows,
             by=self._by,
             at_ms=self._clock(),
+            schedules=schedules,
         )
         declared = len(encode(record))
         if declared > _DECLARED_BYTES_MAX:
@@ -178,6 +186,7 @@ def _fields(known: Deployments, found: DeploymentCreated, *, whole: bool = False
         "digest": found.digest,
         "size": found.size,
         "workflows": [_workflow(each, whole=whole) for each in found.workflows],
+        "schedules": [_schedule(each) for each in found.schedules],
         "active": known.active is found,
         "deployed_at": _moment(found.at_ms),
         "deployed_by": found.by,
@@ -191,6 +200,16 @@ def _workflow(found: DeployedWorkflow, *, whole: bool) -> WorkflowDeployed:
         name=found.name,
         versioning="latest" if found.latest else "pinned",
         params_schema=schema,
+    )
+
+
+def _schedule(found: DeployedSchedule) -> ScheduleDeployed:
+    declared = json.loads(found.declared)
+    return ScheduleDeployed(
+        name=found.name,
+        workflow=declared["workflow"],
+        cron=declared["cron"],
+        timezone=declared["timezone"],
     )
 
 

@@ -89,6 +89,7 @@ _DEPLOYMENT: Final[dict[str, Any]] = {
     "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "size": 1731,
     "workflows": [{"name": "order"}],
+    "schedules": [{"name": "nightly", "workflow": "order", "cron": "0 2 * * *", "timezone": "UTC"}],
     "active": False,
     "deployedAt": "2026-07-01T08:00:00Z",
     "deployedBy": "admin:5baa61e4",

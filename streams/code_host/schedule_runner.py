@@ -9,23 +9,31 @@ What a schedule declares is in the state of that instance, not in the code: it w
 instance was created, and each worker that starts declares it again, by an event. A tick belongs to
 the declaration that was known when it was due. The code only knows whether an app of its worker
 still has such a schedule; where it is gone nothing is started, and after an hour the instance ends.
+
+The active deployment declares its schedules in the same way, and holds before an app that has one
+of the same name. Each event says which activation it follows, so that a worker that is behind
+changes nothing; and since when that is active, so that a tick belongs to what was active when it
+was due. Where the active one has no such schedule, the instance waits for one that has: it has to
+know which activation was the latest.
 """
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from headwater.processors.cron import due, next_tick
+from headwater.processors.cron import CATCH_UP_MAX, CatchUp, due, next_tick
 from headwater.processors.replay.errors import NonRetryableError
+from headwater.schemas.history import Artifact, StartRun
 from headwater.schemas.statuses import EntryKind
 from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import decode
 from headwater.streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
 from headwater.streams.code_host.schedules import (
     Declared,
+    FromDeployment,
     declaration_fault,
     params_at,
 )
@@ -57,16 +65,30 @@ class ScheduleRunner(Workflow):
         super().__init__(RUNNER, _Runner(frozenset(schedules)).run, strict=False)
 
 
-class _State(msgspec.Struct):
+class _State(msgspec.Struct, frozen=True):
     """What a schedule knows: all ticks up to `after_ms` are settled, and it sleeps to `until_ms`.
 
-    Shape:  absences counts in how many looks in a row no app had such a schedule.
+    Shape:  declared is what an app has said last, deployed what was said of the active deployment;
+            absences counts in how many looks in a row no app had such a schedule.
     """
 
-    declared: Declared
+    declared: Declared | None
     after_ms: int
     until_ms: int
     absences: int = 0
+    deployed: FromDeployment | None = None
+
+
+class _Segment(NamedTuple):
+    """A time in which one declaration held: after one moment, up to and with another.
+
+    Shape:  on is the deployment that has declared it; None for an app.
+    """
+
+    declared: Declared
+    on: Artifact | None
+    after_ms: int
+    until_ms: int
 
 
 class _Runner:
@@ -82,7 +104,9 @@ class _Runner:
         """Starts what is due until the schedule is gone."""
 
         async def begin() -> dict[str, Any]:
-            return _begin(event.payload, event.timestamp)
+            begun = _begin(event.payload, event.timestamp, event.run_number)
+            await _say_whose(step, begun.deployed)
+            return _plain(begun)
 
         begun = await step.do("begin", begin)
         return await step.loop(
@@ -111,24 +135,82 @@ class _Runner:
         self, tx: StepTx, step: Step, state: _State, events: list[Any], now_ms: int
     ) -> dict[str, Any] | None:
         """Starts what is due; gives the next state, or None when the schedule is gone."""
-        declared = state.declared
-        latest = await _latest(step, declared, events)
-        if declared.schedule not in self._names:
-            return await _absent(step, state, latest, now_ms)
-        found = due(
+        latest, segments = state, list[_Segment]()
+        for told in await _told(step, state, events):
+            latest, segment = self._changed(latest, told, now_ms)
+            segments += segment
+        holds = self._holding(latest)
+        if holds is not None:
+            segments.append(_Segment(*holds, latest.after_ms, now_ms))
+        starts, missed = _due(segments, now_ms)
+        for declared, on, tick_ms in starts:
+            _create(tx, declared, on, tick_ms)
+        if missed:
+            lost = {"after": _rfc3339(state.after_ms), "until": _rfc3339(now_ms)}
+            policy = {"catch_up": segments[-1].declared.catch_up, "started": len(starts)}
+            await _warn(step, "ticks were missed and are not started", {**lost, **policy})
+        if latest.deployed is not state.deployed:
+            await _say_whose(step, latest.deployed)
+        if holds is not None:
+            until_ms = _until(holds[0], now_ms)
+            return _plain(_changed_to(latest, after_ms=now_ms, until_ms=until_ms, absences=0))
+        return await _absent(step, latest, now_ms)
+
+    def _holding(self, state: _State) -> tuple[Declared, Artifact | None] | None:
+        """The declaration that holds, and the deployment that it is of; None if there is none."""
+        deployed, declared = state.deployed, state.declared
+        if deployed is not None and deployed.declared is not None:
+            return deployed.declared, deployed.deployment
+        if declared is not None and declared.schedule in self._names:
+            return declared, None
+        return None
+
+    def _changed(
+        self, state: _State, told: Declared | FromDeployment, now_ms: int
+    ) -> tuple[_State, list[_Segment]]:
+        """What is known with a declaration, and the time of the one before it, if one held."""
+        known, holds = state.deployed, self._holding(state)
+        if isinstance(told, Declared):
+            # What its app says is from now on. Where a deployment's holds, that goes on.
+            changed, at_ms = _changed_to(state, declared=told), now_ms
+            if known is not None and known.declared is not None:
+                return changed, []
+        elif known is not None and told.move <= known.move:
+            return state, []
+        else:
+            changed = _changed_to(state, deployed=told)
+            # Where none held, nothing was started since: a name of a tick is started once anyway.
+            at_ms = min(told.since_ms, now_ms)
+            if known is not None and not known.move:
+                at_ms = max(at_ms, state.after_ms)  # Somebody has restarted it since.
+        if holds is None:
+            after_ms = state.after_ms if isinstance(told, Declared) else at_ms
+            return _changed_to(changed, after_ms=after_ms), []
+        at_ms = max(at_ms, state.after_ms)
+        return _changed_to(changed, after_ms=at_ms), [_Segment(*holds, state.after_ms, at_ms)]
+
+
+def _due(
+    segments: list[_Segment], now_ms: int
+) -> tuple[list[tuple[Declared, Artifact | None, int]], bool]:
+    """What is to be started, the earliest first, and whether there was more."""
+    found: list[tuple[Declared, Artifact | None, int]] = []
+    missed = False
+    for declared, on, after_ms, until_ms in reversed(segments):
+        catch_up = declared.catch_up
+        if found and catch_up is CatchUp.LATEST:
+            catch_up = CatchUp.SKIP  # A later one is started.
+        late_ms = now_ms - until_ms
+        ticks = due(
             declared.at,
-            state.after_ms,
-            now_ms,
-            catch_up=declared.catch_up,
-            grace_ms=declared.grace_ms,
+            after_ms,
+            until_ms,
+            catch_up=catch_up,
+            grace_ms=declared.grace_ms - late_ms,
         )
-        for tick_ms in found.starts:
-            _create(tx, declared, tick_ms)
-        if found.missed:
-            missed = {"after": _rfc3339(state.after_ms), "until": _rfc3339(now_ms)}
-            policy = {"catch_up": declared.catch_up, "started": len(found.starts)}
-            await _warn(step, "ticks were missed and are not started", {**missed, **policy})
-        return _plain(_State(latest, now_ms, _until(latest, now_ms)))
+        found = [*((declared, on, tick) for tick in ticks.starts), *found]
+        missed = missed or ticks.missed
+    return found[-CATCH_UP_MAX:], missed or len(found) > CATCH_UP_MAX
 
 
 async def _wait(step: Step, until_ms: int) -> list[Any]:
@@ -148,61 +230,97 @@ async def _wait(step: Step, until_ms: int) -> list[Any]:
     return [each["payload"] for each in decode(entry.result or "null")]
 
 
-def _begin(payload: Any, started_at: datetime) -> dict[str, Any]:  # noqa: ANN401
-    declared = _read(payload)
-    if isinstance(declared, str):
+def _begin(payload: Any, started_at: datetime, run_number: int) -> _State:  # noqa: ANN401
+    told = _read(payload)
+    if isinstance(told, str):
         raise NonRetryableError(
-            f"expected the params that a worker gives for schedule(...): {declared}"
+            f"expected the params that a worker gives for schedule(...): {told}"
         )
     after_ms = _unix_ms(started_at)
-    return _plain(_State(declared, after_ms, _until(declared, after_ms)))
+    if isinstance(told, Declared):
+        return _State(told, after_ms, _until(told, after_ms))
+    if run_number:
+        # Something else may be active by now: it waits until a worker has said what is.
+        told = msgspec.structs.replace(told, declared=None, move=0)
+        return _State(None, after_ms, after_ms + _NAP_MS, deployed=told)
+    # It looks at once what is due since the activation.
+    return _State(None, min(after_ms, told.since_ms), after_ms, deployed=told)
 
 
-def _read(payload: Any) -> Declared | str:  # noqa: ANN401
+def _read(payload: Any) -> Declared | FromDeployment | str:  # noqa: ANN401
     """A declaration, or what is wrong with it."""
     try:
-        declared = msgspec.convert(payload, Declared)
+        if isinstance(payload, dict) and "move" in payload:
+            of_deployment = msgspec.convert(payload, FromDeployment)
+            declared = of_deployment.declared
+            return (declared and declaration_fault(declared)) or of_deployment
+        of_app = msgspec.convert(payload, Declared)
+        return declaration_fault(of_app) or of_app
     except msgspec.ValidationError as error:
         return str(error)
-    return declaration_fault(declared) or declared
 
 
-async def _absent(
-    step: Step, state: _State, latest: Declared, now_ms: int
-) -> dict[str, Any] | None:
+async def _absent(step: Step, state: _State, now_ms: int) -> dict[str, Any] | None:
     """Looks again later: the ticks are settled when the schedule is there again."""
-    if state.absences >= _ABSENCES_MAX:
-        return None
+    deployed = state.deployed is not None
+    if state.declared is None or state.absences >= _ABSENCES_MAX:
+        return _plain(_changed_to(state, until_ms=now_ms + _NAP_MS)) if deployed else None
     if not state.absences:
         await _warn(step, "no app has such a schedule; nothing is started")
-    return _plain(_State(latest, state.after_ms, now_ms + _ABSENCE_MS, state.absences + 1))
+    return _plain(_changed_to(state, until_ms=now_ms + _ABSENCE_MS, absences=state.absences + 1))
 
 
-async def _latest(step: Step, declared: Declared, events: list[Any]) -> Declared:
-    """The declaration that holds from now on."""
-    for payload in reversed(events):
-        found = _read(payload)
-        if isinstance(found, Declared) and found.schedule == declared.schedule:
-            return found
-        fault = found if isinstance(found, str) else f"it is of {found.schedule!r}"
+async def _told(step: Step, state: _State, events: list[Any]) -> list[Declared | FromDeployment]:
+    """What was said of this schedule, in its order; an app's is repeated by each of its workers."""
+    known = state.declared or state.deployed
+    assert known is not None  # noqa: S101, one of them has begun it
+    found = list[Declared | FromDeployment]()
+    for payload in events:
+        told = _read(payload)
+        if not isinstance(told, str) and told.schedule == known.schedule:
+            found.append(told)
+            continue
+        fault = told if isinstance(told, str) else f"it is of {told.schedule!r}"
         await _warn(step, "a declaration of this schedule was ignored", {"fault": fault})
-    return declared
+    return found
+
+
+async def _say_whose(step: Step, deployed: FromDeployment | None) -> None:
+    if deployed is None:
+        return
+    if not deployed.move:
+        said = "it starts nothing before a worker says what the active deployment declares"
+    elif deployed.declared is None:
+        said = "the active deployment has no such schedule"
+    else:
+        said = "the active deployment declares it"
+    await step.log.info(said, {"deployment": deployed.deployment.name})
 
 
 async def _warn(step: Step, message: str, data: dict[str, Any] | None = None) -> None:
     await step.log.warn(message, data)  # noqa: G010, a line of the instance, not of a logger
 
 
-def _create(tx: StepTx, declared: Declared, tick_ms: int) -> None:
+def _create(tx: StepTx, declared: Declared, on: Artifact | None, tick_ms: int) -> None:
     instance_id = f"{declared.schedule}-{_aware(tick_ms):{_ID_TIME}}"
     params = params_at(declared, _rfc3339(tick_ms))
     tx.create_workflow(declared.workflow, id=instance_id, params=params, labels=declared.labels)
+    if on is not None:
+        # The two were written for each other, whatever is active when the command arrives.
+        post = tx.posts[-1]
+        assert isinstance(post.command, StartRun)  # noqa: S101, as it was just made
+        command = msgspec.structs.replace(post.command, deployment=on)
+        tx.posts[-1] = msgspec.structs.replace(post, command=command)
 
 
 def _until(declared: Declared, after_ms: int) -> int:
     tick_ms = next_tick(declared.at, after_ms)
     nap_ms = after_ms + _NAP_MS
     return nap_ms if tick_ms is None else min(tick_ms, nap_ms)
+
+
+def _changed_to(state: _State, **changes: Any) -> _State:  # noqa: ANN401, as replace
+    return msgspec.structs.replace(state, **changes)
 
 
 def _plain(state: _State) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
+from headwater.schemas.history import Artifact
 from headwater.streams.authoring.values import encode
 from headwater.streams.replay.workflow import Workflow
 
@@ -49,6 +50,21 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     def at(self) -> Cron:
         """When it is due."""
         return Cron(self.cron, self.timezone)
+
+
+class FromDeployment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the active deployment says of a schedule.
+
+    Shape:  move counts the activations up to this one: of two, the one with more of them holds;
+            declared is None where this deployment has no such schedule, and another had.
+    Units:  since_ms, when it was activated, Unix milliseconds.
+    """
+
+    schedule: str
+    deployment: Artifact
+    move: int
+    since_ms: int
+    declared: Declared | None
 
 
 @dataclass(frozen=True, slots=True)

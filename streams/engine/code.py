@@ -75,7 +75,8 @@ class Code:
             named = command.deployment.name
             found = deployments.workflow(named, workflow)
             if found is not None:
-                pinned = command.parent is None or not found.latest
+                by_hand = command.parent is None and command.sender is None
+                pinned = by_hand or not found.latest
                 return _made(deployments.by_id[named], found, pinned=pinned)
             if command.parent is None:
                 return _not_in(named, workflow, deployments.by_id.get(named))

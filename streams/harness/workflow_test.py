@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar, overload
 
 import msgspec
 
+from headwater.processors.deployments import Deployments
 from headwater.processors.graph.builder import GraphWorkflow
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.replay.engine import ReplayEngine
@@ -117,6 +118,8 @@ class WorkflowTest:
             | dict(kinds or {})
         )
         self._host_of = {n: _HOUSE if n.startswith(HOUSE_PREFIX) else _APP for n in self._kinds}
+        #: None: what runs here is the workflows that it was given.
+        self._deployments = Deployments()
         self._random = Random(seed)  # noqa: S311, no secrets are made here
         self.now_ms = when(start)
         self._history: list[bytes] = []
@@ -355,7 +358,7 @@ class WorkflowTest:
             0,
             claims,
             instances,
-            code=Code(*known, self._host_of),
+            code=Code(*known, self._host_of, self._deployments, lambda _: _APP),
             number_activations=lambda host: self._driver.number_activation(0, host),
             draw_seed=lambda: self.new_id("seed"),
         )

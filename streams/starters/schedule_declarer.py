@@ -1,83 +1,159 @@
-"""Sees that every schedule of an app has its instance, and that it knows what it is now."""
+"""Sees that every schedule has its instance, and that it knows what it is now.
+
+Those of apps are declared when their worker starts, those of the active deployment whenever one is
+activated. Every worker does both: to declare the same again changes nothing.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.deployments import Deployments, artifact_of
+from headwater.schemas.deployments import DeployedSchedule
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
-from headwater.schemas.failures import INSTANCE_EXISTS, INSTANCE_TERMINAL
+from headwater.schemas.failures import INSTANCE_EXISTS, INSTANCE_NOT_FOUND, INSTANCE_TERMINAL
 from headwater.schemas.history import Command, ReplySent, RestartRun, SendEvent, StartRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.values import encode
 from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER
-from headwater.streams.code_host.schedules import Declared
+from headwater.streams.code_host.schedules import Declared, FromDeployment
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 log = logging.getLogger(__name__)
 
+#: How often a schedule of a deployment is looked at that was terminated: whoever restarts it wants
+#: what is declared now.
+_TERMINATED_S: Final = 300.0
+
 
 async def declare(
     client: Commands,
-    schedules: Sequence[Declared],
+    schedules: Sequence[Declared | FromDeployment],
     *,
     new_id: Callable[[], str],
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
 ) -> None:
     """Declares schedules, each until it is known to the log.
 
-    Declaring the same again changes nothing, so every worker does it when it starts. An instance
-    that an operator has terminated stays so; one that ended for another reason begins anew.
+    An instance that an operator has terminated stays so; one that ended for another reason begins
+    anew.
     """
     await asyncio.gather(*(_declare(client, each, new_id, sleep) for each in schedules))
 
 
+async def declare_activated(
+    client: Commands,
+    activated: Callable[[int], Awaitable[Deployments]],
+    *,
+    new_id: Callable[[], str],
+) -> None:
+    """Declares the schedules of the active deployment, again after each activation.
+
+    Shape:  activated waits until there were more activations than so many.
+    """
+    deployments = await activated(0)
+    while True:
+        declaring = asyncio.create_task(
+            declare(client, schedules_of(deployments), new_id=new_id), name="declaring schedules"
+        )
+        try:
+            newer = asyncio.ensure_future(activated(deployments.moves))
+            await asyncio.wait({declaring, newer}, return_when=asyncio.FIRST_COMPLETED)
+            if declaring.done():
+                declaring.result()
+            deployments = await newer
+        finally:
+            declaring.cancel()
+            await asyncio.gather(declaring, return_exceptions=True)
+
+
+def schedules_of(deployments: Deployments) -> list[FromDeployment]:
+    """What the active deployment says of schedules, also of those that it does not have."""
+    active = deployments.active
+    if active is None:
+        return []
+    return [
+        FromDeployment(
+            schedule=name,
+            deployment=artifact_of(active),
+            move=deployments.moves,
+            since_ms=deployments.activated_at_ms[active.id],
+            declared=None if found is None else _declared(found),
+        )
+        for name, found in deployments.schedules().items()
+    ]
+
+
+def _declared(found: DeployedSchedule) -> Declared:
+    return msgspec.json.decode(found.declared, type=Declared)
+
+
 async def _declare(
     client: Commands,
-    declared: Declared,
+    declared: Declared | FromDeployment,
     new_id: Callable[[], str],
     sleep: Callable[[float], Awaitable[Any]],
 ) -> None:
     what = f"the schedule {declared.schedule} cannot be declared yet"
     # Soon at first, because the worker that is to answer may be just about to start.
     retrying = Retrying(log, what, first_s=1.0, longest_s=30.0, sleep=sleep)
+    warned = False
     while True:
         try:
             reply = await _tell(client, declared, new_id)
         except (OutcomeUnknown, BrokerUnavailable, NotYetReadable, Overloaded) as error:
             await retrying.failed(error)
             continue
-        if not reply.code:
+        if not reply.code or _is_over(declared, reply):
             retrying.succeeded()
             return
         if reply.code == INSTANCE_TERMINAL:
-            log.warning(
-                "the schedule %s was terminated and stays so; restart starts it again",
-                declared.schedule,
-            )
-            return
+            if not warned:
+                log.warning(
+                    "the schedule %s was terminated and stays so; restart starts it again",
+                    declared.schedule,
+                )
+            if isinstance(declared, Declared):
+                return
+            warned = True
+            await sleep(_TERMINATED_S)
+            continue
         # No worker with this app has its partition yet, or its mailbox is full.
         await retrying.failed(f"{reply.code}: {reply.message}")
 
 
-async def _tell(client: Commands, declared: Declared, new_id: Callable[[], str]) -> ReplySent:
+async def _tell(
+    client: Commands, declared: Declared | FromDeployment, new_id: Callable[[], str]
+) -> ReplySent:
     """Creates the instance of a schedule, or sends the declaration to the one there is."""
     name = declared.schedule
     params = encode(msgspec.to_builtins(declared), f"the schedule {name}")
-    reply = await _send(client, name, StartRun(params))
-    if reply.code != INSTANCE_EXISTS:
-        return reply
+    if _is_there(declared):
+        reply = await _send(client, name, StartRun(params))
+        if reply.code != INSTANCE_EXISTS:
+            return reply
     reply = await _send(client, name, SendEvent(new_id(), DECLARED, params))
-    if reply.code != INSTANCE_TERMINAL or reply.status == RunStatus.TERMINATED:
+    stays = reply.code != INSTANCE_TERMINAL or reply.status == RunStatus.TERMINATED
+    if stays or not _is_there(declared):
         return reply
     reply = await _send(client, name, RestartRun())
     if reply.code:
         return reply
     # It began with the params of its first run.
     return await _send(client, name, SendEvent(new_id(), DECLARED, params))
+
+
+def _is_there(declared: Declared | FromDeployment) -> bool:
+    return isinstance(declared, Declared) or declared.declared is not None
+
+
+def _is_over(declared: Declared | FromDeployment, reply: ReplySent) -> bool:
+    """Whether what is not there any more was not known to be there."""
+    return not _is_there(declared) and reply.code in {INSTANCE_NOT_FOUND, INSTANCE_TERMINAL}
 
 
 async def _send(client: Commands, name: str, command: Command) -> ReplySent:

@@ -57,10 +57,12 @@ class DeployedCode:
         self.limits: dict[str, Concurrency | None] = {}
         #: Those of all that is deployed, the latest of each name: for runs that others have alone.
         self.limits_of_all: dict[str, Concurrency | None] = {}
-        self._known: tuple[int, str] = (0, "")
+        self._known = (0, 0)
         #: When each host was last needed, by the id of its deployment.
         self._needed_s: dict[str, float] = {}
         self._numbers: dict[str, int] = {}
+        #: Set when something was activated; another stands in its place then.
+        self._activated = asyncio.Event()
         self._hosts: Hosts
         self._changed: Callable[[], None]
 
@@ -106,10 +108,12 @@ class DeployedCode:
         retrying = Retrying(log, "new runs have to wait for what is deployed")
         deployments = await retrying.until_done(self._log.catch_up)
         active = deployments.active
-        known = len(deployments.by_id), "" if active is None else active.id
+        known = len(deployments.by_id), deployments.moves
         if known == self._known:
             return
         self._known = known
+        self._activated.set()
+        self._activated = asyncio.Event()
         for each in deployments.latest_last():
             self.limits_of_all |= _limits(each)
         if active is not None:
@@ -117,6 +121,12 @@ class DeployedCode:
             self.limits |= _limits(active)
             self.host_of(active.id)
         self._changed()
+
+    async def activated(self, moves: int) -> Deployments:
+        """Waits until there were more activations than so many."""
+        while self.deployments.moves <= moves:
+            await self._activated.wait()
+        return self.deployments
 
     # -- hosts
 

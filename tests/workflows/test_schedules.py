@@ -10,10 +10,18 @@ import msgspec
 import pytest
 
 from headwater import Schedule, WorkflowEvent, WorkflowTest, schedule, workflow
+from headwater.processors.replay.decide import KIND
+from headwater.schemas.deployments import (
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+)
 from headwater.schemas.history import ReplySent
 from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER, ScheduleRunner
-from headwater.streams.starters.schedule_declarer import declare
+from headwater.streams.code_host.schedules import Declared, FromDeployment
+from headwater.streams.starters.schedule_declarer import declare, schedules_of
 from headwater.streams.workflows.client import Addressed
+from tests.deployed_apps import deployed_schedule
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
@@ -64,10 +72,53 @@ class World:
         self.test._boot()
         await self.declare(*schedules)
 
+    def deploy(self, name: str, *schedules: Schedule) -> None:
+        """Deploys both workflows and schedules."""
+        self.test._deployments.apply(
+            DeploymentCreated(
+                id=name,
+                app="app",
+                digest="00",
+                size=1,
+                offset=0,
+                workflows=tuple(
+                    DeployedWorkflow(name=each, kind=KIND, latest=each == "digest")
+                    for each in ("report", "digest")
+                ),
+                schedules=tuple(map(deployed_schedule, schedules)),
+                by="",
+                at_ms=self.test.now_ms,
+            )
+        )
+
+    def activate(self, name: str) -> list[FromDeployment]:
+        """Activates a deployment; gives what workers will declare when they hear of it."""
+        self.test._deployments.apply(
+            DeploymentActivated(id=name, after="", rollback=False, by="", at_ms=self.test.now_ms)
+        )
+        return schedules_of(self.test._deployments)
+
+    async def release(self, name: str, *schedules: Schedule) -> None:
+        """Deploys and activates, and has it declared by two workers."""
+        self.deploy(name, *schedules)
+        told = self.activate(name)
+        await self.tell(told)
+        await self.tell(told)
+
     async def declare(self, *schedules: Schedule) -> None:
+        await self.tell([each.declared for each in schedules])
+
+    async def began_on(self, day: int, hour: int = 3, workflow: str = "report") -> str | None:
+        """The deployment of the instance that a tick has started."""
+        name = f"{workflow}/nightly-202601{day:02}T{hour:02}0000Z"
+        live = self.test._owner.instances.find(name)
+        assert live is not None, name
+        return None if live.run.deployment is None else live.run.deployment.name
+
+    async def tell(self, schedules: Sequence[Declared | FromDeployment]) -> None:
         await declare(
             Client(self.test),
-            [each.declared for each in schedules],
+            schedules,
             new_id=lambda: self.test.new_id("evt"),
             sleep=self._no_sleep,
         )
@@ -79,6 +130,9 @@ class World:
 
     def ticks(self) -> list[str]:
         return [each["scheduled_for"] for each in self.payloads]
+
+    def ticks_of_all(self) -> list[str]:
+        return [each.get("scheduled_for") or each["digest"] for each in self.payloads]
 
     async def status(self, name: str = "nightly") -> str:
         return (await self.test.get(RUNNER, name).status()).status
@@ -403,3 +457,154 @@ def test_declaring_waits_until_it_is_known(caplog: pytest.LogCaptureFixture):
     asyncio.run(scene([nightly()]))
     assert (replies, slept) == ([], [1.0, 2.0])
     assert caplog.text.count("cannot be declared yet: WORKFLOW_NOT_FOUND") == 1
+
+
+# --- schedules of deployments
+
+
+def test_the_schedules_of_the_active_deployment_fire():
+    async def scenario(world: World) -> None:
+        await world.release("dep_1", nightly())
+        await world.test.advance(DAY)
+        await world.release("dep_2", nightly(cron="0 4 * * *", workflow="digest"))
+        await world.test.advance(DAY)
+        await world.release("dep_3")
+        await world.test.advance(DAY * 3)
+        # The way back.
+        await world.tell(world.activate("dep_1"))
+        await world.test.advance(DAY)
+        assert await world.began_on(1) == "dep_1"
+        # What follows the code begins on no deployment.
+        assert await world.began_on(2, 4, "digest") is None
+        assert await world.began_on(6) == "dep_1"
+
+    world = play(scenario)
+    assert world.ticks_of_all() == [*days(1, 1), *days(2, 2, hour=4), *days(6, 6)]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_each_tick_is_started_once_however_often_another_is_activated(crash: bool):
+    async def scenario(world: World) -> None:
+        hourly = nightly(cron="*/10 * * * *")
+        world.deploy("dep_0", hourly)
+        world.deploy("dep_1", hourly)
+        # In the middle of all that, at it, and between: 7 minutes and 10 meet everywhere.
+        for n in range(40):
+            told = world.activate(f"dep_{n % 2}")
+            await world.test.advance(timedelta(minutes=3))
+            await world.tell(told)
+            if crash:
+                await world.test.crash()
+            await world.test.advance(timedelta(minutes=4))
+
+    world = play(scenario)
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    every = [f"{first + timedelta(minutes=10 * n):%Y-%m-%dT%H:%M:%SZ}" for n in range(1, 29)]
+    assert world.ticks() == every
+
+
+def test_what_was_due_since_an_activation_is_not_lost_until_workers_hear_of_it():
+    async def scenario(world: World) -> None:
+        await world.release("dep_0")
+        world.deploy("dep_1", nightly())
+        world.deploy("dep_2", nightly(cron="*/30 * * * *", catch_up="all"))
+        await world.test.advance(HOUR * 2.99)
+        told = world.activate("dep_1")
+        await world.test.advance(HOUR * 0.02)
+        await world.tell(told)
+        await world.tell(world.activate("dep_0"))
+        await world.test.advance(HOUR * 8)
+        told = world.activate("dep_2")
+        await world.test.advance(HOUR)
+        await world.tell(told)
+
+    assert [each[11:16] for each in play(scenario).ticks()] == ["03:00", "11:30", "12:00"]
+
+
+def test_one_missed_tick_is_caught_up_though_another_is_active_since():
+    async def scenario(world: World) -> None:
+        await world.release("dep_1", nightly())
+        world.deploy("dep_2", nightly())
+        told = world.activate("dep_2")
+        await world.tell(told)
+        world.test._stop()
+        world.test.now_ms += round((DAY + HOUR * 4).total_seconds() * 1_000)
+        told = world.activate("dep_1")
+        world.test.now_ms += round(DAY.total_seconds() * 1_000)
+        world.test._boot()
+        await world.tell(told)
+
+    # The third night is the last of those that nobody was there for.
+    assert play(scenario).ticks() == days(3, 3)
+
+
+def test_a_worker_that_is_behind_changes_nothing():
+    async def scenario(world: World) -> None:
+        world.deploy("dep_1", nightly())
+        world.deploy("dep_2")
+        old = world.activate("dep_1")
+        await world.tell(old)
+        await world.tell(world.activate("dep_2"))
+        await world.tell(old)
+        await world.test.advance(DAY * 400)
+        assert await world.status() == "waiting"
+
+    assert play(scenario).payloads == []
+
+
+def test_the_schedules_of_apps_are_their_own():
+    async def scenario(world: World) -> None:
+        await world.release("dep_1", schedule("other", cron="0 6 * * *", workflow="report"))
+        await world.test.advance(DAY)
+        # Of the same name, the deployment's holds; when it is gone, the app's does again.
+        await world.release("dep_2", nightly(cron="0 5 * * *"))
+        await world.redeploy(nightly())
+        await world.test.advance(DAY)
+        await world.tell(world.activate("dep_1"))
+        await world.test.advance(DAY)
+        assert await world.began_on(2, 5) == "dep_2"
+        assert await world.began_on(3) == "dep_1"
+
+    world = play(scenario, nightly())
+    nights = [tick for tick in world.ticks() if tick[11:13] != "06"]
+    assert nights == [*days(1, 1), *days(2, 2, hour=5), *days(3, 3)]
+    assert [tick for tick in world.ticks() if tick[11:13] == "06"] == days(1, 1, 6) + days(3, 3, 6)
+
+
+def test_a_schedule_says_whose_it_is():
+    async def scenario(world: World) -> None:
+        await world.release("dep_1", nightly())
+        await world.release("dep_2")
+        lines = (await world.test.get(RUNNER, "nightly").history()).logs
+        assert [(each.message, each.data) for each in lines] == [
+            ("the active deployment declares it", {"deployment": "dep_1"}),
+            ("the active deployment has no such schedule", {"deployment": "dep_2"}),
+        ]
+
+    play(scenario)
+
+
+def test_a_terminated_schedule_of_a_deployment_stays_so_until_it_is_restarted():
+    async def scenario(world: World) -> None:
+        await world.release("dep_1", nightly())
+        world.deploy("dep_2", nightly(cron="0 5 * * *"))
+        await world.test.get(RUNNER, "nightly").terminate()
+        naps: list[float] = []
+
+        async def nap(seconds: float) -> None:
+            naps.append(seconds)
+            await world.test.advance(DAY)
+            if len(naps) == 2:
+                await world.test.get(RUNNER, "nightly").restart()
+                await world.test.advance(DAY)
+
+        await declare(
+            Client(world.test),
+            world.activate("dep_2"),
+            new_id=lambda: world.test.new_id("evt"),
+            sleep=nap,
+        )
+        await world.test.advance(DAY)
+
+    # Of the time since it was restarted.
+    assert play(scenario).ticks() == days(3, 4, hour=5)

@@ -148,6 +148,7 @@ def test_an_app_is_deployed_once(client: TestClient[Any], log: MemoryDeployments
         "digest": hashlib.sha256(content).hexdigest(),
         "size": len(content),
         "workflows": [{"name": "order"}],
+        "schedules": [],
         "active": False,
         "deployedAt": AT,
         "deployedBy": f"admin:{hashlib.sha256(b'dev-admin-key').hexdigest()[:8]}",
@@ -234,14 +235,32 @@ def test_an_app_sees_no_secrets_of_the_house(
     assert "RuntimeError: []" in problem["detail"]
 
 
+def test_schedules_are_deployed_and_shown(client: TestClient[Any]):
+    source = """
+    from headwater import schedule
+    schedule("nightly", workflow=order, cron="0 3 * * *", timezone="Europe/Berlin")
+    """
+    made = deploy(client, artifact(orders=ORDERS + dedent(source)))
+    assert made.status_code == 201
+    nightly = {"name": "nightly", "workflow": "order", "cron": "0 3 * * *"}
+    assert made.json()["schedules"] == [nightly | {"timezone": "Europe/Berlin"}]
+    assert client.get("/v1/deployments", headers=USER).json()["deployments"] == [made.json()]
+
+
+def test_a_schedule_that_cannot_be_is_refused(client: TestClient[Any]):
+    source = """
+    from headwater import schedule
+    schedule("nightly", workflow="bill", cron="0 3 * * *")
+    """
+    problem = refusal(
+        deploy(client, artifact(orders=ORDERS + dedent(source))), 400, "artifact_invalid"
+    )
+    assert "expected the workflow of the schedule 'nightly'" in problem["detail"]
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (
-            "from headwater import schedule\n"
-            "nightly = schedule('nightly', workflow=order, cron='0 3 * * *')",
-            "schedules (nightly)",
-        ),
         (
             "from headwater import task\n@task('ask')\nasync def ask(input): return {}",
             "tasks (ask)",

@@ -7,14 +7,27 @@ from headwater.processors.deployments import (
     Refused,
     deployment_id,
 )
-from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeployedSchedule,
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+)
 
 ORDER = DeployedWorkflow(name="order", kind="replay")
 
 
-def created(name: str, at_ms: int = 7) -> DeploymentCreated:
+def created(name: str, at_ms: int = 7, *schedules: DeployedSchedule) -> DeploymentCreated:
     return DeploymentCreated(
-        id=name, app="shop", digest="d", size=3, offset=0, workflows=(ORDER,), by="k", at_ms=at_ms
+        id=name,
+        app="shop",
+        digest="d",
+        size=3,
+        offset=0,
+        workflows=(ORDER,),
+        by="k",
+        at_ms=at_ms,
+        schedules=schedules,
     )
 
 
@@ -132,3 +145,19 @@ def test_ids_are_made_of_what_is_deployed():
         len({deployment_id("shop", "d"), deployment_id("shop", "e"), deployment_id("s", "d")}) == 3
     )
     assert deployment_id("shop", "d").startswith("dep_")
+
+
+def test_schedules_are_those_of_the_active_deployment_and_the_ends_of_others():
+    found = Deployments()
+    nightly, hourly = (DeployedSchedule(name=name, declared="{}") for name in ("night", "hour"))
+    found.apply(created("a", 7, nightly, hourly))
+    found.apply(created("b", 7, hourly))
+    assert found.schedules() == {}
+    found.apply(activated("b"))
+    assert found.schedules() == {"hour": hourly}
+    found.apply(activated("a"))
+    found.apply(activated("b", rollback=True))
+    assert found.schedules() == {"hour": hourly, "night": None}
+    assert found.moves == 3
+    found.apply(activated("b"))
+    assert found.moves == 3

@@ -28,6 +28,7 @@ from headwater.schemas.history import (
     RestartRun,
     ResumeRun,
     RetryRun,
+    Sender,
     SendEvent,
     StartRun,
 )
@@ -190,6 +191,16 @@ def test_a_child_begins_on_its_parents_deployment_if_that_has_its_workflow(
     start = StartRun("1", PARENT, deployment=artifact_of(FIRST))
     assert world.tell(start, workflow) == ""
     assert world.deployment(workflow) == found
+
+
+def test_what_a_step_starts_on_a_deployment_follows_the_code_if_it_says_so():
+    world = World()
+    world.activate("dep_2")
+    sender = Sender("headwater-schedule", "nightly", 0, 1)
+    on = artifact_of(FIRST)
+    for workflow in ("order", "news"):
+        assert world.tell(StartRun("1", sender=sender, deployment=on), workflow) == ""
+    assert (world.deployment("order"), world.deployment("news")) == ("dep_1", None)
 
 
 def test_a_run_stays_where_it_began_and_its_next_run_does_not():

@@ -1,0 +1,102 @@
+"""Schedules of deployments, with workers and hosts that are killed while others are activated."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater import schedule
+from headwater.processors.replay.engine import ReplayEngine
+from headwater.schemas.deployments import DeployedWorkflow
+from headwater.streams.code_host.schedules import Schedule
+from tests.deployed_apps import deploying
+from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
+from tests.integration.test_deployed_code import began_on, kill_host
+from tests.integration.test_starting import owner_of, ticks
+
+APP = "tests.apps.starting"
+_BEATS = (DeployedWorkflow(name="beat", kind=ReplayEngine.kind),)
+_CODE = """
+from headwater import workflow
+
+VERSION = {version!r}
+
+@workflow("beat")
+async def beat(event, step):
+    return await step.do("say", lambda: VERSION)
+"""
+
+
+def each_second(name: str) -> Schedule:
+    return schedule(name, cron="* * * * * *", workflow="beat", catch_up="all")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[WorkflowHouse]:
+    with opened(WorkflowHouse(tmp_path, APP)) as house:
+        yield house
+
+
+def beats(story: Story, name: str = "pulse") -> list[str]:
+    """The keys of what a schedule has started, in the order of its ticks; each began once."""
+    found = sorted(key for key in story.by_instance if key.startswith(f"beat/{name}-"))
+    assert all(len(began_on(story, key)) == 1 for key in found)
+    return found
+
+
+def on(story: Story, deployment: str, name: str = "pulse") -> list[str]:
+    return [key for key in beats(story, name) if began_on(story, key) == [deployment]]
+
+
+def test_each_tick_starts_once_whoever_is_killed_while_another_is_activated(house: WorkflowHouse):
+    async def act(story: Story, client: Sender) -> None:
+        async with deploying(house.bootstrap) as deployer:
+            first = await deployer.deploy(
+                _CODE.format(version="first"),
+                workflows=_BEATS,
+                schedules=(each_second("pulse"), each_second("gone")),
+            )
+            second = await deployer.deploy(
+                _CODE.format(version="second"),
+                workflows=_BEATS,
+                schedules=(each_second("pulse"), each_second("come")),
+            )
+            await deployer.activate(first)
+            for name in ("one", "two"):
+                house.start(name)
+            await house.until(story, lambda: len(on(story, first)) > 3, "ticks of the first")
+            await deployer.activate(second)
+            owner = owner_of(house, story, "headwater-schedule/pulse")
+            house.kill(owner)
+            await house.until(story, lambda: len(on(story, second)) > 2, "ticks of the second")
+            house.start(owner)
+            gone = beats(story, "gone")
+            await kill_host(house, story, owner, second)
+            await deployer.activate(first, rollback=True)
+            reached = len(on(story, first))
+            await kill_host(house, story, owner, first)
+            await house.until(
+                story, lambda: len(on(story, first)) > reached + 5, "ticks of the first again"
+            )
+            await house.until(
+                story, lambda: len(beats(story, "gone")) > len(gone) + 3, "what is back"
+            )
+            come = beats(story, "come")
+            # One a second, none twice and none left out, whatever was active.
+            assert _seconds(beats(story)) == list(range(len(beats(story))))
+            assert {began_on(story, key)[0] for key in beats(story)} == {first, second}
+            assert {began_on(story, key)[0] for key in come} == {second}
+            told = len(ticks(story))
+            await house.until(story, lambda: len(ticks(story)) > told + 3, "ticks of the app")
+            assert beats(story, "come") == come
+            # Those of the app go on as if nothing was.
+            found = ticks(story)
+            assert [round((t - found[0]).total_seconds()) for t in found] == list(range(len(found)))
+
+    play(house, act)
+
+
+def _seconds(keys: list[str]) -> list[int]:
+    clock = [key[-7:-1] for key in keys]
+    of_day = [3600 * int(t[:2]) + 60 * int(t[2:4]) + int(t[4:]) for t in clock]
+    return [(each - of_day[0]) % 86_400 for each in of_day]
