@@ -28,6 +28,7 @@ from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import ACTIVITIES, DAILY_SUMMARY, Table
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import now_ms
+from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
@@ -65,6 +66,7 @@ def run(sizes: Sizes) -> Comparison:
         OF_OTHERS: Target(what="headwater rebuild activities, which these deliveries do not fill"),
         DECODE: Target(what="a consumer that decodes every delivery"),
     }
+    collect_seldom()  # as the process of a rebuild
     with opened() as house:
         say(f"Filling {WEBHOOKS} with {sizes.deliveries:,} deliveries")
         asyncio.run(_fill(house, sizes.deliveries))

@@ -39,7 +39,6 @@ _DEBUG: Final = "HEADWATER_DEBUG"
 _FAILED: Final = 1
 _MISUSED: Final = 2
 _INTERRUPTED: Final = 130
-_GC_THRESHOLD: Final = 50_000
 
 
 @click.group(
@@ -187,6 +186,7 @@ async def _project(settings: "Settings") -> None:
     from headwater.gateway.commands.process import process_name  # noqa: PLC0415 (see above)
     from headwater.gateway.rebuilding.watching import carry_out_rebuilds  # noqa: PLC0415 (see above)
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
+    from headwater.streams.garbage import collect_seldom  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
@@ -198,9 +198,7 @@ async def _project(settings: "Settings") -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    # A batch makes and drops many objects, none of them in cycles: look for cycles seldom.
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    collect_seldom()
     with member_of_house(cluster, f"projector {process_name()}") as membership:
         membership.start()
         rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))

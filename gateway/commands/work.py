@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -38,6 +37,7 @@ from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import PartUnavailable
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
+from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.skips import pass_over_skipped
@@ -56,7 +56,6 @@ from headwater.streams.workflows.worker_settings import Bounds
 log = logging.getLogger(__name__)
 
 _SEED_BYTES: Final = 8
-_GC_THRESHOLD: Final = 50_000
 
 
 class AppWrong(click.ClickException):
@@ -82,9 +81,7 @@ def run_workflows(
     for name in secret_variables(settings):
         os.environ.pop(name, None)
     run_as_batch()
-    # As in the pipeline: what a turn makes and drops is seldom in cycles.
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    collect_seldom()
     try:
         uvloop.run(_until_signalled(_work(settings, rules, clock, ticked=ticked, reload=reload)))
     except AppNotLoaded as error:

@@ -1,7 +1,6 @@
 """Serving the application: granian inside this process, until SIGTERM or Ctrl-C."""
 
 import asyncio
-import gc
 import logging
 import os
 import resource  # of POSIX alone, as uvloop is
@@ -18,6 +17,7 @@ from litestar.types import ASGIApp
 from typing_extensions import override
 
 from headwater.schemas.errors import PartUnavailable
+from headwater.streams.garbage import collect_seldom
 
 #: A request's head: all real ones fit in a fraction of it; a larger one is answered 431.
 _HEAD_BYTES_MAX = 64 * 1024
@@ -51,10 +51,7 @@ async def serve(app: ASGIApp, *, host: str, port: int, end_streams: Callable[[],
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    # What lives as long as the process need not be searched for garbage: without this, full
-    # collections stop the server for some 20 ms at a time.
-    gc.collect()
-    gc.freeze()
+    collect_seldom()
     await server.serve()
 
 

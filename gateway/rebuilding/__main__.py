@@ -24,6 +24,7 @@ from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.installed_tables import TABLE_BY_NAME
+from headwater.streams.garbage import collect_seldom
 
 log = logging.getLogger("headwater.rebuild")
 
@@ -86,6 +87,7 @@ def main() -> NoReturn:
     """Runs; the argument is the rebuild's id."""
     settings = load_settings()
     log_to_stderr(settings)
+    collect_seldom()
     sys.exit(uvloop.run(_run(settings, sys.argv[1])))
 
 

@@ -22,6 +22,7 @@ from headwater.processors.sources import providers_of
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.tables import Table
+from headwater.streams.garbage import collect_seldom
 from headwater.streams.pipeline.rebuild_reading import Chunk, Reading, Span, read_here
 
 log = logging.getLogger("headwater.rebuild")
@@ -124,6 +125,7 @@ def main() -> NoReturn:
     """Runs; the argument says what to read."""
     settings = load_settings()
     log_to_stderr(settings)
+    collect_seldom()
     sys.exit(uvloop.run(_read(settings, msgspec.json.decode(sys.argv[1], type=Wanted))))
 
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import ctypes
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -36,6 +35,7 @@ from headwater.streams.code_host.frames import UNSENDABLE, Pipe, frames_of
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.house_app import HOUSE_APP, house_workflows
 from headwater.streams.code_host.threads import Threads
+from headwater.streams.garbage import collect_seldom
 from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.scheduling import run_as_batch
 
@@ -46,8 +46,6 @@ House: TypeAlias = Callable[[Sequence[str]], App]
 
 #: How long attempts that are cancelled may take to clean up when the parent closes the pipe.
 _LEAVE_S: Final = 1.0
-#: As in the worker: what is made and dropped here is seldom in cycles.
-_GC_THRESHOLD: Final = 50_000
 _PR_SET_PDEATHSIG: Final = 1
 
 _TO_HOST: Final = msgspec.msgpack.Decoder(list[ToHost])
@@ -249,8 +247,7 @@ def main(house: House = _schedules_alone) -> NoReturn:
     refuse_in_workflows()
     connection = socket.socket(fileno=int(pipe))
     loaded = _load(connection, app, schedules, house)
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    collect_seldom()
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     life = loop.create_task(_live(connection, box, loaded, float(beat_s), int(threads_max)))

@@ -4,7 +4,6 @@ The worker is crash-only: an error in the agent ends the process, whose memory m
 log, and the next one starts from what is durable.
 """
 
-import gc
 import logging
 import os
 import socket
@@ -21,6 +20,7 @@ from headwater.processors.triggers.rules import Rule
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WEBHOOKS
 from headwater.streams.clock import monotonic, now_ms
+from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.cluster_id import cluster_id
@@ -59,7 +59,6 @@ _PULSE_S: Final = 1.0
 EXIT_CRASHED: Final = 70
 #: EX_CONFIG of sysexits.h: another worker has its name, so starting it again ends that one.
 EXIT_FENCED: Final = 78
-_GC_THRESHOLD: Final = 50_000
 #: How long Kafka keeps tombstones: a store that is older may lack what they deleted.
 _TOMBSTONES_KEPT_MS: Final = 24 * 60 * 60 * 1_000
 #: A partition in which nothing is done for as long, though there is something to do, is stuck.
@@ -294,10 +293,7 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
     _build(app, stage, lease, watchdog, stores, cluster, clock, joined)
-    # Batches make and drop many objects, none of them in cycles: look for cycles seldom, and never
-    # among what lives as long as the process.
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    collect_seldom()
     threading.Thread(target=_pulse, args=(app, lease, watchdog), name="pulse", daemon=True).start()
     if not run(app):
         log.critical("the worker ends, to start again from what is durable: Faust failed")
