@@ -1,0 +1,90 @@
+"""The pages name what there is: links lead somewhere, and nothing that exists is left out."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from headwater.gateway.cli import cli
+from headwater.gateway.settings import Settings, describe
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+ADR = ROOT / "docs" / "adr"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+WALLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+
+
+@cache
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links, as GitHub makes it."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """Where a page leads to within the repository: files, and anchors in them."""
+    for link in LINK.findall(re.sub(r"`[^`\n]*`", "", prose(page))):
+        if not link.startswith("https://"):
+            file, _, anchor = link.partition("#")
+            yield (page.parent / file).resolve() if file else page, anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path):
+    for file, anchor in links(page):
+        assert file.exists(), file
+        assert not anchor or anchor in anchors(file), f"{file}#{anchor}"
+
+
+def test_every_page_is_found_from_the_readme():
+    found, ahead = set[Path](), [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page not in found and page.suffix == ".md":
+            found.add(page)
+            ahead += [file for file, _ in links(page)]
+    assert {page for page in PAGES if page.parent != ADR} <= found
+    assert ADR in {file for page in found for file, _ in links(page)}
+
+
+def test_every_setting_is_named_by_a_page():
+    texts = "\n".join(page.read_text("utf-8") for page in PAGES if page.parent != ADR)
+    named = set(re.findall(r"HEADWATER_[A-Z0-9_]+", texts))
+    ends = tuple(re.findall(r"…(_[A-Z0-9_]+)", texts))  # as in `HEADWATER_KAFKA_USER`, `…_PASSWORD`
+    settings = [each.variable for each in describe(Settings())]
+    assert [each for each in settings if each not in named and not each.endswith(ends)] == []
+
+
+def test_the_readme_has_a_line_for_every_command():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    table = readme.partition("\n## Commands\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`headwater ([a-z-]+)", table))
+    assert named == set(cli.commands)
+
+
+def rooms(room: str) -> list[set[str]]:
+    """The rows of the table of a room in architecture.md: the folders and modules of each."""
+    table = ARCHITECTURE.read_text("utf-8").partition(f"| in `{room}/` |")[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    return [{name.rstrip("/") for name in re.findall(r"`([\w/]+)`", cell)} for cell in cells]
+
+
+@pytest.mark.parametrize("room", ["gateway", "streams", "projections", "processors", "schemas"])
+def test_the_rooms_of_the_architecture_are_those_of_its_walls(room: str):
+    (layers,) = [
+        wall["layers"]
+        for wall in WALLS["contracts"]
+        if wall["type"] == "layers" and wall["containers"] == [f"headwater.{room}"]
+    ]
+    assert rooms(room) == [set(layer.split(" | ")) for layer in layers]
