@@ -5,6 +5,7 @@ called: each needs another part of the house, and all of them together take seco
 """
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -253,6 +254,8 @@ def main() -> None:
 def _guarded(run: Callable[[], object]) -> int:
     if os.environ.get(_DEBUG):
         return _exit_code(run())
+    # What libraries say of each attempt to connect: our own line says it. Parts have a log.
+    logging.lastResort = logging.NullHandler()
     try:
         return _exit_code(run())
     except click.UsageError as error:
@@ -272,7 +275,7 @@ def _misuse(error: click.UsageError) -> str:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()
     path = error.ctx.command_path if error.ctx else "headwater"
-    return f"{path}: {error.format_message()} (see `{path} --help`)"
+    return f"{path}: {' '.join(error.format_message().split())} (see `{path} --help`)"
 
 
 def _exit_code(result: object) -> int:

@@ -292,7 +292,8 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     @classmethod
     def _of_postgres(cls, value: str) -> str:
         # What has no scheme is a list such as host=… dbname=…, which libpq takes as well.
-        if "://" in value and urlsplit(value).scheme not in {"postgresql", "postgres"}:
+        is_list = "://" not in value and ("=" in value or not value)
+        if not is_list and urlsplit(value).scheme not in {"postgresql", "postgres"}:
             raise PydanticCustomError("not_postgres", "")
         return value
 

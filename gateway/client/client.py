@@ -16,6 +16,7 @@ from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate, 
 from headwater.gateway.client.listing import Listing, Wanted
 from headwater.gateway.client.retries import Policy
 from headwater.gateway.client.runs import Runs
+from headwater.gateway.redaction import redacted
 from headwater.gateway.request_ids import ulid_source
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.schemas.answers import InstanceFound, InstancePage, WorkflowList, WorkflowListed
@@ -231,7 +232,7 @@ def _checked(base_url: str) -> str:
     if place.scheme not in ("http", "https") or not place.hostname or place.query or place.fragment:
         raise ValueError(
             "expected a whole base URL, as in https://host/api/workflows, found "
-            f"{place.scheme}://{place.hostname or ''}{place.path}"
+            + redacted(base_url)
         )
     return base_url.rstrip("/")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from typing_extensions import override
 
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import (
     admin_options,
@@ -37,12 +38,13 @@ _ANCHOR: Final = re.compile(r"([0-9]{1,18}):([0-9a-fA-F]{64})")
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "headwater audit list --action users.wipe",
         "headwater audit verify",
         "headwater audit verify --anchor 1200:9f86d081884c7d65…",
         "headwater audit export > audit.ndjson",
-    )
+    ),
 )
 def audit() -> None:
     """Look at who has done what, and verify that nobody has changed the record of it."""

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import click
 
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api, journey_rows
 from headwater.gateway.commands.options import admin_options, examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
@@ -39,12 +40,13 @@ _STYLES: Final = {"status": {"dead": "red", "refused": "red", "parked": "yellow"
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "headwater deliveries list",
         "headwater deliveries list --status dead --since 2026-07-01T00:00:00Z",
         "headwater deliveries show 5f1d7a84b2c9e03f6a1b8d7c4e2f9a60",
         "headwater deliveries drain --user user_amara",
-    )
+    ),
 )
 def deliveries() -> None:
     """Look at deliveries: what became of them, and why."""

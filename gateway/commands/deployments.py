@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import click
 
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
@@ -27,13 +28,14 @@ _replaces = click.option(
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "headwater deployments deploy . --app orders",
         "headwater deployments deploy . --app shop.workflows:all --activate",
         "headwater deployments activate dep_5d41402abc4b2a76b971",
         "headwater deployments rollback",
         "headwater deployments list",
-    )
+    ),
 )
 def deployments() -> None:
     """Deploy code of workflows, activate it, roll it back, and see what is active.

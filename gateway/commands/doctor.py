@@ -16,6 +16,7 @@ import click
 from headwater.gateway.commands import findings
 from headwater.gateway.commands.api import Api
 from headwater.gateway.commands.findings import Finding
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import (
     admin_options,
@@ -40,6 +41,7 @@ _ERRORS_SHOWN: Final = 20
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     epilog=examples(
         "headwater doctor", "headwater doctor --json", "headwater doctor user user_amara"
@@ -139,7 +141,7 @@ class _Gateway:
         self.version = ""
         self.clock: dict[str, float] = {}
         self.positions: list[dict[str, Any]] = []
-        self.errors = 0
+        self.errors: int | None = None
 
     def finding(self) -> Finding:
         """Asks for all of it.

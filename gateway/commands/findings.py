@@ -191,8 +191,10 @@ def deployment(active: DeploymentCreated | None, fault: str) -> Finding:
     return Finding("deployment", "ok", f"{active.id} of {active.app}: {names}")
 
 
-def refused_records(number: int) -> Finding:
-    """Records that the projector could not apply."""
+def refused_records(number: int | None) -> Finding:
+    """Records that the projector could not apply; None if nobody could be asked."""
+    if number is None:
+        return Finding("projector's errors", "unknown", "the gateway could not be asked")
     if number:
         return Finding(
             "projector's errors",
@@ -218,7 +220,9 @@ def clock(of_others: Mapping[str, float]) -> Finding:
         return Finding(
             "clock", "problem", found, "set the clocks by NTP: signatures hold for five minutes"
         )
-    return Finding("clock", "ok", found or "nobody to compare with")
+    if not found:
+        return Finding("clock", "unknown", "nobody to compare with")
+    return Finding("clock", "ok", found)
 
 
 def certificates(ends: Mapping[str, datetime], now: datetime) -> Finding:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 from headwater.gateway.commands.times import moment
@@ -22,13 +23,14 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_typ
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "headwater graph validate review.json",
         "headwater graph deploy review.json",
         "headwater graph list",
         "headwater graph show review --format svg > review.svg",
     )
-    + ENVIRONMENT
+    + ENVIRONMENT,
 )
 def graph() -> None:
     """Check, deploy and look at graphs. Their instances: `headwater instances`."""

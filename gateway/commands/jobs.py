@@ -7,6 +7,7 @@ import click
 from typing_extensions import override
 
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_json, print_rows, say
 from headwater.gateway.commands.paging import cursor_option, gathered
@@ -65,12 +66,13 @@ _LEASE: Final = click.option(
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "headwater jobs list",
         "headwater jobs activate charge_card",
         'headwater jobs complete order.order-1.0.0.1 --output \'{"receipt": "paid"}\'',
     )
-    + ENVIRONMENT
+    + ENVIRONMENT,
 )
 def jobs() -> None:
     """See the jobs of graphs, take them, and end them. What jobs are: docs/graphs/jobs.md."""

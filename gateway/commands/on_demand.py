@@ -1,10 +1,14 @@
 """Commands that are imported when they are called: all of them together take long to load."""
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final
 
 import click
 from typing_extensions import override
+
+#: Characters of the sentence that lists a command: more than any has.
+_SENTENCE_MAX: Final = 1_000
 
 
 class OnDemand(click.Command):
@@ -22,7 +26,30 @@ class OnDemand(click.Command):
         return command
 
 
-class OnDemandGroup(click.Group):
+class Group(click.Group):
+    """A group that lists its commands by whole sentences, and knows what was meant."""
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [
+            (name, command.get_short_help_str(limit=_SENTENCE_MAX))
+            for name, command in sorted(self.commands.items())
+            if not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = get_close_matches(args[0], self.commands, n=1)
+        if near and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]}?")
+        return super().resolve_command(ctx, args)
+
+
+class OnDemandGroup(Group):
     """A group that lists commands as they are, and loads the one that is called."""
 
     @override

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import (
     admin_options,
     examples,
@@ -68,12 +69,13 @@ def admin_api(url: str | None, admin_key: str | None) -> Api:
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "headwater dlq list",
         "headwater dlq show 0/17",
         "headwater dlq replay 0/17 2/4",
         "headwater dlq replay --all --reason no_connection_for_terra_user --dry-run",
-    )
+    ),
 )
 def dlq() -> None:
     """Look at dead letters and put them back into their topics."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_rows, say
 from headwater.gateway.commands.paging import cursor_option, gathered
@@ -48,13 +49,14 @@ _WORKFLOW: Final = click.option(
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         'headwater runs create order --input \'{"sku": "x"}\' --idempotency-key order-17',
         "headwater runs list --status failed",
         "headwater runs show RUN",
         "headwater runs cancel RUN --reason 'no longer wanted'",
     )
-    + ENVIRONMENT
+    + ENVIRONMENT,
 )
 def runs() -> None:
     """Create runs once under a key, see and cancel them.

@@ -56,7 +56,7 @@ def check(
         if settings.kafka:
             raise
         raise BrokerUnavailable(
-            f"{error.message}. That is where `headwater up` has Kafka unless it is told otherwise; "
+            f"{error.message} That is where `headwater up` has Kafka unless it is told otherwise; "
             "--kafka HOST:PORT names another, and HEADWATER_KAFKA_PORT the port that it was told"
         ) from error
     _report(differences, as_json=as_json)

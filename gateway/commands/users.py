@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import click
 
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
@@ -16,11 +17,12 @@ _STYLES: Final = {"status": {"dead": "red", "parked": "yellow"}}
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "headwater user show user_amara",
         "headwater user show user_amara --json | jq .counts",
         "headwater user wipe user_amara",
-    )
+    ),
 )
 def user() -> None:
     """Look at what is known of one user, or forget it."""

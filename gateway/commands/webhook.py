@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option, settings_from
 from headwater.gateway.commands.output import print_json, print_rows, say
 from headwater.gateway.commands.times import span
@@ -86,10 +87,11 @@ def _places(source: "Source") -> str:
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "headwater webhook sign delivery.json",
         "headwater webhook verify --headers captured.txt body.json",
-    )
+    ),
 )
 def webhook() -> None:
     """Sign deliveries as their sources do, and find out why one was refused."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_rows, say
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
@@ -13,12 +14,13 @@ if TYPE_CHECKING:
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "headwater workflows list",
         "headwater workflows list --url https://host/api/workflows",
         "headwater instances list -w order      the instances of one of them",
     )
-    + ENVIRONMENT
+    + ENVIRONMENT,
 )
 def workflows() -> None:
     """See which workflows exist. Their instances: `headwater instances`."""

@@ -111,8 +111,9 @@ def refuse_taken_port(host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
     except OSError as error:
+        why = (error.strerror or "").partition(" (while ")[0]  # the address is said already
         raise PartUnavailable(
-            f"The gateway cannot listen on {host}:{port}: {error.strerror}. Usual cause: another "
+            f"The gateway cannot listen on {host}:{port}: {why}. Usual cause: another "
             "program or another Headwater listens there. Stop it, or choose a port with --port or "
             "HEADWATER_PORT."
         ) from error

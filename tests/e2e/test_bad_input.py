@@ -183,5 +183,6 @@ def test_a_taken_port_is_one_line(scratch: Path) -> None:
             timeout=30,
         )
     assert run.returncode == 1
-    assert run.stderr.startswith(f"headwater: The gateway cannot listen on 127.0.0.1:{port}: ")
+    start = f"headwater: The gateway cannot listen on 127.0.0.1:{port}: Address already in use. "
+    assert run.stderr.startswith(start)
     assert run.stderr.count("\n") == 1

@@ -73,6 +73,19 @@ def test_every_command_explains_itself_its_flags_and_shows_examples(path: tuple[
 
 
 @pytest.mark.parametrize(
+    "group",
+    [cli, *filter(lambda each: isinstance(each, click.Group), map(loaded, cli.commands.values()))],
+    ids=lambda group: group.name,
+)
+def test_commands_are_listed_by_whole_sentences(group: click.Group) -> None:
+    text = group.get_help(click.Context(group, info_name=group.name, terminal_width=80))
+    listed = text.partition("\nCommands:\n")[2].partition("\n\n")[0]
+    assert listed
+    assert "..." not in listed
+    assert max(map(len, listed.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
     "listed",
     [command for command in cli.commands.values() if isinstance(command, OnDemand)],
     ids=lambda listed: listed.name,
@@ -117,6 +130,21 @@ def test_help_works_from_outside() -> None:
     ("arguments", "code", "line"),
     [
         (["nonsense"], 2, "headwater: No such command 'nonsense'. (see `headwater --help`)"),
+        (["instance", "list"], 2, "headwater: No such command 'instance'; did you mean instances?"),
+        (["dlq", "lst"], 2, "headwater dlq: No such command 'lst'; did you mean list?"),
+        (["export", "users"], 2, "headwater export: Missing option '--format'. Choose from: parq"),
+        (["migrate", "--postgres", "localhost"], 2, "headwater: HEADWATER_POSTGRES: expected post"),
+        (
+            ["topics", "check", "--kafka", "127.0.0.1:1"],
+            1,
+            "headwater: expected Kafka at 127.0.0.1",
+        ),
+        (
+            ["instances", "list", "--url", "localhost:8080"],
+            2,
+            "headwater instances list: expected a whole base URL, as in "
+            "https://host/api/workflows, found localhost:8080 (see",
+        ),
         (["up", "--demo", "--no-demo"], 2, "headwater up: expected --demo or --no-demo"),
         (["dlq", "show", "here"], 2, "headwater dlq show: expected PARTITION/OFFSET"),
         (["dlq", "replay"], 2, "headwater dlq replay: expected either PARTITION/OFFSET or --all"),
@@ -138,6 +166,7 @@ def test_every_failure_is_one_line_on_stderr(arguments: list[str], code: int, li
     run = headwater(*arguments)
     assert (run.returncode, run.stdout) == (code, "")
     assert run.stderr.startswith(line)
+    assert run.stderr.count("\n") == 1
     assert run.stderr.count("\n") == 1, run.stderr
     assert "Traceback" not in run.stderr
 

@@ -135,6 +135,8 @@ def test_a_house_that_is_away_is_told_part_by_part(monkeypatch: pytest.MonkeyPat
         (findings.deployment(DEPLOYED, ""), "ok", ""),
         (findings.deployment(DEPLOYED, "it is lost"), "problem", "deployments rollback"),
         (findings.refused_records(1), "problem", "projection_errors"),
+        (findings.refused_records(None), "unknown", ""),
+        (findings.clock({}), "unknown", ""),
         (findings.disk("/data", 3 * 1024**3, 20 * 1024**3), "ok", ""),
         (findings.disk("/data", 3 * 1024**3, 40 * 1024**3), "problem", "du -sh /data"),
         (findings.disk("/data", 1024**3, 2 * 1024**3), "problem", "du -sh /data"),
