@@ -22,6 +22,7 @@ from headwater.gateway.local.demo_day import (
     post,
 )
 from headwater.gateway.settings import DEVELOPMENT_SECRETS, Settings
+from headwater.projections.postgres.embedded import psql_program
 from headwater.schemas.tables import DAILY_SUMMARY
 
 #: A cold start of the pipeline takes some 10 s on a small machine.
@@ -90,9 +91,11 @@ Headwater is up at {self._url}; Ctrl-C stops it. Try, in another terminal:
 
   # the rows, over HTTP and in SQL
   curl -H "Authorization: Bearer {read_key}" "{self._url}/v1/sync?limit=10"
-  psql {settings.postgres}
+  {psql_program()} {settings.postgres}
   # the delivery that had to wait
   {self._command("trace", waited)}
+  # the workflow, and what came of it
+  {self._command("instances", "list")}
   # a copy of the rows
   {self._command("sync", "--db", "headwater.sqlite")}
   # what could not be processed: nothing

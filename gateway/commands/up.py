@@ -37,7 +37,7 @@ from headwater.gateway.sources import (
     with_development_sources,
 )
 from headwater.projections.errors import MigrationChanged
-from headwater.projections.postgres.embedded import EmbeddedPostgres
+from headwater.projections.postgres.embedded import EmbeddedPostgres, psql_program
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.embedded import EmbeddedKafka
@@ -98,7 +98,7 @@ def run_up(
         else:
             say(f"Logs are in {settings.data_dir / 'logs'}")
             if not given_postgres:  # somebody else's may have a password in it
-                say(f"The rows, in SQL: psql {settings.postgres}")
+                say(f"The rows, in SQL: {psql_program()} {settings.postgres}")
             say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
         house.watch()
     return result.failure
@@ -139,9 +139,9 @@ async def _make_topics(settings: Settings, declared: Declarations, *, ours: bool
     """Makes the topics that are missing; those of a Kafka of ours become what they should be."""
     cluster = cluster_of(settings)
     size = {"partitions": settings.partitions, "replication": settings.replication}
-    made = await create_topics(cluster, **size)
-    made += await create_authors_topics(cluster, declared.topics, **size)
-    if made:
+    if made := await create_topics(cluster, **size):
+        say(f"Made {counted(len(made), 'topic')}; `headwater topics list` says what for")
+    if made := await create_authors_topics(cluster, declared.topics, **size):
         say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}")
     if ours:
         found = await find_topics(cluster)
@@ -180,7 +180,7 @@ def _with_terra(settings: Settings) -> tuple[Settings, tuple[Part, ...]]:
     )
     argv = (sys.executable, "-m", "headwater", "terra-stand-in", "--port", str(port))
     file = ("--file", str(settings.data_dir / "terra-stand-in.sqlite"))
-    say(f"Terra is played by a stand-in at {url}/stand-in: no data of its are real")
+    say(f"Terra is played by a stand-in at {url}/stand-in: it makes its data up")
     return settings, (
         Part(
             name="terra-stand-in",

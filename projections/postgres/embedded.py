@@ -27,7 +27,7 @@ from psycopg import sql
 
 from headwater.schemas.errors import PartUnavailable
 
-__all__ = ["EmbeddedPostgres"]
+__all__ = ["EmbeddedPostgres", "psql_program"]
 
 _HOST = "127.0.0.1"
 _VERSION = 18
@@ -311,6 +311,14 @@ def _account_instead_of_root(data: Path) -> pwd.struct_passwd | None:
         f"Postgres refuses to run as root, and none of the users {_USERS_INSTEAD_OF_ROOT} exists. "
         "Create one (useradd postgres), or run Headwater as an ordinary user."
     )
+
+
+def psql_program() -> str:
+    """The psql to use here: that of the machine, else the one that comes with the server.
+
+    Errors: PartUnavailable.
+    """
+    return "psql" if shutil.which("psql") else str(_binaries() / "psql")
 
 
 def _binaries() -> Path:

@@ -10,13 +10,15 @@ import pytest
 from headwater.gateway.commands.show_day import DayShow
 from headwater.gateway.settings import load_settings
 
+PROGRAMS = {"headwater", "psql"}
+
 
 def commands(capsys: pytest.CaptureFixture[str], **settings: object) -> list[list[str]]:
     show = DayShow(load_settings(postgres="postgresql://nobody@127.0.0.1:1/x", **settings), int)
     show.print_hints()
     lines = capsys.readouterr()
     words = [shlex.split(line, comments=True) for line in (lines.err + lines.out).splitlines()]
-    return [found for found in words if found and Path(found[0]).name == "headwater"]
+    return [found for found in words if found and Path(found[0]).name in PROGRAMS]
 
 
 def test_the_program_is_found_wherever_the_shell_is(
@@ -24,7 +26,7 @@ def test_the_program_is_found_wherever_the_shell_is(
 ):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     found = commands(capsys)
-    assert len(found) == 3
+    assert [words[1] for words in found[1:]] == ["trace", "instances", "sync", "dlq"]
     for words in found:
         done = subprocess.run(
             [*words[:2], "--help"], cwd=tmp_path, capture_output=True, check=False
@@ -36,10 +38,23 @@ def test_the_program_has_its_short_name_where_the_shell_knows_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    assert {words[0] for words in commands(capsys)} == {"headwater"}
+    assert {words[0] for words in commands(capsys)[1:]} == {"headwater"}
+
+
+def test_psql_is_that_which_comes_with_headwater_where_the_shell_knows_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    psql, address = commands(capsys)[0]
+    assert address == "postgresql://nobody@127.0.0.1:1/x"
+    asked = subprocess.run([psql, "--version"], capture_output=True, text=True, check=True)
+    assert asked.stdout.startswith("psql (PostgreSQL) 18")
+    (tmp_path / "psql").write_text("#!/bin/sh\n")
+    (tmp_path / "psql").chmod(0o755)
+    assert commands(capsys)[0][0] == "psql"
 
 
 def test_a_gateway_at_another_port_is_asked_there(capsys: pytest.CaptureFixture[str]):
     assert all("--url" not in words for words in commands(capsys, port=8080))
-    for words in commands(capsys, port=18080):
+    for words in commands(capsys, port=18080)[1:]:
         assert words[-2:] == ["--url", "http://127.0.0.1:18080"]
