@@ -3,14 +3,20 @@
 A consumer can stop for good without an error: a join that failed, a fetch that never returns, an
 append without an answer. So whoever gets on says so, partition by partition, and a thread looks
 whether all do. It needs neither the event loop nor, at last, Python: should even the thread stand
-still, `faulthandler` ends the process from C.
+still, `faulthandler` ends the process from C. And should that wait as well, because nobody reads
+the log that it writes to, the kernel does.
 """
 
 import faulthandler
+import signal
 import sys
 from collections.abc import Callable, Hashable
+from typing import Final
 
 from headwater.schemas.errors import Disposition, HeadwaterError
+
+#: How long writing the stacks of all threads may take.
+_STACKS_S: Final = 10.0
 
 
 class Stalled(HeadwaterError):
@@ -56,6 +62,8 @@ class Watchdog:
 def arm(after_s: float) -> None:
     """Ends the process after a time with the stacks of its threads, unless it is armed again."""
     faulthandler.dump_traceback_later(after_s, exit=True)
+    # Nobody handles the alarm, so it ends the process, whatever any thread waits for.
+    signal.setitimer(signal.ITIMER_REAL, after_s + _STACKS_S)
 
 
 def dump() -> None:

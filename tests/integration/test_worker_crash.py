@@ -52,6 +52,20 @@ async def fails(*_):
 GroupCoordinator.ensure_active_group = fails
 """
 
+#: A partition that is never taken: because its owner waits, or keeps the event loop or all of
+#: Python from going on.
+STUCK = """
+import asyncio, ctypes, time
+from headwater.streams.pipeline.agent import Agent
+
+async def stuck(*_):
+    {waits}
+
+Agent._take = stuck
+worker._PATIENCE_S = 1.0
+worker._LAST_RESORT_S = 4.0
+"""
+
 
 @pytest.mark.parametrize(
     ("failing", "said"), [(SEEKING, "could not seek"), (JOINING, "could not join")]
@@ -67,6 +81,30 @@ def test_a_failure_of_faust_ends_the_worker_as_a_crash(
     assert worker.returncode == EXIT_CRASHED, errors
     assert said in errors
     assert "the worker ends, to " in errors
+
+
+@pytest.mark.parametrize("waits", ["await asyncio.Event().wait()", "time.sleep(1_000)"])
+def test_a_worker_that_no_longer_gets_on_ends_and_says_where(
+    topics: str, tmp_path: Path, waits: str
+):
+    worker = started(STUCK.format(waits=waits), topics, tmp_path, "stuck")
+    _, errors = worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == EXIT_CRASHED, errors
+    assert "to start again from what is durable: expected partition" in errors
+    assert "the last that was: it was assigned" in errors
+    assert "in stuck" in errors or "in _pulse" in errors, "the stacks of all threads"
+
+
+def test_a_worker_whose_python_stands_still_is_ended_from_outside_of_it(
+    topics: str, tmp_path: Path
+):
+    worker = started(
+        STUCK.format(waits="ctypes.PyDLL(None).sleep(1_000)"), topics, tmp_path, "still"
+    )
+    _, errors = worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == 1, errors
+    assert "Timeout (0:00:04)!" in errors
+    assert "in stuck" in errors
 
 
 def started(

@@ -1,8 +1,14 @@
 """The watchdog: who gets on is let be, and whoever does not is named with the last that he did."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from headwater.streams.pipeline.watchdog import Stalled, Watchdog
+
+PATIENCE_S = 30
 
 
 class Clock:
@@ -33,3 +39,32 @@ def test_who_has_left_is_not_watched():
     watchdog.leave("partition 1")
     clock.now += 90
     watchdog.check()
+
+
+#: Nobody reads its standard error, which is full, so whoever writes there waits.
+UNREAD = """
+import fcntl, os, time
+from headwater.streams.pipeline import watchdog
+
+flags = fcntl.fcntl(2, fcntl.F_GETFL)
+fcntl.fcntl(2, fcntl.F_SETFL, flags | os.O_NONBLOCK)
+for size in (4_096, 1):
+    try:
+        while True:
+            os.write(2, b"." * size)
+    except BlockingIOError:
+        pass
+fcntl.fcntl(2, fcntl.F_SETFL, flags)
+watchdog._STACKS_S = 0.2
+watchdog.arm(0.2)
+os.write(2, b"a line of a log")
+"""
+
+
+def test_a_process_whose_log_nobody_reads_is_ended_all_the_same():
+    stuck = subprocess.Popen([sys.executable, "-c", UNREAD], stderr=subprocess.PIPE)
+    try:
+        assert stuck.wait(PATIENCE_S) == -signal.SIGALRM
+    finally:
+        stuck.kill()
+        stuck.communicate()
