@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -16,8 +16,8 @@ from headwater.streams.kafka.records import Incoming
 _BATCH_RECORDS: Final = 500
 _FETCH_BYTES: Final = 256 * 1024
 _POLL_MS: Final = 500
-#: Of one fetch.
-_WITHIN_S: Final = 20.0
+#: A reader that gets nothing for as long has no broker.
+_STALL_S: Final = 20.0
 
 
 async def read_places(
@@ -50,7 +50,7 @@ async def each_place(
 ) -> AsyncGenerator[list[Incoming]]:
     """Yields the records of a topic at some places, a few at a time: as many as a fetch brings.
 
-    Errors: BrokerUnavailable.
+    Errors: BrokerUnavailable, also when Kafka stands still.
     """
     offsets: dict[int, list[int]] = defaultdict(list)
     for partition, offset in sorted(set(places)):
@@ -90,11 +90,22 @@ async def _read(
     while left:
         if not 0 <= left[0] - position < _BATCH_RECORDS:
             consumer.seek(where, left[0])
-        async with asyncio.timeout(_WITHIN_S):
-            fetched = await consumer.getmany(where, timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
-            position = await consumer.position(where)
+        async with asyncio.timeout(_STALL_S):
+            fetched, position = await _fetched(consumer, where)
         named = set(left)
-        found = [record for record in fetched.get(where, ()) if record.offset in named]
+        found = [record for record in fetched if record.offset in named]
         left = [offset for offset in left if offset >= position]
         if found:
             yield found
+
+
+async def _fetched(
+    consumer: AIOKafkaConsumer, where: TopicPartition
+) -> tuple[Sequence[Incoming], int]:
+    """What a fetch brings, which is nothing where compaction left holes, and where it ends."""
+    before = position = await consumer.position(where)
+    fetched: Mapping[TopicPartition, Sequence[Incoming]] = {}
+    while position == before:
+        fetched = await consumer.getmany(where, timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
+        position = await consumer.position(where)
+    return fetched.get(where, ()), position

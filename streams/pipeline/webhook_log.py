@@ -40,9 +40,9 @@ from headwater.streams.kafka.dead_letters import (
     text_header,
 )
 from headwater.streams.kafka.group_commit import GroupCommit, PartitionProducers
-from headwater.streams.kafka.places import read_places
+from headwater.streams.kafka.places import each_place, read_places
 from headwater.streams.kafka.producers import Producers
-from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
@@ -422,8 +422,15 @@ class DeadLetters:
         Shape:  (partition, offset) of the topic dead-letters -> one answer each, in order.
         Errors: BrokerUnavailable; replaying again is safe.
         """
-        async with consumer_of(self._cluster, DEAD_LETTERS) as consumer:
-            return [await self._replay(consumer, *position) for position in positions]
+        back: dict[tuple[int, int], Replayed] = {}
+        async for records in each_place(self._cluster, DEAD_LETTERS, positions):
+            for record in records:
+                back[record.partition, record.offset] = await self._put_back(record)
+        missing = [place for place in positions if place not in back]
+        if missing:
+            async with consumer_of(self._cluster, DEAD_LETTERS) as consumer:
+                back |= {place: await self._missing(consumer, *place) for place in missing}
+        return [back[place] for place in positions]
 
     async def again(self, places: Sequence[tuple[int, int]]) -> list[Again]:
         """Appends deliveries once more, so that they are looked at again now.
@@ -432,50 +439,53 @@ class DeadLetters:
                 marked as replays, so they are no copies.
         Errors: BrokerUnavailable; asking again is safe.
         """
-        answers = []
-        records = await read_places(self._cluster, WEBHOOKS, places)
-        for partition, offset in places:
-            record = records.get((partition, offset))
-            if record is None or record.value is None:
-                answers.append(Again(partition, offset, None))
-                continue
-            mark = (REPLAY_OF, f"{WEBHOOKS}/{partition}@{offset}".encode())
-            headers = [*original(record), mark]
-            again = Outgoing(WEBHOOKS, partition, record.key, record.value, headers)
-            sent = await self._appender.send([again])
-            (position,) = await self._appender.acknowledged(sent)
-            answers.append(Again(partition, offset, position))
-        return answers
+        again: dict[tuple[int, int], int] = {}
+        # A few at a time: all of them may be more than there is memory for.
+        async for records in each_place(self._cluster, WEBHOOKS, places):
+            for record in records:
+                if record.value is not None:
+                    place = (record.partition, record.offset)
+                    sent = await self._appender.send([_once_more(record)])
+                    (again[place],) = await self._appender.acknowledged(sent)
+        return [Again(*place, again.get(place)) for place in places]
 
-    async def _replay(self, consumer: AIOKafkaConsumer, partition: int, offset: int) -> Replayed:
+    async def _put_back(self, letter: Incoming) -> Replayed:
+        partition, offset = letter.partition, letter.offset
+        topic = text_header(letter, CONNECT_PREFIX + "topic")
+        if topic is None or letter.value is None:
+            return Replayed(partition, offset, "", ok=False, detail="not a dead letter")
+        position = f"{partition}@{offset}".encode()
+        back = int(text_header(letter, CONNECT_PREFIX + "partition") or 0)
+        headers = [*original(letter), (REPLAY_OF, position)]
+        await self._appender.append([Outgoing(topic, back, key_of(letter), letter.value, headers)])
+        mark = [(REPLAYED, position), (REPLAYED_AT, str(self._clock()).encode())]
+        await self._appender.append([_marker(partition, REPLAYED, mark)])
+        return Replayed(partition, offset, topic, ok=True, detail="")
+
+    async def _missing(self, consumer: AIOKafkaConsumer, partition: int, offset: int) -> Replayed:
+        """Says why there is no dead letter at a place; one that was there is marked."""
         where = TopicPartition(DEAD_LETTERS, partition)
         if where not in consumer.assignment():
             return Replayed(partition, offset, "", ok=False, detail="no such partition")
         first = (await consumer.beginning_offsets([where]))[where]
         end = (await consumer.end_offsets([where]))[where]
-        position = f"{partition}@{offset}".encode()
-        if offset < first:
-            await self._appender.append([_marker(partition, EXPIRED, [(EXPIRED, position)])])
-            detail = f"expired: the topic has {first} to {end - 1}"
-            return Replayed(partition, offset, "", ok=False, detail=detail)
         if offset >= end:
             detail = f"no such offset: the partition holds {first} to {end - 1}"
             return Replayed(partition, offset, "", ok=False, detail=detail)
-        consumer.seek(where, offset)
-        record = await consumer.getone(where)
-        topic = text_header(record, CONNECT_PREFIX + "topic")
-        if record.offset != offset:  # compaction keeps the last of those that are alike
-            await self._appender.append([_marker(partition, EXPIRED, [(EXPIRED, position)])])
-            detail = "expired: it was wiped, or written again behind it"
-            return Replayed(partition, offset, "", ok=False, detail=detail)
-        if topic is None or record.value is None:
-            return Replayed(partition, offset, "", ok=False, detail="not a dead letter")
-        back = int(text_header(record, CONNECT_PREFIX + "partition") or 0)
-        headers = [*original(record), (REPLAY_OF, position)]
-        await self._appender.append([Outgoing(topic, back, key_of(record), record.value, headers)])
-        mark = [(REPLAYED, position), (REPLAYED_AT, str(self._clock()).encode())]
-        await self._appender.append([_marker(partition, REPLAYED, mark)])
-        return Replayed(partition, offset, topic, ok=True, detail="")
+        position = f"{partition}@{offset}".encode()
+        await self._appender.append([_marker(partition, EXPIRED, [(EXPIRED, position)])])
+        # Compaction keeps the last of those that are alike.
+        why = "it was wiped, or written again behind it"
+        if offset < first:
+            why = f"the topic has {first} to {end - 1}"
+        return Replayed(partition, offset, "", ok=False, detail=f"expired: {why}")
+
+
+def _once_more(record: Incoming) -> Outgoing:
+    """A delivery as it is appended again: marked, so it is no copy."""
+    mark = (REPLAY_OF, f"{WEBHOOKS}/{record.partition}@{record.offset}".encode())
+    headers = [*original(record), mark]
+    return Outgoing(WEBHOOKS, record.partition, record.key, record.value, headers)
 
 
 def _marker(partition: int, what: str, headers: list[tuple[str, bytes]]) -> Outgoing:

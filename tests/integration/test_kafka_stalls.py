@@ -5,7 +5,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,14 @@ import pytest
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import PauseRun
+from headwater.schemas.topics import DEAD_LETTERS
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.records import partition_of
+from headwater.streams.kafka.places import each_place
+from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.workflows import publishing
@@ -153,6 +156,27 @@ def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broke
             await read()
         expected = f"expected more of webhooks/{partition}@{offsets[-1] + 1} up to 1000000 "
         assert error.value.message.startswith(expected)
+
+    asyncio.run(whole())
+
+
+def test_a_reader_of_single_records_gives_up_while_kafka_stalls(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headwater.streams.kafka.places._STALL_S", 1.0)
+    cluster, partition = Cluster(broker.bootstrap), 1
+
+    async def whole() -> None:
+        appender = Appender(cluster=cluster, client_id="places")
+        sent = await appender.send([Outgoing(DEAD_LETTERS, partition, b"k", b"v")] * 2_000)
+        first, *_ = await appender.acknowledged(sent)
+        await appender.stop()
+        # Too far from each other to be read over.
+        places = [(partition, first), (partition, first + 1_999)]
+        async with asyncio.timeout(60), aclosing(each_place(cluster, DEAD_LETTERS, places)) as read:
+            assert [one.offset for one in await anext(read)] == [first]
+            with broker.suspended(), pytest.raises(BrokerUnavailable, match="2 records of dead-"):
+                await anext(read)
 
     asyncio.run(whole())
 
