@@ -70,9 +70,20 @@ class Api:
 
 
 def _accepted(answer: httpx.Response) -> Any:  # noqa: ANN401 (JSON)
-    if answer.is_success:
+    if not answer.is_success:
+        raise click.ClickException(explain(answer))
+    try:
         return answer.json()
-    raise click.ClickException(explain(answer))
+    except ValueError as error:
+        raise click.ClickException(something_else(answer)) from error
+
+
+def something_else(answer: httpx.Response) -> str:
+    """What to say of an answer that is none of Headwater's, in one line."""
+    return (
+        f"expected Headwater at {answer.url.copy_with(path='', query=None)}, found something else "
+        "there; say where it is: --url, HEADWATER_URL"
+    )
 
 
 def explain(answer: httpx.Response) -> str:

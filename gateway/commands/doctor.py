@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from headwater.gateway.commands import findings
-from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.api import Api, something_else
 from headwater.gateway.commands.findings import Finding
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api
@@ -151,12 +151,15 @@ class _Gateway:
         client = self._api.client
         self._api.get("/health/live")
         ready = client.get("/health/ready")
+        try:
+            self.version = str(self._api.get("/schema/openapi.json")["info"]["version"])
+            parts = dict(ready.json()["parts"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise click.ClickException(something_else(ready)) from error
         told = ready.headers.get("date")
         if told:
             there = parsedate_to_datetime(told)
             self.clock["gateway"] = there.timestamp() - now_ms() / 1000
-        self.version = self._api.get("/schema/openapi.json")["info"]["version"]
-        parts = ready.json()["parts"]
         found = ", ".join(f"{name}: {state}" for name, state in parts.items())
         if any(state != "ok" for state in parts.values()):
             return Finding("gateway", "problem", found, "start what is not connected")

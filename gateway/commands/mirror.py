@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import httpx
 
+from headwater.gateway.commands.api import something_else
 from headwater.processors.wipes import digest
 from headwater.projections.postgres import wide_view
 from headwater.schemas.installed_tables import ALL_TABLES
@@ -145,8 +146,7 @@ class Mirror:
             parameters["since"] = since
         answer = self._get(parameters)
         if answer.status_code == HTTPStatus.OK:
-            page: dict[str, Any] = answer.json()
-            return page
+            return _page_of(answer)
         problem = _problem(answer)
         if problem.get("code") == "cursor_expired":
             raise CursorExpired
@@ -259,6 +259,14 @@ def _stored(value: object) -> object:
     if isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return value
+
+
+def _page_of(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        page: dict[str, Any] = answer.json()
+    except ValueError as error:
+        raise SyncFailed(something_else(answer)) from error
+    return page
 
 
 def _problem(answer: httpx.Response) -> dict[str, Any]:

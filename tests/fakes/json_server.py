@@ -20,7 +20,10 @@ class Asked(NamedTuple):
 
 @contextmanager
 def answering(answer_of: Callable[[str], object]) -> Iterator[tuple[str, list[Asked]]]:
-    """A server, and what it was asked; it answers by the path, with 404 where that gives None."""
+    """A server, and what it was asked; it answers by the path, with 404 where that gives None.
+
+    Shape:  bytes are answered as they are, all else as JSON.
+    """
     asked: list[Asked] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -29,7 +32,8 @@ def answering(answer_of: Callable[[str], object]) -> Iterator[tuple[str, list[As
             sent = self.rfile.read(int(self.headers.get("content-length") or 0))
             asked.append(Asked(self.path, key, json.loads(sent) if sent else None))
             answer = answer_of(self.path.partition("?")[0])
-            body = json.dumps({} if answer is None else answer).encode()
+            said = json.dumps({} if answer is None else answer).encode()
+            body = answer if isinstance(answer, bytes) else said
             self.send_response(404 if answer is None else 200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()

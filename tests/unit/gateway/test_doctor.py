@@ -121,6 +121,18 @@ def test_a_house_that_is_away_is_told_part_by_part(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
+    "answer", [{}, [7], {"parts": 7, "info": {"version": 1}}, "hello", b"<html>"]
+)
+def test_another_server_in_the_place_of_the_gateway_is_a_finding(answer: object):
+    with answering(lambda _: answer) as (url, _):
+        found = CliRunner().invoke(doctor, ["--url", url, "--kafka", "127.0.0.1:1", "--json"])
+    told = {each["check"]: each for each in json.loads(found.stdout)["findings"]}
+    assert told["gateway"]["state"] == "problem"
+    assert f"expected Headwater at {url}, found something else" in told["gateway"]["found"]
+    assert {"kafka", "migrations", "disk"} <= told.keys()
+
+
+@pytest.mark.parametrize(
     ("finding", "state", "next_"),
     [
         (findings.parts(["pipeline a-1", "projector a-2"]), "ok", ""),

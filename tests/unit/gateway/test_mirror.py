@@ -167,6 +167,12 @@ def test_what_does_not_pass_is_not_tried_again(tmp_path: Path) -> None:
     assert not script.slept
 
 
+def test_another_server_is_said_to_be_one(tmp_path: Path) -> None:
+    script = Script([httpx.Response(200, text="<html>")])
+    with pytest.raises(SyncFailed, match="expected Headwater at http://headwater, found something"):
+        script.sync(tmp_path / "rows.sqlite")
+
+
 def test_since_begins_a_copy_and_does_not_move_one_that_exists(tmp_path: Path) -> None:
     database = tmp_path / "rows.sqlite"
     script = Script([page("c1", DAY), page("c2", DAY)])
