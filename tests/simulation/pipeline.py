@@ -15,7 +15,7 @@ from headwater.gateway.providers import installed_providers
 from headwater.processors.epochs import epoch_after
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, decode_row, encode
-from headwater.schemas.epochs import is_claim
+from headwater.schemas.epochs import epoch_of, is_claim
 from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBHOOKS, Cleanup
@@ -323,6 +323,8 @@ class World:
     def _append(self, worker: Worker, tenure: Tenure, emitted: Iterable[Outgoing]) -> None:
         for phase in phases(list(emitted)):
             for record in phase:
+                if record.topic in FENCED and record.partition == tenure.partition:
+                    assert epoch_of(record.headers or ()) == tenure.epoch, record
                 first = self.log.append(record)
                 gap = tenure.appended(record.topic, record.partition, first, 1)
                 if gap is not None:

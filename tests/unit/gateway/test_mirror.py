@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from headwater.gateway.commands.mirror import Mirror, SyncFailed
+from headwater.processors.wipes import digest
 from headwater.schemas.tables import TABLES, Table
 
 DAY = {"user_id": "u", "source": "garmin", "datetime": "2026-07-01", "steps": 1}
@@ -205,6 +206,18 @@ def test_somebody_may_be_wiped_before_anybody_was_copied(tmp_path: Path) -> None
     everywhere = {table.name: [gone] for table in TABLES if "user_id" in columns_of(table)}
     assert "users" in everywhere
     assert Script([page("c1", **everywhere)]).sync(database)["users"] == 1
+
+
+def test_of_a_user_who_was_wiped_nothing_is_left_in_the_file(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    wiped = {**DAY, "user_id": "user_wiped"}
+    gone = {"deleted": True, "user_sha256": digest("user_wiped")}
+    script = Script([page("c1", DAY, wiped, {**wiped, "source": "oura"}), page("c2", gone)])
+    script.sync(database)
+    assert b"user_wiped" in database.read_bytes()
+    script.sync(database)
+    assert [row["user_id"] for row in rows(database)] == ["u"]
+    assert b"user_wiped" not in database.read_bytes()
 
 
 def columns_of(table: Table) -> set[str]:

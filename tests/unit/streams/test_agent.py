@@ -8,9 +8,10 @@ import pytest
 
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.catalogue import IDS
+from headwater.schemas.epochs import CLAIM_KEY
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.installed_tables import ALL_TABLES
-from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, WEBHOOKS
+from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, WAITING, WEBHOOKS
 from headwater.streams.kafka.appender import Sent
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreTorn
@@ -20,6 +21,7 @@ from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.tenure import Fold, LogCut, PartitionLost
 from headwater.streams.pipeline.watchdog import Stalled, Watchdog
+from headwater.streams.pipeline.worker import LeaseLost
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, incoming, raw, received
 
@@ -62,6 +64,15 @@ class Log:
                 if fold.admit(record):
                     found[topic, record.key or b""] = record.value
         return found
+
+    def kept(self) -> dict[tuple[str, bytes], bytes | None]:
+        """What compaction leaves of rows and outcomes: the last of each key, whoever wrote it."""
+        return {
+            (topic, one.key or b""): one.value
+            for topic in (*(table.topic for table in ALL_TABLES), OUTCOMES)
+            for one in self.records[topic]
+            if one.key != CLAIM_KEY
+        }
 
     # -- as an appender
 
@@ -109,7 +120,13 @@ async def read_partition(
 
 
 class Lease:
-    def check(self) -> None: ...
+    """That of a process, which may have stood still."""
+
+    is_lost = False
+
+    def check(self) -> None:
+        if self.is_lost:
+            raise LeaseLost("it stood still")
 
 
 class Batch:
@@ -148,7 +165,11 @@ class Time:
 
 
 def agent_of(
-    log: Log, owner: str = "one", store: MemoryStore | None = None, watchdog: Watchdog | None = None
+    log: Log,
+    owner: str = "one",
+    store: MemoryStore | None = None,
+    watchdog: Watchdog | None = None,
+    lease: Lease | None = None,
 ) -> Agent:
     kept = store or MemoryStore()
 
@@ -160,7 +181,7 @@ def agent_of(
         cluster=log,
         appender=log,
         offsets=log,
-        lease=Lease(),
+        lease=lease or Lease(),
         watchdog=watchdog or Watchdog(patience_s=1e9, monotonic=lambda: 0.0),
         open_store=open_store,
         clock=lambda: NOW,
@@ -187,6 +208,94 @@ def test_an_owner_that_was_overtaken_while_it_took_the_partition_ends():
         assert {topic for topic, _ in log.newest()} == {"daily-summary", "users", OUTCOMES}
 
     asyncio.run(scene())
+
+
+async def another_delivery(agent: Agent) -> None:
+    await agent.process(Batch(raw(received(event_id="e2", reference="user_2"), 1)))
+
+
+async def nothing_to_do(agent: Agent) -> None:
+    await agent.tick()
+
+
+async def a_partition_to_take(agent: Agent) -> None:
+    agent.revoked()
+    agent.assigned(set())
+    agent.assigned({TP(topic, 0) for topic in Intake.sources})
+    await agent.prepare(0)
+
+
+@pytest.mark.parametrize("go_on", [another_delivery, a_partition_to_take])
+def test_a_process_that_stood_still_appends_nothing(go_on: Callable[[Agent], Awaitable[None]]):
+    async def scene() -> None:
+        log, lease = Log(), Lease()
+        agent = agent_of(log, lease=lease)
+        await agent.prepare(0)
+        await agent.process(Batch(raw(received(reference="user_1"))))
+        before = {topic: list(records) for topic, records in log.records.items()}
+        lease.is_lost = True
+        with pytest.raises(LeaseLost):
+            await go_on(agent)
+        assert {topic: records for topic, records in log.records.items() if records} == before
+
+    asyncio.run(scene())
+
+
+def test_a_process_that_stood_still_while_it_appended_forgets_nothing_for_that():
+    async def scene() -> None:
+        log, lease = Log(), Lease()
+        agent = agent_of(log, lease=lease)
+        await agent.prepare(0)
+        await agent.process(Batch(raw(received())))
+        waiting = list(log.records[WAITING])
+
+        async def stop() -> None:
+            lease.is_lost = True
+
+        log.before_append = [stop]
+        with pytest.raises(LeaseLost):
+            auth = received(event_id="a", type="auth", body=AUTH, reference="user_1")
+            await agent.process(Batch(raw(auth, 1)))
+        assert log.records[WAITING] == waiting, "the end of the wait, which is appended last"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_a_superseded_owner_has_hidden_is_written_again_by_who_takes_over(dies: bool):
+    async def scene() -> None:
+        log = Log()
+        one, two = agent_of(log), agent_of(log, "two")
+        await one.prepare(0)
+        await two.prepare(0)
+        await two.process(Batch(raw(received(reference="user_1"))))
+        older = received(event_id="e2", reference="user_1", sent_at_ms=NOW - 1)
+        with pytest.raises(PartitionLost):
+            await one.process(Batch(raw(older, 1)))
+        assert not log.newest().items() <= log.kept().items(), (
+            "what one wrote late hides what two has written"
+        )
+        store = MemoryStore()
+        if dies:
+            log.before_append = [happens, happens, die]
+            with pytest.raises(Died):
+                await agent_of(log, "three", store).prepare(0)
+        await agent_of(log, "four", store).prepare(0)
+        assert log.newest().items() <= log.kept().items()
+
+    asyncio.run(scene())
+
+
+class Died(Exception):
+    """Somebody died."""
+
+
+async def happens() -> None:
+    """Claims are appended."""
+
+
+async def die() -> None:
+    raise Died
 
 
 def test_from_a_record_of_a_later_release_on_a_partition_waits_and_nothing_is_a_dead_letter(
@@ -388,14 +497,6 @@ def test_a_partition_that_gets_no_records_though_there_are_some_is_told_by_the_w
         watchdog.check()
 
     asyncio.run(scene())
-
-
-async def another_delivery(agent: Agent) -> None:
-    await agent.process(Batch(raw(received(event_id="e2", reference="user_2"), 1)))
-
-
-async def nothing_to_do(agent: Agent) -> None:
-    await agent.tick()
 
 
 @pytest.mark.parametrize("go_on", [another_delivery, nothing_to_do])
