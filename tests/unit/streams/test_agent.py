@@ -253,8 +253,8 @@ def test_a_process_that_stood_still_while_it_appended_forgets_nothing_for_that()
             lease.is_lost = True
 
         log.before_append = [stop]
+        auth = received(event_id="a", type="auth", body=AUTH, reference="user_1")
         with pytest.raises(LeaseLost):
-            auth = received(event_id="a", type="auth", body=AUTH, reference="user_1")
             await agent.process(Batch(raw(auth, 1)))
         assert log.records[WAITING] == waiting, "the end of the wait, which is appended last"
 
