@@ -1,6 +1,7 @@
 """Is it alive, is it ready, and what has it counted."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -10,6 +11,7 @@ from litestar.openapi import ResponseSpec
 from headwater.gateway.http.metrics import MEDIA_TYPE, Metrics
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.projections.deliveries.queries import Reader
+from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import StoreUnavailable
 
 #: Whoever asks wants to know soon; a part that needs longer is as good as away.
@@ -50,9 +52,11 @@ def health_routes(log: DeliveryLog, reader: Reader, metrics: Metrics) -> Router:
         }
         return Response(Readiness(log.ready, parts), status_code=200 if log.ready else 503)
 
+    workflows = Workflows(reader)
+
     @get("/metrics", media_type=MEDIA_TYPE, summary="Counters in Prometheus' text format")
     async def counters() -> bytes:
-        return metrics.render(log.ready)
+        return metrics.render(log.ready, await _slots(workflows))
 
     return Router("/", route_handlers=[live, ready, counters], tags=["watch"])
 
@@ -64,3 +68,12 @@ async def _answers(reader: Reader) -> bool:
     except (StoreUnavailable, TimeoutError):
         return False
     return True
+
+
+async def _slots(workflows: Workflows) -> Mapping[str, tuple[int, int]]:
+    """Those of limits of concurrency; none while Postgres does not answer."""
+    try:
+        async with asyncio.timeout(_ANSWER_WITHIN_S):
+            return await workflows.slots()
+    except (StoreUnavailable, TimeoutError):
+        return {}

@@ -6,7 +6,7 @@ asks. Its own counters take locks, which costs a delivery ten times as much.
 
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -94,6 +94,12 @@ class Metrics:
             ("action",),
             registry=self._registry,
         )
+        self._slots = Gauge(
+            "headwater_concurrency_runs",
+            "Runs of workflows with a limit of concurrency: running, with a slot, or waiting.",
+            ("workflow", "state"),
+            registry=self._registry,
+        )
         self._connected = Gauge(
             "headwater_kafka_connected",
             "Whether the gateway is connected to Kafka.",
@@ -124,9 +130,16 @@ class Metrics:
         """Counts a request that has no entry, for it brought no valid key."""
         self._unaudited.labels(action).inc()
 
-    def render(self, ready: bool) -> bytes:
-        """All of it in Prometheus' text format."""
+    def render(self, ready: bool, slots: Mapping[str, tuple[int, int]]) -> bytes:
+        """All of it in Prometheus' text format.
+
+        Shape:  slots are how many runs have one, and how many wait for one, by workflow.
+        """
         self._connected.set(ready)
+        self._slots.clear()
+        for workflow, (running, waiting) in slots.items():
+            self._slots.labels(workflow, "running").set(running)
+            self._slots.labels(workflow, "waiting").set(waiting)
         for labels, count in self._answered.items():
             self._received.labels(*labels).inc(count)
         self._answered.clear()

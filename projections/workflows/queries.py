@@ -218,6 +218,11 @@ class Workflows:
             for row in rows
         ]
 
+    async def slots(self) -> dict[str, tuple[int, int]]:
+        """How many runs have a slot, and how many wait for one, by workflow that has a limit."""
+        rows = await self._reader.answers(_LIMITS)
+        return {row["name"]: (row["held"], row["waiting"]) for row in rows}
+
     async def instances(  # noqa: PLR0913 (one parameter a filter)
         self,
         workflow_name: str | None,

@@ -16,6 +16,7 @@ from headwater.schemas.history import (
     SlotsGiven,
     SlotsLimited,
 )
+from tests.integration.test_gateway_reads import gateway_on
 from tests.integration.test_workflow_projection import project
 from tests.integration.test_workflow_projection_queries import asking
 from tests.unit.projections.histories import Log
@@ -78,6 +79,11 @@ def test_it_is_shown_who_waits_for_a_slot_and_how_many_wait_of_a_limit(migrated:
         ("us", 1, 0),
     ]
     assert limit.slots[0].waiting_since is not None
+    with gateway_on(migrated) as client:
+        counted = client.get("/metrics").text
+    assert 'headwater_concurrency_runs{state="running",workflow="order"} 3.0' in counted
+    assert 'headwater_concurrency_runs{state="waiting",workflow="order"} 2.0' in counted
+    assert 'workflow="free"' not in counted, "it has no limit"
     waits = {name: each.awaited_slot for name, each in found.items()}
     assert {name for name, slot in waits.items() if slot is not None} == {"o-2", "o-3"}
     second, third = waits["o-2"], waits["o-3"]
