@@ -212,21 +212,25 @@ def _answers(url: str) -> bool:
 def parts_of(settings: Settings, *, reload: bool = False) -> tuple[Part, ...]:
     """Our own parts, in the order in which they are started."""
     url = url_of(settings)
-    worker = "worker --reload" if reload else "worker"
+    app = ("--app", settings.app or HOUSE_APP, *(["--reload"] if reload else []))
 
-    def part(name: str, command: str, ready: Callable[[], bool], *, app: str = "") -> Part:
-        argv = (sys.executable, "-m", "headwater", *command.split())
-        # Each part knows its own app only: one that finds any would not be the pipeline.
-        own = settings.model_copy(update={"member": f"up-{name}", "app": app})
-        shown = says_more_than_news if reload and app else None
+    def part(
+        name: str,
+        *command: str,
+        ready: Callable[[], bool] = lambda: True,
+        shown: Callable[[str], bool] | None = None,
+    ) -> Part:
+        argv = (sys.executable, "-m", "headwater", *command)
+        # A worker that finds an app would not be the pipeline.
+        own = settings.model_copy(update={"member": f"up-{name}", "app": ""})
         return Part(name=name, argv=argv, env=environment(own), ready=ready, shown=shown)
 
     return (
-        part("gateway", "serve", lambda: _answers(f"{url}/health/ready")),
+        part("gateway", "serve", ready=lambda: _answers(f"{url}/health/ready")),
         # None of these listens anywhere; if one cannot do its work, the demo's rows do not come.
-        part("pipeline", "worker", lambda: True),
-        part("projector", "project", lambda: True),
-        part("workflows", worker, lambda: True, app=settings.app or HOUSE_APP),
+        part("pipeline", "worker"),
+        part("projector", "project"),
+        part("workflows", "worker", *app, shown=says_more_than_news if reload else None),
     )
 
 

@@ -284,14 +284,17 @@ def test_a_worker_ends_in_order_at_sigterm_even_while_it_waits_for_kafka(tmp_pat
 
 
 def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
-    parts = {part.name: part for part in parts_of(load_settings(app="mine.workflows"))}
-    assert list(parts) == ["gateway", "pipeline", "projector", "workflows"]
-    apps = {name: part.env["HEADWATER_APP"] for name, part in parts.items()}
-    assert apps == {"gateway": "", "pipeline": "", "projector": "", "workflows": "mine.workflows"}
-    assert parts["pipeline"].argv[-1] == parts["workflows"].argv[-1] == "worker"
-    members = [part.env["HEADWATER_MEMBER"] for part in parts.values()]
+    parts = parts_of(load_settings(app="mine.workflows"), reload=True)
+    assert {part.name: " ".join(part.argv[2:]) for part in parts} == {
+        "gateway": "headwater serve",
+        "pipeline": "headwater worker",
+        "projector": "headwater project",
+        "workflows": "headwater worker --app mine.workflows --reload",
+    }
+    assert {part.env["HEADWATER_APP"] for part in parts} == {""}
+    members = [part.env["HEADWATER_MEMBER"] for part in parts]
     assert len(set(members)) == len(members)
-    assert parts_of(load_settings())[-1].env["HEADWATER_APP"] == "headwater"
+    assert parts_of(load_settings())[-1].argv[3:] == ("worker", "--app", "headwater")
 
 
 @pytest.mark.parametrize(
