@@ -22,10 +22,10 @@ setup: ## Install everything into .venv (instant when nothing changed)
 	@command -v python3 >/dev/null || { echo "Headwater needs Python 3.11 or newer, and there is no python3 here."; exit 1; }
 	@python3 bootstrap.py
 
-up: setup ## Start Kafka, Postgres and all parts of Headwater; Ctrl-C stops them (ARGS="--port 9000")
+up: setup ## Everything on this machine, with a day to look at; Ctrl-C stops it (ARGS="--port 9000")
 	@$(BIN)/headwater up $(ARGS)
 
-demo: setup ## Like up, with rows to look at
+demo: setup ## Like up, but stops once the rows are printed
 	@$(BIN)/headwater up --demo $(ARGS)
 
 check: lint ## For everyday use: lint, and the tests that need no Kafka or Postgres, in two minutes
@@ -50,7 +50,7 @@ bench: setup .venv-bench/stamp ## Run the benchmarks
 notebook: setup .venv-notebook/stamp ## Open the notebook for analysts (ARGS="--user user_bo")
 	@.venv-notebook/bin/marimo edit docs/data/month.py -- $(ARGS)
 
-picture: setup .venv-notebook/stamp ## Draw docs/data/month.svg, the picture of the README
+picture: setup .venv-notebook/stamp ## Draw docs/data/month.svg, the picture in the README
 	@$(BIN)/python docs/data/month_of_somebody.py
 
 .venv-notebook/stamp: requirements-notebook.txt
