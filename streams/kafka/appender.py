@@ -70,17 +70,27 @@ class Appender:
         self._give_up_s = give_up_s
         self._producer: AIOKafkaProducer | None = None
         self._connecting = asyncio.Lock()
+        #: How often it was stopped: a producer that connected meanwhile is of no use to anybody.
+        self._stops = 0
         #: When the broker took the latest records, by its clock, if that is what its topic keeps.
         self.appended_ms: int | None = None
 
     async def start(self) -> None:
         """Connects now rather than at the first use.
 
-        Errors: BrokerUnavailable when no broker answers.
+        Errors: BrokerUnavailable when no broker answers, and when it is stopped meanwhile.
         """
         async with self._connecting:
-            if self._producer is None:
-                self._producer = await self._connect()
+            if self._producer is not None:
+                return
+            stops = self._stops
+            producer = await self._connect()
+            if stops != self._stops:
+                await producer.stop()
+                raise BrokerUnavailable(
+                    f"expected to connect to {self._cluster}, found that the client was stopped"
+                )
+            self._producer = producer
 
     async def _connect(self) -> AIOKafkaProducer:
         producer = AIOKafkaProducer(
@@ -110,6 +120,7 @@ class Appender:
         Units:  within_s, in seconds: what is pending then fails, and is not sent any more. Without
                 it, stopping lasts as long as the broker is away.
         """
+        self._stops += 1
         producer, self._producer = self._producer, None
         if producer is None:
             return

@@ -13,7 +13,7 @@ import pytest
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import PauseRun
-from headwater.schemas.topics import DEAD_LETTERS
+from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -244,6 +244,22 @@ def test_stopping_while_kafka_stalls_ends_and_leaves_nothing_behind(
             answers = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(answer, BrokerUnavailable) for answer in answers)
             assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(whole())
+    assert not [each for each in caplog.records if each.name == "asyncio"]
+
+
+def test_a_producer_that_is_stopped_while_it_connects_leaves_nothing_behind(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+):
+    async def whole() -> None:
+        appender = Appender(cluster=Cluster(broker.bootstrap), client_id="in vain")
+        appending = asyncio.create_task(appender.append([Outgoing(WEBHOOKS, 0, b"key", None)]))
+        await asyncio.sleep(0)
+        await appender.stop()
+        with pytest.raises(BrokerUnavailable, match="was stopped"):
+            await appending
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(whole())
     assert not [each for each in caplog.records if each.name == "asyncio"]
