@@ -60,7 +60,7 @@ class Metadata(msgspec.Struct, frozen=True):
 class Dated(msgspec.Struct, frozen=True):
     """What records that are about a day have in common: the day, in one of several places."""
 
-    metadata: Metadata = Metadata()
+    metadata: Metadata | None = None
     summary_date: str | None = None
     date: str | None = None
     day: str | None = None
@@ -295,12 +295,12 @@ Workout: TypeAlias = tuple[Activity, str]
 
 class _DailyBody(msgspec.Struct, frozen=True):
     user: User = User()
-    data: tuple[Daily, ...] = ()
+    data: tuple[Daily, ...] | None = None
 
 
 class _RawBody(msgspec.Struct, frozen=True):
     user: User = User()
-    data: tuple[msgspec.Raw, ...] = ()
+    data: tuple[msgspec.Raw, ...] | None = None
 
 
 _ENVELOPE: Final = msgspec.json.Decoder(Envelope)
@@ -339,7 +339,7 @@ def decode_daily(body: bytes) -> Delivery[Daily]:
         whole = _DAILY_BODY.decode(body)
     except _MALFORMED:
         return _record_by_record(body, _DAILY.decode)
-    return Delivery(whole.user, whole.data)
+    return Delivery(whole.user, whole.data or ())
 
 
 def decode_sleep(body: bytes) -> Delivery[Night]:
@@ -380,7 +380,7 @@ def _record_by_record(body: bytes, read: Callable[[msgspec.Raw], R]) -> Delivery
     except _MALFORMED as error:
         raise MalformedPayload(str(error)) from error
     records: list[R | Unreadable] = []
-    for record in raw.data:
+    for record in raw.data or ():
         try:
             records.append(read(record))
         except _MALFORMED as error:

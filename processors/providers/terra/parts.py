@@ -143,7 +143,7 @@ def read_day(record: Dated, number: int, latest_ms: int) -> str | Rejected:
     Errors: Rejected with bad_date, implausible_date or end_before_start, and the path.
     """
     metadata = record.metadata
-    if metadata.start_time is not None:
+    if metadata is not None and metadata.start_time is not None:
         start = read_start(metadata, number, latest_ms)
         if isinstance(start, Rejected):
             return start

@@ -72,9 +72,10 @@ def test_a_sender_without_samples_has_its_own_mean_taken():
     assert rows(result) == {(*KEY, "systolic_bp"): (118.5, "mmHg", None)}
 
 
+@pytest.mark.parametrize("metadata", [{}, None])
 @pytest.mark.parametrize("field", ["summary_date", "date", "day"])
-def test_a_record_without_a_start_has_the_day_that_it_names(field: str):
-    one = weighed({"weight_kg": 80.0}) | {"metadata": {}, field: "2026-06-11"}
+def test_a_record_without_a_start_has_the_day_that_it_names(field: str, metadata: object):
+    one = weighed({"weight_kg": 80.0}) | {"metadata": metadata, field: "2026-06-11"}
     assert list(rows(records("body", one))) == [
         ("user_1", "garmin_body", "2026-06-11", "weight_kg")
     ]

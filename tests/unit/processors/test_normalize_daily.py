@@ -12,7 +12,14 @@ from headwater.processors.providers.results import (
 from headwater.processors.providers.terra import limits
 from headwater.schemas.records import Stamp
 from headwater.schemas.tables import DAILY_SUMMARY
-from tests.unit.processors.deliveries import RECEIVED_AT_MS, nested, records, rejected
+from tests.unit.processors.deliveries import (
+    RECEIVED_AT_MS,
+    USER,
+    nested,
+    normalized,
+    records,
+    rejected,
+)
 
 START = "2026-07-01T00:00:00.000000+01:00"
 END = "2026-07-02T00:00:00.000000+01:00"
@@ -127,8 +134,10 @@ def test_two_records_of_one_day_say_one_thing_and_the_later_value_wins():
     assert columns(result) == {"steps": 2, "sleep_score": 50}
 
 
-def test_a_delivery_without_records_is_skipped():
-    assert records("daily") == Skipped("empty_data")
+@pytest.mark.parametrize("type_", ["daily", "sleep", "activity", "body"])
+def test_a_delivery_without_records_is_skipped(type_: str):
+    assert records(type_) == Skipped("empty_data")
+    assert normalized(type_, {"type": type_, "user": USER, "data": None}) == Skipped("empty_data")
 
 
 @pytest.mark.parametrize(
@@ -233,6 +242,7 @@ def test_a_delivery_without_a_usable_record_fails_and_names_every_record():
         ({"date": "2026-06-11T23:30:00-09:00"}, "2026-06-11"),
         ({"day": "2026-06-11", "date": None}, "2026-06-11"),
         ({"summary_date": "2026-06-11", "day": "2026-06-12"}, "2026-06-11"),
+        ({"metadata": None, "date": "2026-06-11"}, "2026-06-11"),
     ],
 )
 def test_a_day_without_a_start_is_the_day_that_the_record_names(named: dict[str, object], key: str):
