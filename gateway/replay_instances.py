@@ -26,6 +26,8 @@ class ReplayParams(msgspec.Struct, frozen=True, kw_only=True):
     #: Whom it is about, if it is about one user: a wipe goes by it.
     user_id: str | None = None
     rate: int = 0
+    #: Whether it was only to be counted, which it was before it began.
+    dry_run: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

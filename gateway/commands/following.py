@@ -68,6 +68,8 @@ def carry_out(
 ) -> Answer:
     """Counts, asks, begins, and follows to the end; with an id to follow it only does that.
 
+    Nothing is counted beforehand where nobody is asked.
+
     Shape:  its route is /admin/{name}s; done says what happens to those that were counted, far how
             far it is.
     Errors: UsageError, for an order beside an id; Exit, if it has failed.
@@ -78,13 +80,14 @@ def carry_out(
     found: Answer
     if how.follow is not None:
         found = api.get(f"{path}/{quote(how.follow, safe='')}")
-    else:
+    elif how.dry_run:
         found = api.post(path, {**order, "dry_run": True})
-        if not how.dry_run:
-            if not (how.yes or how.as_json):
-                say(f"{count(found['matched'])} will be {done}.")
-                click.confirm("Go on?", abort=True, err=True)
-            found = api.post(path, order)
+    else:
+        if not (how.yes or how.as_json):
+            matched = api.post(path, {**order, "dry_run": True})["matched"]
+            say(f"{count(matched)} will be {done}.")
+            click.confirm("Go on?", abort=True, err=True)
+        found = api.post(path, order)
     if not how.detach:
         found = followed(
             found,
@@ -94,7 +97,7 @@ def carry_out(
         )
     if how.as_json:
         print_json(found)
-    elif found["state"] == "dry_run":
+    elif how.dry_run:
         say(f"{count(found['matched'])} would be {done}.")
     else:
         say(f"{name} {found['id']} {found['state']}: {far(found)}")

@@ -28,8 +28,10 @@ class ReplayWorkflow:
         return Workflow(REPLAY, self.replay, strict=False)
 
     async def replay(self, event: WorkflowEvent[ReplayParams], step: Step) -> dict[str, Any]:
-        """Replays all that was selected."""
+        """Replays all that was selected; of a dry run nothing."""
         params, replay_id = event.payload, event.instance_id
+        if params.dry_run:
+            return {"matched": params.matched, "replayed": 0, "gone": 0}
         limit = min(params.rate, _PAGE_MAX) or _PAGE_MAX
 
         async def page(so_far: Progress) -> Progress:

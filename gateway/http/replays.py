@@ -3,7 +3,7 @@
 from typing import Annotated, Final
 
 import msgspec
-from litestar import Response, get, post
+from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
@@ -55,16 +55,17 @@ class InstanceNamed(msgspec.Struct, frozen=True):
 class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
     """A replay.
 
-    Shape:  state is running, done or failed; of a dry run it is dry_run, and there is no instance.
-            gone counts deliveries of which the log has no bytes any more.
+    Shape:  state is running, done or failed; a dry run is done once it is answered. gone counts
+            deliveries of which the log has no bytes any more.
     """
 
-    id: str | None
+    id: str
     state: str
+    dry_run: bool
     matched: int
     replayed: int
     gone: int
-    instance: InstanceNamed | None
+    instance: InstanceNamed
 
 
 def replay_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHandler]:
@@ -75,27 +76,22 @@ def replay_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHand
         audit="instances.replay",
         status_code=202,
         summary="Replay deliveries: have them processed once more",
-        description="By ids, source, type, user, time or offsets; a dry run (200) counts them. A "
+        description="By ids, source, type, user, time or offsets; a dry run counts them. A "
         "replay is an instance of a workflow, which goes on behind its last page when a worker is "
         "killed. No rows change that the deliveries had set; workflows are not started again.",
         responses=problem_responses("broker_unavailable", "overloaded", "store_unavailable"),
     )
-    async def replay(data: JSONBody[ReplayOrder]) -> Response[ReplayState]:
+    async def replay(data: JSONBody[ReplayOrder]) -> ReplayState:
         selection = _selection(data, own.now())
-        count = await matched(reader, selection)
-        if data.dry_run:
-            found = ReplayState(
-                id=None, state="dry_run", matched=count, replayed=0, gone=0, instance=None
-            )
-            return Response(found, status_code=200)
         params = ReplayParams(
             selection=selection,
-            matched=count,
+            matched=await matched(reader, selection),
             user_id=selection.user_id,
             rate=data.rate or 0,
+            dry_run=data.dry_run,
         )
         replay_id = await own.begin(REPLAY, params)
-        return Response(_state(replay_id, "running", params, Progress()), status_code=202)
+        return _state(replay_id, "running", params, Progress())
 
     @get(
         "/replays/{replay_id:str}",
@@ -131,7 +127,8 @@ def _selection(order: ReplayOrder, now: str) -> Selection:
 def _state(replay_id: str, state: str, params: ReplayParams, far: Progress) -> ReplayState:
     return ReplayState(
         id=replay_id,
-        state=state,
+        state="done" if params.dry_run else state,
+        dry_run=params.dry_run,
         matched=params.matched,
         replayed=far.replayed,
         gone=far.gone,

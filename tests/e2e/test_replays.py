@@ -60,8 +60,9 @@ def test_a_replay_of_everything_changes_no_row_and_goes_on_after_a_kill(house: H
     expected = house.check()
     before = versions(house)
     rehearsed = ask(house, "/admin/replays", {"dry_run": True})
-    assert (rehearsed["state"], rehearsed["instance"]) == ("dry_run", None)
+    assert (rehearsed["state"], rehearsed["replayed"]) == ("done", 0)
     assert rehearsed["matched"] == len(expected.outcomes)
+    assert ask(house, f"/admin/replays/{rehearsed['id']}") == rehearsed
 
     begun = ask(house, "/admin/replays", {"rate": 40})
     path = f"/admin/replays/{begun['id']}"
@@ -86,12 +87,13 @@ def test_a_replay_of_everything_changes_no_row_and_goes_on_after_a_kill(house: H
 
 def prunes_what_is_past_its_retention(house: House, replay_id: str) -> None:
     past = ask(house, "/admin/prunes", {"dry_run": True})
-    assert (past["state"], past["by_workflow"]) == ("dry_run", {"headwater-replay": 1})
+    # The replay and the dry run before it.
+    assert (past["state"], past["by_workflow"]) == ("dry_run", {"headwater-replay": 2})
     begun = ask(house, "/admin/prunes", {})
     path = f"/admin/prunes/{begun['id']}"
     house.wait(lambda: ask(house, path)["state"] == "done", "the prune to end")
     done = ask(house, path)
-    assert (done["matched"], done["deleted"], done["kept"]) == (1, 1, 0)
+    assert (done["matched"], done["deleted"], done["kept"]) == (2, 2, 0)
     assert done["records"] > 0
     house.wait(lambda: not rows_of(house, replay_id), "the rows to go")
     assert rows_of(house, begun["id"]) > 0

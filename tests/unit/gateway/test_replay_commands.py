@@ -50,14 +50,14 @@ def run(
 def test_a_replay_is_counted_first_and_asked_for_as_it_was_meant(
     arguments: tuple[str, ...], order: dict[str, object]
 ):
-    result, asked = run(replay, {REPLAYS: REPLAY}, *arguments, "--yes")
+    result, asked = run(replay, {REPLAYS: REPLAY}, *arguments, said="y\n")
     assert result.exit_code == 0, result.output
     assert [each.body for each in asked] == [{**order, "dry_run": True}, order]
     assert "replay r1 done: 3 of 3 deliveries, 1 of which the log has no bytes" in result.output
 
 
 def test_a_dry_run_counts_and_does_nothing():
-    counted = {**REPLAY, "state": "dry_run"}
+    counted = {**REPLAY, "replayed": 0}
     result, asked = run(replay, {REPLAYS: counted}, "--user", "u", "--dry-run")
     assert [each.body for each in asked] == [{"user_id": "u", "dry_run": True}]
     assert "3 deliveries would be replayed." in result.output
@@ -69,6 +69,11 @@ def test_a_dry_run_of_a_prune_counts_by_workflow_and_does_nothing():
     assert [each.body for each in asked] == [{"workflow": "order", "dry_run": True}]
     assert "order\t3" in result.stdout
     assert "3 instances would be removed for good." in result.output
+
+
+def test_where_nobody_is_asked_nothing_is_counted_first():
+    _, asked = run(replay, {REPLAYS: REPLAY}, "--yes")
+    assert [each.body for each in asked] == [{}]
 
 
 def test_nothing_is_replayed_without_a_yes():
