@@ -30,7 +30,7 @@ from headwater.gateway.commands.options import (
     settings_from,
 )
 from headwater.gateway.commands.output import counted, print_json, say
-from headwater.schemas.errors import HeadwaterError, PartUnavailable
+from headwater.schemas.errors import HeadwaterError, PartUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ _DEBUG: Final = "HEADWATER_DEBUG"
 _FAILED: Final = 1
 _MISUSED: Final = 2
 _INTERRUPTED: Final = 130
+_POSTGRES_ELSEWHERE: Final = (
+    "`headwater up` runs one on this machine; --postgres and HEADWATER_POSTGRES name another"
+)
 
 
 @click.group(
@@ -291,6 +294,8 @@ def _in_words(error: Exception) -> str:
             return missing.message
         case PartUnavailable() | SourcesInvalid():
             return error.message  # the end of the part's log, or each problem, on lines of its own
+        case StoreUnavailable() if getattr(error.__cause__, "sqlstate", "") is None:  # not reached
+            return f"{' '.join(error.message.split())} ({_POSTGRES_ELSEWHERE})"
         case HeadwaterError():
             return " ".join(error.message.split())
         case OSError(strerror=str()):

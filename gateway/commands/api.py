@@ -90,6 +90,9 @@ def explain(answer: httpx.Response) -> str:
     """A refusal in one line."""
     try:
         problem = answer.json()
-        return f"{problem['status']} {problem['code']}: {problem['detail']}"
+        said = f"{problem['status']} {problem['code']}: {problem['detail']}"
     except (ValueError, KeyError, TypeError):
         return f"{answer.url} answered {answer.status_code}: {answer.text[:200]}"
+    if answer.status_code == HTTPStatus.UNAUTHORIZED and "x-admin-key" in answer.request.headers:
+        return f"{said}; set HEADWATER_ADMIN_KEY, or give --admin-key"
+    return said

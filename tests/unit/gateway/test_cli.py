@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import httpx
 import pytest
 from click.testing import CliRunner
 
 from headwater.gateway.cli import cli
+from headwater.gateway.commands.api import explain
 from headwater.gateway.commands.on_demand import OnDemand
 from headwater.gateway.commands.output import print_rows
 from headwater.gateway.commands.up import parts_of
@@ -169,6 +171,28 @@ def test_every_failure_is_one_line_on_stderr(arguments: list[str], code: int, li
     assert run.stderr.count("\n") == 1
     assert run.stderr.count("\n") == 1, run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_who_has_no_postgres_hears_where_one_is() -> None:
+    said = headwater("migrate", HEADWATER_POSTGRES_PORT="1").stderr
+    assert "`headwater up` runs one on this machine" in said
+    assert "--postgres and HEADWATER_POSTGRES name another" in said
+
+
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ("x-admin-key", "; set HEADWATER_ADMIN_KEY, or give --admin-key"),
+        ("authorization", ""),  # whose token it is, or which key, the answer says
+    ],
+)
+def test_an_operator_who_is_refused_hears_which_variable_has_the_key(
+    header: str, hint: str
+) -> None:
+    asked = httpx.Request("GET", "http://host/admin/dlq", headers={header: "another"})
+    problem = {"status": 401, "code": "unauthorized", "detail": "expected a key"}
+    answer = httpx.Response(401, json=problem, request=asked)
+    assert explain(answer) == f"401 unauthorized: expected a key{hint}"
 
 
 def test_each_problem_of_a_file_of_sources_has_a_line(tmp_path: Path) -> None:
