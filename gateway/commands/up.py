@@ -5,6 +5,7 @@ on a thread of its own, over HTTP like any producer, so that Ctrl-C works all th
 """
 
 import asyncio
+import contextlib
 import os
 import shlex
 import signal
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urljoin
 
 import httpx
 from pydantic import SecretStr
@@ -27,6 +29,7 @@ from headwater.gateway.commands.starting import not_of_apps, pipeline_rules
 from headwater.gateway.commands.user_tokens import with_development_issuer
 from headwater.gateway.commands.work import declared_by
 from headwater.gateway.http.server import refuse_taken_port
+from headwater.gateway.local.demo_day import demo_people
 from headwater.gateway.local.parts import says_more_than_news
 from headwater.gateway.local.supervisor import Part, Supervisor
 from headwater.gateway.request_ids import ulid_source
@@ -52,6 +55,8 @@ from headwater.streams.kafka.topics import (
 _HEALTH_TIMEOUT_S: Final = 2.0
 #: Where Terra's stand-in is, unless somebody else is there.
 _STAND_IN_PORT: Final = 8091
+#: Who we are to it.
+_STAND_IN: Final = "stand-in"
 
 
 @dataclass(slots=True)
@@ -174,8 +179,8 @@ def _with_terra(settings: Settings) -> tuple[Settings, tuple[Part, ...]]:
     settings = settings.model_copy(
         update={
             "terra_api": f"{url}/v2",
-            "terra_dev_id": "stand-in",
-            "terra_api_key": SecretStr("stand-in"),
+            "terra_dev_id": _STAND_IN,
+            "terra_api_key": SecretStr(_STAND_IN),
         }
     )
     argv = (sys.executable, "-m", "headwater", "terra-stand-in", "--port", str(port))
@@ -251,6 +256,7 @@ class _Show:
             self._workflow = WorkflowShow(settings, clock, ulid_source(clock, os.urandom))
         self._result = result
         self._then_stop = then_stop
+        self._stand_in = settings.terra_api if settings.terra_dev_id == _STAND_IN else ""
 
     def run(self) -> None:
         """Shows everything, says what failed, and stops the house if it is to be stopped then."""
@@ -260,6 +266,7 @@ class _Show:
             self._day.run()
             if self._workflow:
                 self._workflow.finish()
+            self._introduce()
         except DayFailed as error:
             self._result.failure = str(error)
             say(self._result.failure)
@@ -267,3 +274,14 @@ class _Show:
             os.kill(os.getpid(), signal.SIGTERM)  # ends the supervisor's watch on the main thread
         elif self._result.failure is None:
             self._day.print_hints()
+
+    def _introduce(self) -> None:
+        """Has the stand-in for Terra know the demo's people, who may ask for more of their days.
+
+        Else it would say that their connections are gone, and they would be closed. Not before: it
+        would post three months of made days among those of the demo.
+        """
+        if self._stand_in:
+            people = urljoin(self._stand_in, "/stand-in/people")
+            with contextlib.suppress(httpx.HTTPError):  # it may have been told to fail, or to die
+                httpx.post(people, json=demo_people(), timeout=_HEALTH_TIMEOUT_S)

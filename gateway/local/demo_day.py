@@ -4,6 +4,7 @@ The bodies are files, so posting them again posts the same bytes and is answered
 signatures are made when they are posted, because a signature holds for five minutes.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -18,6 +19,8 @@ from headwater.processors.signatures import SCHEMES, sign
 #: `CONNECTS_LATE` says who that is.
 TOO_EARLY: Final = "03-bo-whoop-day-too-early"
 CONNECTS_LATE: Final = "08-bo-connects-whoop"
+#: When the demo's people connected their wearables: the day before.
+_CONNECTED_AT: Final = "2026-06-29T12:00:00Z"
 
 
 class PostFailed(Exception):
@@ -54,6 +57,17 @@ def demo_deliveries() -> tuple[Delivery, ...]:
         Delivery(name=name, body=file.read_bytes())
         for name, file in sorted(found, key=lambda named: named[0])
     )
+
+
+def demo_people() -> list[dict[str, str]]:
+    """Whose wearables are connected when the demo day is over, as who plays Terra has them."""
+    told = [json.loads(each.body) for each in demo_deliveries()]
+    return [
+        {name: each["user"][name] for name in ("user_id", "provider", "reference_id", "scopes")}
+        | {"created_at": _CONNECTED_AT}
+        for each in told
+        if each["type"] == "auth"
+    ]
 
 
 def terra_signature(secret: str, body: bytes, at_s: int) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -158,6 +159,12 @@ def test_the_demo_shows_a_workflow_to_its_end(tmp_path: Path, scratch: Path):
         ["write", "do", "completed"],
     ]
     assert "user_amara on 2026-07-01: 11894 steps, resting heart rate 49" in workflow
+    # Who plays Terra knows them then: asked for more of their days, it would else call them gone.
+    with contextlib.closing(
+        sqlite3.connect(scratch / "up-demo" / "terra-stand-in.sqlite")
+    ) as terra:
+        people = terra.execute("select reference_id, provider from people order by 1").fetchall()
+    assert people == [("user_amara", "GARMIN"), ("user_bo", "WHOOP")]
 
 
 def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, topics: str):
