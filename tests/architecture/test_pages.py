@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headwater.gateway.cli import cli
+from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.settings import Settings, describe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +65,13 @@ def test_every_setting_is_named_by_a_page():
     ends = tuple(re.findall(r"…(_[A-Z0-9_]+)", texts))  # as in `HEADWATER_KAFKA_USER`, `…_PASSWORD`
     settings = [each.variable for each in describe(Settings())]
     assert [each for each in settings if each not in named and not each.endswith(ends)] == []
+
+
+def test_every_metric_is_named_by_a_page():
+    counted = re.findall(r"^# HELP (\S+)", Metrics().render(True, {}).decode(), re.MULTILINE)
+    page = (ROOT / "docs" / "gateway.md").read_text("utf-8")
+    assert counted
+    assert [each for each in counted if each not in page] == []
 
 
 def test_the_readme_has_a_line_for_every_command():
