@@ -21,7 +21,8 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+#: Litestar adds the charset to all types of text.
+MEDIA_TYPE: Final = "text/plain; version=0.0.4"
 
 #: Seconds. An acknowledged append takes 1.5 to 3 ms here; 5 s is the default time limit.
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

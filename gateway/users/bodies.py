@@ -84,7 +84,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     session_id: str
-    expires_in: float
+    expires_in: int
 
 
 class NamedInstance(msgspec.Struct, frozen=True, kw_only=True):

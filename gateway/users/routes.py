@@ -97,7 +97,9 @@ def _connect(ports: UserPorts) -> HTTPRouteHandler:
             raise TerraFailed(
                 f"expected an answer of Terra's within {_SESSION_WITHIN_S:g} s, found none"
             ) from None
-        return Session(url=found.url, session_id=found.session_id, expires_in=found.expires_in)
+        return Session(
+            url=found.url, session_id=found.session_id, expires_in=round(found.expires_in)
+        )
 
     return connect
 

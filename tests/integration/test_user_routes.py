@@ -189,6 +189,7 @@ def test_a_session_to_connect_is_begun_at_terra_for_the_user(client: TestClient[
     answer = client.post("/v1/connect", json=wanted)
     assert answer.status_code == 200, answer.text
     assert set(answer.json()) == {"url", "session_id", "expires_in"}
+    assert '"expires_in":900}' in answer.text
     assert client.post("/v1/connect").status_code == 200
 
 
