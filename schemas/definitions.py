@@ -20,3 +20,6 @@ class GraphDeployed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: str
     #: When it was deployed, Unix milliseconds, by the clock of whoever did.
     at_ms: int
+    #: How many activations of deployments there were when an app said so: of two the one with more
+    #: of them holds.
+    moves: int = 0

@@ -16,6 +16,10 @@ class WorkflowDeployed(Answer, frozen=True, kw_only=True):
     """A workflow of a deployment."""
 
     name: str
+    kind: Annotated[Literal["code", "graph"], _means("Whether it is code or a graph.")] = "code"
+    definition_digest: Annotated[
+        str | None, _means("SHA-256 of the definition of a graph, in its canonical form.")
+    ] = None
     versioning: Annotated[
         Literal["pinned", "latest"],
         _means("Whether its runs stay on the deployment that they began on."),

@@ -20,6 +20,10 @@ class DeployedWorkflow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     limit: int | None = None
     #: The expression that gives the key; null where the limit is for all runs together.
     limit_key: str | None = None
+    #: The definition of a graph, as JSON; null for code.
+    document: Json | None = None
+    #: SHA-256 of the definition in its canonical form; empty without one.
+    digest: str = ""
     #: The topics that its steps publish to, where it names them.
     publishes: tuple[str, ...] = ()
 

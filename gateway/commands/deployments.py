@@ -131,8 +131,8 @@ def show(deployment_id: str, url: str | None, admin_key: str | None, as_json: bo
     found = admin_api(url, admin_key).get(_path(deployment_id))
     _print(found, as_json=as_json)
     if not as_json:
-        rows = [{"versioning": "pinned", **each} for each in found["workflows"]]
-        print_rows(rows, ("name", "versioning"), title="workflows")
+        rows = [{"kind": "code", "versioning": "pinned", **each} for each in found["workflows"]]
+        print_rows(rows, ("name", "versioning", "kind"), title="workflows")
         if found.get("schedules"):
             columns = ("name", "workflow", "cron", "timezone")
             print_rows(found["schedules"], columns, title="schedules")

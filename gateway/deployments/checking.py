@@ -6,7 +6,7 @@ traceback at once. The process has none of the house's secrets in its environmen
 
 import asyncio
 import shutil
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
@@ -14,12 +14,14 @@ from typing import Final
 import msgspec
 
 from headwater.gateway.http.problems import Problem
+from headwater.processors.graph.definition import digest, read_definition
 from headwater.processors.runs.limits import name_fault
 from headwater.schemas.deployments import DeployedSchedule, DeployedWorkflow
 from headwater.schemas.failures import ARTIFACT_INVALID
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, read_spec
 from headwater.streams.code_host.artifacts import ArtifactInvalid, check_app, unpack
+from headwater.streams.code_host.hosted_tasks import BUILT_IN
 from headwater.streams.code_host.schedules import Declared
 from headwater.streams.workflows.host_process import HostKilled, declarations_of
 
@@ -59,7 +61,7 @@ class Checking:
         """
         async with self._turn:
             declared = await self._in_time(app, artifact)
-        _check_kinds(app, declared)
+        _check_graphs(app, declared)
         for name in declared.workflows:
             fault = name_fault(
                 "the name of a workflow", name, self._limits.max_workflow_name, "max_workflow_name"
@@ -125,27 +127,39 @@ def _without(folder: Path, text: str) -> str:
     return text.replace(f"{folder}/", "").replace(str(folder), "the artifact")
 
 
-def _check_kinds(app: str, declared: Declarations) -> None:
-    """Refuses what deployments do not have yet, rather than leave it out silently.
+def _check_graphs(app: str, declared: Declarations) -> None:
+    """Sees that there is what graphs name: their runs would fail for want of it.
 
     Errors: Problem.
     """
-    others = {
-        "graphs": sorted(declared.graphs),
-        "tasks": declared.tasks,
-    }
-    found = [f"{kind} ({', '.join(names)})" for kind, names in others.items() if names]
-    if found:
+    if not declared.workflows:
         raise Problem(
             ARTIFACT_INVALID,
-            f"expected workflows of code and schedules alone in {app}, found "
-            f"{' and '.join(found)}; workers have these of the app that they are started with "
-            "(--app). Name what is to be deployed, as in orders:workflows, a list of the workflows",
+            f"expected a workflow in {app}, found tasks alone, which are for graphs beside them",
         )
+    tasks = {*declared.tasks, *BUILT_IN}
+    for name, document in declared.graphs.items():
+        for node in read_definition(document).nodes:
+            missing = ""
+            if node.task is not None and not node.external and node.task not in tasks:
+                missing = f"the task {node.task!r}, found {_listed(tasks)}"
+            elif node.subworkflow is not None and node.subworkflow not in declared.workflows:
+                missing = f"the workflow {node.subworkflow!r}, found {_listed(declared.workflows)}"
+            if missing:
+                raise Problem(
+                    ARTIFACT_INVALID,
+                    f"expected {app} to have what its graph {name!r} names at the node "
+                    f"{node.ref!r}, {missing}",
+                )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def _deployed(declared: Declarations, name: str) -> DeployedWorkflow:
     limit = declared.concurrency.get(name)
+    document = declared.graphs.get(name)
     return DeployedWorkflow(
         name=name,
         kind=declared.kinds[name],
@@ -154,6 +168,8 @@ def _deployed(declared: Declarations, name: str) -> DeployedWorkflow:
         limit=limit.limit if limit else None,
         limit_key=limit.key if limit else None,
         publishes=declared.publishes.get(name, ()),
+        document=document,
+        digest="" if document is None else digest(read_definition(document)),
     )
 
 

@@ -88,8 +88,8 @@ class Deploying:
         if declared > _DECLARED_BYTES_MAX:
             raise Problem(
                 ARTIFACT_INVALID,
-                f"expected an app that declares at most {_DECLARED_BYTES_MAX} bytes, names and "
-                f"JSON Schemas of params, found {declared}",
+                f"expected an app that declares at most {_DECLARED_BYTES_MAX} bytes, names, graphs "
+                f"and JSON Schemas of params, found {declared}",
             )
         offset = await self._log.upload(name, artifact)
         outcome = await self._log.write(msgspec.structs.replace(record, offset=offset))
@@ -198,6 +198,8 @@ def _workflow(found: DeployedWorkflow, *, whole: bool) -> WorkflowDeployed:
     schema = json.loads(found.params) if whole and found.params is not None else None
     return WorkflowDeployed(
         name=found.name,
+        kind="graph" if found.document is not None else "code",
+        definition_digest=found.digest or None,
         versioning="latest" if found.latest else "pinned",
         params_schema=schema,
     )

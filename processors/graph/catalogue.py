@@ -61,6 +61,7 @@ class Catalogue:
     def __init__(self) -> None:
         self.versions: dict[str, list[Version]] = {}
         self.apps: dict[str, str] = {}
+        self._moves: dict[str, int] = {}
 
     def newest(self, name: str) -> Version | None:
         """The newest version of a graph, or None."""
@@ -75,6 +76,11 @@ class Catalogue:
     def apply(self, record: GraphDeployed) -> Outcome:
         """Applies what somebody deploys; says what it came to."""
         if record.app:
+            known = self._moves.get(record.name, 0)
+            if record.moves < known:
+                # Of a worker that has not heard of an activation.
+                return Taken(self.apps[record.name])
+            self._moves[record.name] = record.moves
             self.apps[record.name] = record.app
             if not record.document:
                 return Taken(record.app)

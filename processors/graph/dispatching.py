@@ -74,7 +74,9 @@ def _start(draft: Draft, token: LiveToken, node: Node, workflow: str, params: st
     run = draft.run
     child = Child(workflow, child_id(run, token.number))
     me = Parent(run.workflow, run.instance_id, run.run_number, str(token.number))
-    post = Post(0, child.workflow, child.instance_id, StartRun(params, me))
+    post = Post(
+        0, child.workflow, child.instance_id, StartRun(params, me, deployment=run.deployment)
+    )
     until_ms = draft.now_ms + node.timeout_ms if node.timeout_ms else None
     draft.emit(*queue(run, [post]), SubworkflowStarted(token.number, child, until_ms))
 

@@ -15,7 +15,7 @@ from headwater.processors.graph.decide import (
     resumed,
     started,
 )
-from headwater.processors.graph.definition import to_dict
+from headwater.processors.graph.definition import DefinitionInvalid, to_dict
 from headwater.processors.graph.dispatching import idempotency_token
 from headwater.processors.graph.draft import Draft, text_of
 from headwater.processors.graph.ends import end_children
@@ -33,7 +33,12 @@ from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import Reached, Request
 from headwater.processors.runs.slots import no_slots
 from headwater.processors.runs.state import Entry
-from headwater.schemas.failures import INSTANCE_NOT_ERRORED, INVALID_PARAMS, STEP_NOT_FOUND
+from headwater.schemas.failures import (
+    GRAPH_INVALID,
+    INSTANCE_NOT_ERRORED,
+    INVALID_PARAMS,
+    STEP_NOT_FOUND,
+)
 from headwater.schemas.history import (
     ActivateJob,
     Artifact,
@@ -89,6 +94,7 @@ class GraphEngine:
         self._graphs: dict[str, Graph] = {}
         self._documents: dict[str, Json] = {}
         self._known: dict[str, Graph] = {}
+        self._deployed: dict[Json, Graph] = {}
         for each in graphs:
             self.deploy(each)
 
@@ -103,6 +109,13 @@ class GraphEngine:
         found = self._known.get(digest)
         if found is None:
             found = self._known[digest] = graph_of(json.loads(run.document))
+        return found
+
+    def _of(self, document: Json) -> Graph:
+        """The graph of a document of a deployment."""
+        found = self._deployed.get(document)
+        if found is None:
+            found = self._deployed[document] = graph_of(json.loads(document))
         return found
 
     def _draft(self, run: GraphRun, now_ms: int) -> Draft:
@@ -120,34 +133,50 @@ class GraphEngine:
         sent_at_ms: int,
         now_ms: int,
         seed: str,
+        document: Json | None = None,
     ) -> Decision:
         """Decides a command."""
         who = (workflow, instance_id)
         if isinstance(command, StartRun):
             begun = runs.start(run, instance_id, command, seed, KIND, self._limits)
-            return self._begun(run, begun, who, now_ms)
+            return self._begun(run, begun, who, now_ms, document)
+        if run is not None and isinstance(command, RestartRun):
+            return self._begun(
+                run, runs.restart(run, command, seed, self._limits), who, now_ms, document
+            )
         if run is not None:
-            return self._decide_of(run, command, sent_at_ms, now_ms, seed)
+            return self._decide_of(run, command, sent_at_ms, now_ms)
         if isinstance(command, SendEvent) and command.start is not None:
             begun = runs.signal(
                 instance_id, command, command.start, sent_at_ms, seed, KIND, self._limits
             )
-            return self._begun(None, begun, who, now_ms)
+            return self._begun(None, begun, who, now_ms, document)
         return runs.not_found(instance_id)
 
     def _begun(
-        self, before: GraphRun | None, begun: Decision, who: tuple[str, str], now_ms: int
+        self,
+        before: GraphRun | None,
+        begun: Decision,
+        who: tuple[str, str],
+        now_ms: int,
+        document: Json | None,
     ) -> Decision:
-        """A run from the beginning, on the newest definition of its workflow."""
+        """A run from the beginning: on a document, else the newest definition of its workflow."""
         if isinstance(begun, Rejection):
             return begun
         first, *others = begun
         assert isinstance(first, RunStarted)  # noqa: S101, that is how a run begins
         graph = self._graphs.get(who[0])
-        if graph is None and before is not None:
-            graph, document = self._graph(before), before.document
+        if document is not None:
+            try:
+                graph = self._of(document)
+            except DefinitionInvalid as fault:
+                # A release with other rules has deployed it.
+                return Rejection(GRAPH_INVALID, bounded(str(fault)))
         elif graph is not None:
             document = self._documents[who[0]]
+        elif before is not None:
+            graph, document = self._graph(before), before.document
         else:
             return runs.not_found(who[1])
         wrong = _input_fault(graph, first.params)
@@ -159,7 +188,7 @@ class GraphEngine:
         return started(before, graph, document, beginning, who, now_ms)
 
     def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
-        self, run: GraphRun, command: RunCommand, sent_at_ms: int, now_ms: int, seed: str
+        self, run: GraphRun, command: RunCommand, sent_at_ms: int, now_ms: int
     ) -> Decision:
         match command:
             case SendEvent():
@@ -181,10 +210,6 @@ class GraphEngine:
                 what = RunTerminated(command.reason, cancelled)
                 how = "the run was cancelled" if cancelled else "the run was ended"
                 return ended(self._draft(run, now_ms), what, how)
-            case RestartRun():
-                who = (run.workflow, run.instance_id)
-                restarted = runs.restart(run, command, seed, self._limits)
-                return self._begun(run, restarted, who, now_ms)
             case RetryRun():
                 return self._retried(run, command, now_ms)
             case FinishChild():
@@ -197,7 +222,7 @@ class GraphEngine:
                 return no_slots(run)
             case ActivateJob() | CompleteJob() | FailJob() | ExtendJob():
                 return decide_job(self._draft(run, now_ms), command, sent_at_ms)
-            case StartRun():
+            case StartRun() | RestartRun():
                 return STALE
 
     def _retried(self, run: GraphRun, command: RetryRun, now_ms: int) -> Decision:

@@ -16,7 +16,7 @@ from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, USUAL
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry
-from headwater.schemas.history import Failure, Limits, RunCommand, RunEvent
+from headwater.schemas.history import Failure, Json, Limits, RunCommand, RunEvent
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -56,6 +56,7 @@ class ReplayEngine:
         sent_at_ms: int,
         now_ms: int,
         seed: str,
+        document: Json | None = None,
     ) -> Decision:
         """Decides a command."""
         return decide_command(

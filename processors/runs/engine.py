@@ -15,7 +15,7 @@ from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.errors import NewerSchema
-from headwater.schemas.history import Failure, HistoryAppended, LogEvent, RunCommand, RunEvent
+from headwater.schemas.history import Failure, HistoryAppended, Json, LogEvent, RunCommand, RunEvent
 
 R = TypeVar("R", bound=Run)
 
@@ -39,11 +39,13 @@ class Engine(Protocol[R]):
         sent_at_ms: int,
         now_ms: int,
         seed: str,
+        document: Json | None = None,
     ) -> Decision:
         """Decides a command.
 
         Shape:  without a run the command creates an instance of the workflow; the seed is used if a
-                run begins.
+                run begins, and the document is the definition that it begins on; None for that of
+                its workflow's name.
         """
 
     def decide(self, run: R, request: Request, now_ms: int) -> Decision:

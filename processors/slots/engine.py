@@ -18,7 +18,7 @@ from headwater.processors.runs.state import Entry
 from headwater.processors.slots import appliers
 from headwater.processors.slots.decide import adjust, ask, give_back, is_to_adjust
 from headwater.processors.slots.state import SlotsRun
-from headwater.schemas.history import AskSlot, Failure, ReturnSlot, RunCommand, RunEvent
+from headwater.schemas.history import AskSlot, Failure, Json, ReturnSlot, RunCommand, RunEvent
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder(SlotsRun).decode
@@ -61,6 +61,7 @@ class SlotsEngine:
         sent_at_ms: int,
         now_ms: int,
         seed: str,
+        document: Json | None = None,
     ) -> Decision:
         """Decides a command; all but two are for instances of another kind."""
         limit = self._limit(workflow, run)

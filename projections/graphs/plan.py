@@ -28,6 +28,7 @@ def _work(record: LogRecord) -> Work:
         "app": deployed.app,
         "after": deployed.after,
         "at_ms": deployed.at_ms,
+        "moves": deployed.moves,
         "offset": record.offset,
     }
     return Work("graph_definition", payload([row]))

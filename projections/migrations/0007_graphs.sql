@@ -24,10 +24,12 @@ comment on column graph_definition."offset" is 'Offset of its record in graph-de
 
 create table graph_app (
     name text collate "C" primary key,
-    app text not null
+    app text not null,
+    moves integer not null
 );
 
 comment on table graph_app is
     'Names that apps have taken for workflows of theirs: nobody else deploys graphs under them. Topic graph-definitions.';
 comment on column graph_app.name is 'The name of a graph, or of a workflow of code.';
 comment on column graph_app.app is 'The app that declares it.';
+comment on column graph_app.moves is 'How many activations of deployments there were when the app said so.';

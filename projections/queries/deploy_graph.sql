@@ -2,11 +2,12 @@
 with r as (
     select * from json_to_recordset(%(rows)s::json) as r (
         name text, document text, digest text, app text, after text, at_ms double precision,
-        "offset" bigint
+        moves integer, "offset" bigint
     )
 ), taken as (
-    insert into graph_app (name, app) select name, app from r where app <> ''
-    on conflict (name) do update set app = excluded.app
+    insert into graph_app (name, app, moves) select name, app, moves from r where app <> ''
+    on conflict (name) do update set app = excluded.app, moves = excluded.moves
+    where graph_app.moves <= excluded.moves
 )
 insert into graph_definition (name, version, digest, document, app, deployed_at, "offset")
 select r.name, coalesce(newest.version, 0) + 1, r.digest, r.document::json, nullif(r.app, ''),
@@ -19,6 +20,7 @@ where r.document <> ''
   and r.digest is distinct from newest.digest
   and (
     r.app <> ''
-    or not exists (select from graph_app a where a.name = r.name)
+      and not exists (select from graph_app a where a.name = r.name and a.moves > r.moves)
+    or r.app = '' and not exists (select from graph_app a where a.name = r.name)
        and r.after in ('', coalesce(newest.digest, 'none'))
   )

@@ -29,13 +29,14 @@ class Made(NamedTuple):
     """What a new run is made from.
 
     Shape:  kind names its engine; params is the JSON Schema of what it takes, concurrency the limit
-            that it falls under.
+            that it falls under; document is the definition of a deployment's graph.
     """
 
     kind: str
     deployment: Artifact | None = None
     params: Json | None = None
     concurrency: Concurrency | None = None
+    document: Json | None = None
 
 
 class Code:
@@ -83,6 +84,8 @@ class Code:
         kind = run.kind if run else command.kind if isinstance(command, StartRun) else ""
         active = deployments.active
         found = None if active is None else deployments.workflow(active.id, workflow)
+        if found is not None and not _fits(found, command, run):
+            found = None
         if active is not None and found is not None and kind in {"", found.kind}:
             return _made(active, found, pinned=not found.latest)
         again = run is not None and isinstance(command, RestartRun | RetryRun)
@@ -132,7 +135,14 @@ class Code:
 
 def _made(deployment: DeploymentCreated, found: DeployedWorkflow, *, pinned: bool) -> Made:
     artifact = artifact_of(deployment) if pinned else None
-    return Made(found.kind, artifact, found.params, _limit(found))
+    return Made(found.kind, artifact, found.params, _limit(found), found.document)
+
+
+def _fits(found: DeployedWorkflow, command: Command, run: Run | None) -> bool:
+    """Whether a retry of a run can go on there: a graph has the tokens of its definition."""
+    if run is None or run.definition is None or not isinstance(command, RetryRun):
+        return True
+    return found.digest == run.definition.digest
 
 
 def _limit(found: DeployedWorkflow) -> Concurrency | None:

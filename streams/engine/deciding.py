@@ -19,6 +19,7 @@ from headwater.schemas.history import (
     Command,
     CommandSent,
     DeleteInstance,
+    Json,
     RestartRun,
     RetryRun,
     RunEvent,
@@ -71,7 +72,8 @@ class CommandDecider:
         else:
             return not_found(sent.instance_id)
         seed = self._draw_seed() if creates or isinstance(command, RestartRun) else ""
-        decision = self._decided(engine, run, sent, seed, now_ms)
+        document = made.document if made else None
+        decision = self._decided(engine, run, sent, seed, now_ms, document)
         if made is not None and not isinstance(decision, Rejection):
             decision = _begun(run, sent, decision, made)
         # Before anything is applied: the log must be able to follow.
@@ -79,7 +81,12 @@ class CommandDecider:
 
     @staticmethod
     def _decided(
-        engine: Engine[Any], run: Run | None, sent: CommandSent, seed: str, now_ms: int
+        engine: Engine[Any],
+        run: Run | None,
+        sent: CommandSent,
+        seed: str,
+        now_ms: int,
+        document: Json | None = None,
     ) -> Decision:
         command = sent.command
         assert not isinstance(command, DeleteInstance)  # noqa: S101, as above
@@ -91,6 +98,7 @@ class CommandDecider:
             sent_at_ms=sent.sent_at_ms,
             now_ms=now_ms,
             seed=seed,
+            document=document,
         )
 
 

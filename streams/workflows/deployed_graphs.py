@@ -2,9 +2,10 @@
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 
+from headwater.processors.deployments import Deployments
 from headwater.processors.graph.catalogue import Catalogue, Version
 from headwater.processors.graph.definition import DefinitionInvalid, digest, read_definition
 from headwater.processors.graph.graph import Graph, graph_of
@@ -45,18 +46,43 @@ class DeployedGraphs:
         self._declared: Collection[str] = ()
         self._hosts: Hosts
 
-    async def start(self, hosts: Hosts) -> None:
-        """Publishes what apps declare, and learns all that is deployed; waits for Kafka."""
+    async def start(self, hosts: Hosts, deployments: Deployments) -> None:
+        """Publishes what apps declare, and learns all that is deployed; waits for Kafka.
+
+        Shape:  of the deployments the active one has its graphs published, too.
+        """
         self._hosts = hosts
         self._declared = hosts.kinds().keys()
-        retrying = Retrying(log, "graphs that apps declare cannot be published yet")
-        for app, declared in hosts.declared_by_app().items():
-            for name in declared.workflows:
-                record = self._published(app, name, declared.graphs.get(name))
-                await retrying.until_done(partial(self._publish, record))
+        await self._publish_all(deployments)
         await self._catch_up()
 
-    def _published(self, app: str, name: str, document: str | None) -> GraphDeployed:
+    async def follow(self, activated: Callable[[int], Awaitable[Deployments]]) -> None:
+        """Publishes the graphs of each deployment that is activated, until it is cancelled.
+
+        Shape:  activated waits until there were more activations than so many.
+        """
+        moves = 0
+        while True:
+            deployments = await activated(moves)
+            moves = deployments.moves
+            await self._publish_all(deployments)
+
+    async def _publish_all(self, deployments: Deployments) -> None:
+        """Says what new runs are made from: the active deployment comes before apps."""
+        retrying = Retrying(log, "graphs of apps and deployments cannot be published yet")
+        active, moves = deployments.active, deployments.moves
+        graphs = [] if active is None else [each for each in active.workflows if each.document]
+        for each in graphs:
+            record = self._published(active.app if active else "", each.name, each.document, moves)
+            await retrying.until_done(partial(self._publish, record))
+        taken = {each.name for each in graphs}
+        for app, declared in self._hosts.declared_by_app().items():
+            for name in declared.workflows:
+                if name not in taken:
+                    record = self._published(app, name, declared.graphs.get(name), moves)
+                    await retrying.until_done(partial(self._publish, record))
+
+    def _published(self, app: str, name: str, document: str | None, moves: int) -> GraphDeployed:
         found = "" if document is None else digest(read_definition(document))
         return GraphDeployed(
             name=name,
@@ -65,6 +91,7 @@ class DeployedGraphs:
             app=app,
             after="",
             at_ms=self._clock(),
+            moves=moves,
         )
 
     async def _publish(self, record: GraphDeployed) -> None:
@@ -73,6 +100,7 @@ class DeployedGraphs:
         newest = catalogue.newest(record.name)
         known = not record.document or (newest is not None and newest.digest == record.digest)
         if catalogue.apps.get(record.name) != record.app or not known:
+            # The fold leaves it out if somebody has said more meanwhile.
             await self._log.deploy(record)
 
     async def stop(self) -> None:

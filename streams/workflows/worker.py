@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from aiokafka.errors import IllegalStateError, KafkaError
 
+from headwater.processors.deployments import Deployments
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
 from headwater.schemas.history import CommandSent
@@ -166,10 +167,10 @@ class WorkflowWorker:
             await asyncio.gather(*(each.stop() for each in self._followed))
 
     async def _learn_what_is_deployed(self) -> None:
-        if self._graphs is not None:
-            await self._graphs.start(self._hosts)
         if self._deployed is not None:
             await self._deployed.start(self._hosts, self._code_changed)
+        if self._graphs is not None:
+            await self._graphs.start(self._hosts, self._deployments())
 
     def _work(self) -> Iterator[Coroutine[Any, Any, None]]:
         """What is done side by side."""
@@ -179,6 +180,8 @@ class WorkflowWorker:
         yield self._keep_house()
         if self._deployed is not None:
             yield self._deployed.run(self._hosts_in_use)
+            if self._graphs is not None:
+                yield self._graphs.follow(self._deployed.activated)
 
     async def tick(
         self,
@@ -240,11 +243,14 @@ class WorkflowWorker:
         deployed = {} if self._graphs is None else self._graphs.hosts
         return ChainMap(self._hosts.numbers(), deployed)
 
+    def _deployments(self) -> Deployments:
+        return Deployments() if self._deployed is None else self._deployed.deployments
+
     def _code(self, workflows: Mapping[str, str]) -> Code:
         of_apps = (workflows, self._hosts.params(), self._hosts.concurrency(), self._host_numbers())
         if self._deployed is None:
             return Code(*of_apps)
-        return Code(*of_apps, self._deployed.deployments, self._deployed.host_of)
+        return Code(*of_apps, self._deployments(), self._deployed.host_of)
 
     def _code_changed(self) -> None:
         """Something was deployed or activated."""

@@ -30,6 +30,7 @@ from headwater.schemas.history import (
     FinishChild,
     GrantSlot,
     HistoryAppended,
+    Json,
     LogEvent,
     LogWritten,
     NoteRefusal,
@@ -78,6 +79,7 @@ class CounterEngine:
         sent_at_ms: int,
         now_ms: int,
         seed: str,
+        document: Json | None = None,
     ) -> Decision:
         if isinstance(command, StartRun):
             return _waiting(runs.start(run, instance_id, command, seed, self.kind))

@@ -16,7 +16,7 @@ from tests.unit.projections.histories import START_MS
 PLACE = (GRAPH_DEFINITIONS, 0)
 
 
-def deployed(name: str, what: str, by: str, after: str) -> GraphDeployed:
+def deployed(name: str, what: str, by: str, after: str, moves: int = 0) -> GraphDeployed:
     """A record; a document of `what`, or none where an app takes the name for code."""
     return GraphDeployed(
         name=name,
@@ -25,15 +25,18 @@ def deployed(name: str, what: str, by: str, after: str) -> GraphDeployed:
         app=by,
         after=after,
         at_ms=START_MS,
+        moves=moves,
     )
 
 
 NAMES = st.sampled_from(["review", "bill"])
 CONTENTS = st.sampled_from(["a", "b", "é\\u0000"])
+APPS = st.sampled_from(["shop", "desk"])
+MOVES = st.integers(0, 2)
 RECORDS = st.one_of(
     st.builds(deployed, NAMES, CONTENTS, st.just(""), st.sampled_from(["", "", "a", "b", "none"])),
-    st.builds(deployed, NAMES, CONTENTS, st.sampled_from(["shop", "desk"]), st.just("")),
-    st.builds(deployed, NAMES, st.just(""), st.sampled_from(["shop", "desk"]), st.just("")),
+    st.builds(deployed, NAMES, CONTENTS, APPS, st.just(""), MOVES),
+    st.builds(deployed, NAMES, st.just(""), APPS, st.just(""), MOVES),
 )
 
 

@@ -21,6 +21,7 @@ from headwater.gateway.deployments import checking
 from headwater.gateway.settings import Settings
 from headwater.gateway.workflows.authorization import Denied, RequestContext, WorkflowHooks
 from headwater.processors.deployments import Deployments
+from headwater.processors.graph.graph import graph_of
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
 from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
@@ -258,27 +259,65 @@ def test_a_schedule_that_cannot_be_is_refused(client: TestClient[Any]):
     assert "expected the workflow of the schedule 'nightly'" in problem["detail"]
 
 
-@pytest.mark.parametrize(
-    ("source", "told"),
-    [
-        (
-            "from headwater import task\n@task('ask')\nasync def ask(input): return {}",
-            "tasks (ask)",
-        ),
-        (
-            "from headwater import GraphWorkflow\ng = GraphWorkflow(name='g', "
-            "initial_node_ref='a', nodes=[{'ref': 'a', 'task': 'noop'}])",
-            "graphs (g)",
-        ),
+GRAPHS = """
+from headwater import GraphWorkflow, task, workflow
+
+@task("ask")
+async def ask(input):
+    return {}
+
+@workflow("bill")
+async def bill(event, step):
+    return None
+
+review = GraphWorkflow(
+    name="review",
+    initial_node_ref="start",
+    nodes=[
+        {"ref": "start", "task": "noop"},
+        {"ref": "ask", "task": "ask"},
+        {"ref": "sign", "task": "sign", "external": True},
+        {"ref": "bill", "subworkflow": "bill"},
     ],
 )
-def test_what_deployments_do_not_have_yet_is_refused(
-    client: TestClient[Any], source: str, told: str
+without_task = [review, bill]
+without_workflow = [review, ask]
+tasks = [ask]
+"""
+
+
+def test_graphs_and_their_tasks_are_deployed(client: TestClient[Any], log: MemoryDeployments):
+    made = deploy(client, artifact(orders=GRAPHS))
+    assert made.status_code == 201, made.text
+    bill, review = made.json()["workflows"]
+    assert bill == {"name": "bill"}
+    digest = review.pop("definitionDigest")
+    assert review == {"name": "review", "kind": "graph"}
+    found = log.deployments.workflow(made.json()["id"], "review")
+    assert found is not None
+    assert (found.kind, found.digest) == ("graph", digest)
+    assert graph_of(json.loads(found.document or "")).digest == digest
+
+
+@pytest.mark.parametrize(
+    ("app", "told"),
+    [
+        ("orders:without_task", "its graph 'review' names at the node 'ask', the task 'ask'"),
+        ("orders:without_workflow", "at the node 'bill', the workflow 'bill', found review"),
+        ("orders:tasks", "expected a workflow in orders:tasks, found tasks alone"),
+    ],
+)
+def test_what_a_graph_names_and_is_not_there_is_refused(
+    client: TestClient[Any], app: str, told: str
 ):
-    content = artifact(orders=f"{ORDERS}\n{source}\nall_of_it = [order]\n")
-    problem = refusal(deploy(client, content), 400, "artifact_invalid")
+    problem = refusal(deploy(client, artifact(orders=GRAPHS), app), 400, "artifact_invalid")
     assert told in problem["detail"]
-    assert deploy(client, content, "orders:all_of_it").status_code == 201
+
+
+def test_a_graph_that_contradicts_itself_is_refused(client: TestClient[Any]):
+    source = GRAPHS.replace('initial_node_ref="start"', 'initial_node_ref="nowhere"')
+    problem = refusal(deploy(client, artifact(orders=source)), 400, "artifact_invalid")
+    assert "INVALID_NODE_REF" in problem["detail"]
 
 
 @pytest.mark.parametrize(

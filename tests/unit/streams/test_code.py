@@ -1,10 +1,12 @@
 """What new runs are made from, and where the code of runs is, with deployments and without."""
 
+import json
 from collections.abc import Collection
 from typing import Final
 
 import pytest
 
+from headwater import GraphWorkflow
 from headwater.processors.deployments import Deployments, artifact_of
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.replay.commands import Raise, Suspend
@@ -32,7 +34,7 @@ from headwater.schemas.history import (
     SendEvent,
     StartRun,
 )
-from headwater.streams.engine.code import Code
+from headwater.streams.engine.code import Code, Made
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from tests.fakes import records
@@ -237,6 +239,56 @@ def test_a_graph_stays_a_graph_whatever_is_deployed_under_its_name():
     assert world.tell(StartRun("1", kind=GraphEngine.kind), "board") != "WORKFLOW_NOT_FOUND"
     assert world.tell(StartRun("1"), "board", "o-2") == ""
     assert world.run("board", "o-2").kind == REPLAY.kind
+
+
+def graph(of: str) -> DeployedWorkflow:
+    made = GraphWorkflow(
+        name="plan",
+        initial_node_ref="a",
+        nodes=[{"ref": "a", "task": "say"}],
+        output_mapping={"of": repr(of)},
+    )
+    document, digest = json.dumps(made.to_dict()), made.graph().digest
+    return of_graph(document, digest)
+
+
+def of_graph(document: str, digest: str) -> DeployedWorkflow:
+    return of("plan", kind=GraphEngine.kind, document=document, digest=digest)
+
+
+def test_a_run_of_a_graph_begins_on_the_definition_of_its_deployment():
+    world = World(app=())
+    for number, each in enumerate((graph("A"), graph("B"), graph("A")), 3):
+        world.deployments.apply(deployed(f"dep_{number}", each))
+    world.activate("dep_3")
+    assert world.tell(StartRun("{}"), "plan") == ""
+    assert world.deployment("plan") == "dep_3"
+    assert world.handed_out() == [13]
+    run = world.run("plan")
+    assert run.definition is not None
+    assert run.definition.digest == graph("A").digest
+    # A retry goes on with its tokens: on what is active if that has the same definition.
+    for active, command, found in (
+        ("dep_4", RetryRun(), "dep_3"),
+        ("dep_5", RetryRun(), "dep_5"),
+        ("dep_4", RestartRun(), "dep_4"),
+    ):
+        world.activate(active)
+        made = world.code.for_new_run("plan", command, run)
+        assert isinstance(made, Made)
+        assert made.deployment is not None
+        assert made.deployment.name == found
+    assert world.tell(RestartRun(), "plan") == ""
+    definition = world.run("plan").definition
+    assert definition is not None
+    assert definition.digest == graph("B").digest
+
+
+def test_a_definition_that_this_release_refuses_begins_no_run():
+    world = World(app=())
+    world.deployments.apply(deployed("dep_3", of_graph('{"name": "plan"}', "00")))
+    world.activate("dep_3")
+    assert world.tell(StartRun("{}"), "plan") == "GRAPH_INVALID"
 
 
 def test_a_run_without_a_deployment_follows_the_code():

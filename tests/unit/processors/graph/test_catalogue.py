@@ -5,9 +5,13 @@ from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.failures import GRAPH_CHANGED, GRAPH_OF_APP
 
 
-def deployed(digest: str, *, name: str = "g", app: str = "", after: str = "") -> GraphDeployed:
+def deployed(
+    digest: str, *, name: str = "g", app: str = "", after: str = "", moves: int = 0
+) -> GraphDeployed:
     document = f'{{"of": "{digest}"}}' if digest else ""
-    return GraphDeployed(name=name, document=document, digest=digest, app=app, after=after, at_ms=7)
+    return GraphDeployed(
+        name=name, document=document, digest=digest, app=app, after=after, at_ms=7, moves=moves
+    )
 
 
 def test_a_definition_that_is_the_newest_already_is_no_new_version():
@@ -52,3 +56,13 @@ def test_a_name_that_an_app_has_is_deployed_by_the_app_alone():
     assert "code" not in catalogue.versions
     assert catalogue.version("g", 2) is catalogue.newest("g")
     assert catalogue.version("g", 3) is None
+
+
+def test_who_has_not_heard_of_an_activation_changes_nothing():
+    catalogue = Catalogue()
+    catalogue.apply(deployed("a", app="shop", moves=1))
+    catalogue.apply(deployed("b", app="shop", moves=2))
+    assert catalogue.apply(deployed("a", app="desk", moves=1)) == Taken("shop")
+    assert [each.digest for each in catalogue.versions["g"]] == ["a", "b"]
+    catalogue.apply(deployed("a", app="shop", moves=3))
+    assert [each.digest for each in catalogue.versions["g"]] == ["a", "b", "a"]

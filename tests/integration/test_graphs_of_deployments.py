@@ -1,0 +1,202 @@
+"""Graphs and tasks of deployments: runs end on theirs, whoever is killed meanwhile."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater import GraphWorkflow
+from headwater.processors.graph.catalogue import NotDeployed, Version
+from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.replay.engine import ReplayEngine
+from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.deployments import DeployedWorkflow
+from headwater.schemas.failures import GRAPH_OF_APP, INSTANCE_EXISTS
+from headwater.schemas.history import RetryRun, SendEvent, StartRun
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.definition_log import DefinitionLog
+from tests.deployed_apps import APP, Deployer, deploying
+from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
+from tests.integration.test_deployed_code import began_on, kill_host
+
+#: More than partitions: each has some.
+OLD = [f"review/old-{n}" for n in range(6)]
+NEW = [f"review/new-{n}" for n in range(6)]
+
+_CODE = """
+from pathlib import Path
+
+from headwater import NonRetryableError, GraphWorkflow, task, workflow
+
+
+@task("say")
+async def say(input):
+    if Path({broken!r}).exists():
+        raise NonRetryableError("it is broken")
+    return {{"said": {version!r}}}
+
+
+@workflow("gate")
+async def gate(event, step):
+    await step.wait_for_event("go", type="go", timeout="1 hour")
+    return {version!r}
+
+
+review = GraphWorkflow(**{definition!r})
+"""
+
+
+def definition(version: str) -> dict[str, object]:
+    """Two tasks, and between them a child that waits; the output says the version, too."""
+    return {
+        "name": "review",
+        "initial_node_ref": "first",
+        "nodes": [
+            {"ref": "first", "task": "say", "output_mapping": {"state.first": "result.said"}},
+            {"ref": "gate", "subworkflow": "gate", "output_mapping": {"state.gate": "result"}},
+            {"ref": "last", "task": "say", "output_mapping": {"state.last": "result.said"}},
+        ],
+        "transitions": [
+            {"ref": "t1", "from_node_ref": "first", "to_node_ref": "gate"},
+            {"ref": "t2", "from_node_ref": "gate", "to_node_ref": "last"},
+        ],
+        "output_mapping": {
+            "said": "[state.first, state.gate, state.last]",
+            "of": json.dumps(version),
+        },
+    }
+
+
+def graph(version: str) -> GraphWorkflow:
+    return GraphWorkflow(**definition(version))  # type: ignore[arg-type]
+
+
+def code(version: str, of: str, broken: Path) -> str:
+    return _CODE.format(version=version, definition=definition(of), broken=str(broken))
+
+
+async def deploy(deployer: Deployer, source: str, of: str) -> str:
+    made = graph(of)
+    workflows = (
+        DeployedWorkflow(name="gate", kind=ReplayEngine.kind),
+        DeployedWorkflow(
+            name="review",
+            kind=GraphEngine.kind,
+            document=json.dumps(made.to_dict()),
+            digest=made.graph().digest,
+        ),
+    )
+    return await deployer.deploy(source, workflows=workflows)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[WorkflowHouse]:
+    with opened(WorkflowHouse(tmp_path, "headwater")) as house:
+        yield house
+
+
+async def create(client: Sender, *keys: str) -> None:
+    for key in keys:
+        reply = await client.send("review", key.partition("/")[2], StartRun("{}"))
+        assert reply.code in {"", INSTANCE_EXISTS}, reply
+
+
+def gates(story: Story, *keys: str) -> list[str]:
+    """The children of runs."""
+    parents = {key.partition("/")[2] for key in keys}
+    found = [key for key in story.by_instance if key.startswith("gate/")]
+    return [key for key in found if key.removeprefix("gate/").rsplit("-", 3)[0] in parents]
+
+
+async def go(client: Sender, story: Story, *keys: str) -> None:
+    for key in gates(story, *keys):
+        await client.send("gate", key.removeprefix("gate/"), SendEvent(f"{key}-go", "go", "null"))
+
+
+async def versions(log: DefinitionLog) -> list[Version]:
+    return (await log.catch_up()).versions.get("review", [])
+
+
+async def are_versions(log: DefinitionLog) -> None:
+    """What was activated are versions of the graph, and its name is the app's."""
+    found = [each.digest for each in await versions(log)]
+    assert found == [graph("A").graph().digest, graph("B").graph().digest]
+    by_hand = GraphDeployed(name="review", document="{}", digest="", app="", after="", at_ms=0)
+    refused = await log.deploy(by_hand)
+    assert isinstance(refused, NotDeployed)
+    assert (refused.code, (await versions(log))[0].app) == (GRAPH_OF_APP, APP)
+
+
+async def waiting(house: WorkflowHouse, story: Story, *keys: str) -> None:
+    await house.until(story, lambda: len(gates(story, *keys)) == len(keys), "the children of runs")
+
+
+def ended_on(story: Story, keys: list[str], version: str, of: str, deployment: str) -> None:
+    said = {"said": [version] * 3, "of": of}
+    assert [story.output(key) for key in keys] == [said] * len(keys)
+    assert [began_on(story, key) for key in keys] == [[deployment]] * len(keys)
+    assert {began_on(story, key)[0] for key in gates(story, *keys)} == {deployment}
+
+
+def test_runs_of_graphs_stay_on_their_definition_and_its_tasks(
+    house: WorkflowHouse, tmp_path: Path
+):
+    async def act(story: Story, client: Sender) -> None:
+        log = DefinitionLog(cluster=Cluster(house.bootstrap), client_id="tests-graphs")
+        async with deploying(house.bootstrap) as deployer:
+            first = await deploy(deployer, code("1", "A", tmp_path / "never"), "A")
+            second = await deploy(deployer, code("2", "B", tmp_path / "never"), "B")
+            await deployer.activate(first)
+            house.start("one")
+            house.start("two")
+            await create(client, *OLD)
+            await waiting(house, story, *OLD)
+            await deployer.activate(second)
+            await create(client, *NEW)
+            await waiting(house, story, *NEW)
+            await kill_host(house, story, "one", first)
+            house.kill("two")
+            await go(client, story, *OLD, *NEW)
+            await house.until(story, lambda: all(map(story.ended, OLD + NEW)), "their ends")
+            ended_on(story, OLD, "1", "A", first)
+            ended_on(story, NEW, "2", "B", second)
+            await are_versions(log)
+        await log.stop()
+
+    play(house, act)
+
+
+def test_a_run_of_a_graph_is_retried_where_its_definition_is(house: WorkflowHouse, tmp_path: Path):
+    broken, key = tmp_path / "broken", "review/late"
+
+    async def act(story: Story, client: Sender) -> None:
+        async with deploying(house.bootstrap) as deployer:
+            first = await deploy(deployer, code("1", "A", tmp_path / "never"), "A")
+            second = await deploy(deployer, code("2", "B", broken), "B")
+            mended = await deploy(deployer, code("3", "B", broken), "B")
+            await deployer.activate(first)
+            await deployer.activate(second)
+            house.start("one")
+            broken.touch()
+            await create(client, key)
+            await house.until(story, lambda: story.ended(key), "its failure")
+            await deployer.activate(first, rollback=True)
+            # The active one has another definition: it fails again, on its own.
+            assert (await client.send("review", "late", RetryRun())).code == ""
+            await house.until(
+                story,
+                lambda: began_on(story, key) == [second] * 2 and story.ended(key),
+                "its second failure",
+            )
+            broken.unlink()
+            await deployer.activate(mended)
+            assert (await client.send("review", "late", RetryRun())).code == ""
+            await waiting(house, story, key)
+            await deployer.activate(first)
+            await go(client, story, key)
+            await house.until(story, lambda: story.ended(key), "its end")
+            assert story.output(key) == {"said": ["3"] * 3, "of": "B"}
+            assert began_on(story, key) == [second, second, mended]
+
+    play(house, act)
