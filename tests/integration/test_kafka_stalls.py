@@ -206,6 +206,24 @@ def test_a_reader_of_single_records_gives_up_while_kafka_stalls(
     asyncio.run(whole())
 
 
+def test_a_reader_that_reads_for_long_says_how_far_it_is(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("headwater.streams.kafka.partition_reader._REPORT_EVERY_S", 0.0)
+    caplog.set_level("INFO", "headwater.streams.kafka.partition_reader")
+    cluster, partition = Cluster(broker.bootstrap), 3
+
+    async def whole() -> None:
+        appender = Appender(cluster=cluster, client_id="long")
+        await appender.append([Outgoing(DEAD_LETTERS, partition, b"k", b"v")] * 3_000)
+        await appender.stop()
+        async for _ in read_partition(cluster, [DEAD_LETTERS], partition):
+            pass
+
+    asyncio.run(whole())
+    assert "reading dead-letters/3@1000 up to 3000" in caplog.messages
+
+
 def test_a_reader_reads_from_an_offset_up_to_an_end_and_not_beyond(broker: Broker):
     async def whole() -> None:
         log = webhook_log(broker, 5)

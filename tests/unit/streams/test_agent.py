@@ -8,7 +8,7 @@ import pytest
 
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.catalogue import IDS
-from headwater.schemas.epochs import CLAIM_KEY
+from headwater.schemas.epochs import CLAIM_KEY, is_claim
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, WAITING, WEBHOOKS
@@ -42,6 +42,8 @@ class Log:
         self.while_asked: list[Meanwhile] = []
         self.acknowledges = asyncio.Event()
         self.acknowledges.set()
+        #: By those who took a partition.
+        self.was_read: list[Incoming] = []
 
     def add(self, record: Outgoing) -> int:
         self.records[record.topic].append(record)
@@ -116,6 +118,7 @@ async def read_partition(
         at = start if isinstance(start, int) else (start or {}).get(topic, 0)
         await asyncio.sleep(0)
         if found := log.read(topic, at, end):
+            log.was_read += found
             yield found
 
 
@@ -282,6 +285,41 @@ def test_what_a_superseded_owner_has_hidden_is_written_again_by_who_takes_over(d
                 await agent_of(log, "three", store).prepare(0)
         await agent_of(log, "four", store).prepare(0)
         assert log.newest().items() <= log.kept().items()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_who_takes_over_reads_what_the_store_does_not_have_alone(warm: bool):
+    async def scene() -> None:
+        log, store = Log(), MemoryStore()
+        one = agent_of(log, store=store)
+        await one.prepare(0)
+        await one.process(Batch(raw(received(reference="user_1"))))
+        log.was_read.clear()
+        await agent_of(log, "two", store if warm else None).prepare(0)
+        memory = [each for each in log.was_read if each.topic != OUTCOMES]
+        assert all(is_claim(each.headers) for each in memory) == warm
+
+    asyncio.run(scene())
+
+
+def test_the_store_has_nothing_that_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch):
+    async def scene() -> None:
+        log, store = Log(), MemoryStore()
+        agent = agent_of(log, store=store)
+        await agent.prepare(0)
+        acknowledged = log.acknowledged
+        stored: list[object] = []
+
+        async def looks(sent: Sequence[Sent]) -> list[int]:
+            stored.extend(store.scan(WAITS))
+            return await acknowledged(sent)
+
+        monkeypatch.setattr(log, "acknowledged", looks)
+        await agent.process(Batch(raw(received())))
+        assert not stored
+        assert store.scan(WAITS)
 
     asyncio.run(scene())
 
