@@ -33,6 +33,8 @@ DATA_TYPES: Final = ("activity", "sleep", "daily", "body")
 #: A request for data is only noted by Terra; a lab report has to be sent first.
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 _UPLOAD_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0)
+#: Seconds until an answer is there whole: those above are for each piece of it.
+_WHOLE_S: Final = 60.0
 #: Attempts at a request; whoever needs more, tries again later.
 _ATTEMPTS: Final = 4
 #: A server that asks for more patience than this is asked again by whoever needs it, later.
@@ -184,8 +186,9 @@ class Terra:
             asked: float | None = None
             await self._sleep(self._pace.turn_s(_steady_s()))
             try:
-                answer = await self._http.request(method, path.lstrip("/"), **more)
-            except httpx.RequestError as error:
+                async with asyncio.timeout(_WHOLE_S):
+                    answer = await self._http.request(method, path.lstrip("/"), **more)
+            except (httpx.RequestError, TimeoutError) as error:
                 failed = TerraFailed(
                     f"expected an answer from {method} {self._access.api}{path}, found none: "
                     f"{str(error) or type(error).__name__}"

@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import date
 from hashlib import md5
 from pathlib import Path
@@ -139,6 +139,33 @@ def test_nobody_there_is_an_error_that_says_where():
     access = TerraAccess(api="http://127.0.0.1:1", dev_id="d", api_key="k")
     terra = Terra(access, draw=lambda: 0.0, wall_s=time.time, attempts=1)
     asyncio.run(_fails(terra, TerraFailed, "expected an answer from GET http://127.0.0.1:1/daily"))
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headwater.gateway.terra.client._WHOLE_S", 0.3)
+
+    left = asyncio.Event()
+
+    async def drips(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+        with suppress(OSError):
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        writer.close()
+        left.set()
+
+    async def act() -> None:
+        server = await asyncio.start_server(drips, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        access = TerraAccess(api=f"http://127.0.0.1:{port}", dev_id="d", api_key="k")
+        terra = Terra(access, draw=lambda: 0.0, wall_s=time.time, attempts=1)
+        async with server, asyncio.timeout(20):
+            await _fails(terra, TerraFailed, "found none: TimeoutError")
+            await left.wait()
+
+    asyncio.run(act())
 
 
 def test_a_refusal_says_what_terra_said_and_is_not_repeated(terra: StandIn):
