@@ -154,6 +154,12 @@ def test_the_core_awaits_nothing(path: Path):
         ), f"{_name(path)}: expected no await in the core"
 
 
+def test_every_client_of_kafka_is_made_of_one_setting():
+    """What gives a client the addresses gives it TLS and SASL, too."""
+    who = {_name(path) for path in _modules() if "bootstrap_servers" in path.read_text("utf-8")}
+    assert who == {"streams/kafka/cluster.py"}
+
+
 def test_the_rules_catch_what_they_are_for():
     long = "def f():\n    '''Doc\n    string.'''\n" + "    x = 1\n" * MAX_FUNCTION_LINES
     (function,) = _functions(ast.parse(long))

@@ -47,7 +47,7 @@ _faust.BatchConsumer.perform_seek = fails
 #: Of what it did not expect, aiokafka tells whoever asks it for records; Faust does not ask.
 JOINING = """
 async def fails(*_):
-    raise UnknownError("could not join")
+    raise {error}("could not join")
 
 GroupCoordinator.ensure_active_group = fails
 """
@@ -68,13 +68,18 @@ worker._LAST_RESORT_S = 4.0
 
 
 @pytest.mark.parametrize(
-    ("failing", "said"), [(SEEKING, "could not seek"), (JOINING, "could not join")]
+    ("failing", "said"),
+    [
+        (SEEKING, "could not seek"),
+        (JOINING.format(error="UnknownError"), "could not join"),
+        (JOINING.format(error="ValueError"), "could not join"),
+    ],
 )
 def test_a_failure_of_faust_ends_the_worker_as_a_crash(
     topics: str, tmp_path: Path, failing: str, said: str
 ):
     worker = started(failing, topics, tmp_path)
-    _, errors = worker.communicate(timeout=PATIENCE_S)
+    errors = said_until_the_end(worker)
     assert not [*tmp_path.glob("*-data")], (
         "Faust makes a folder for tables, of which there are none"
     )
@@ -88,7 +93,7 @@ def test_a_worker_that_no_longer_gets_on_ends_and_says_where(
     topics: str, tmp_path: Path, waits: str
 ):
     worker = started(STUCK.format(waits=waits), topics, tmp_path, "stuck")
-    _, errors = worker.communicate(timeout=PATIENCE_S)
+    errors = said_until_the_end(worker)
     assert worker.returncode == EXIT_CRASHED, errors
     assert "to start again from what is durable: expected partition" in errors
     assert "the last that was: it was assigned" in errors
@@ -101,7 +106,7 @@ def test_a_worker_whose_python_stands_still_is_ended_from_outside_of_it(
     worker = started(
         STUCK.format(waits="ctypes.PyDLL(None).sleep(1_000)"), topics, tmp_path, "still"
     )
-    _, errors = worker.communicate(timeout=PATIENCE_S)
+    errors = said_until_the_end(worker)
     assert worker.returncode == 1, errors
     assert "Timeout (0:00:04)!" in errors
     assert "in stuck" in errors
@@ -117,6 +122,15 @@ def started(
         cwd=directory,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
+
+
+def said_until_the_end(worker: "subprocess.Popen[str]") -> str:
+    """What a worker has said once it has ended; one that does not is killed."""
+    try:
+        _, errors = worker.communicate(timeout=PATIENCE_S)
+    finally:
+        worker.kill()
+    return errors
 
 
 async def members(topics: str, group: str) -> list[str]:
@@ -143,7 +157,7 @@ def test_of_two_workers_with_one_name_the_older_one_ends_and_says_why(topics: st
     wait_for(lambda: asyncio.run(members(topics, "fenced")))
     newer = started("", topics, tmp_path, "fenced")
     try:
-        _, errors = older.communicate(timeout=PATIENCE_S)
+        errors = said_until_the_end(older)
         assert older.returncode == EXIT_FENCED, errors
         assert "another process joined under this name" in errors
         assert newer.poll() is None

@@ -79,6 +79,23 @@ def test_who_has_enough_ends_the_reading_and_is_not_waited_for(length: int) -> N
     assert taken == [b"ab", b"cd"]
 
 
+def test_of_a_body_that_is_refused_no_more_is_read_than_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headwater.gateway.http.bodies._DRAIN_BYTES", 10)
+    left = iter([b"abcd"] * 9)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": next(left), "more_body": True}
+
+    async def scenario() -> None:
+        reader = reader_of(100)
+        await reader.drain(receive, reader.hold("10.0.0.1"))
+
+    asyncio.run(scenario())
+    assert len(list(left)) == 6, "three pieces hold ten bytes"
+
+
 async def read_from(
     reader: BodyReader, receive: Receive, peer: str = "10.0.0.1", length: int | None = None
 ) -> bytes | Refusal:
