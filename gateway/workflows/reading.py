@@ -169,9 +169,7 @@ class Reading:
         return answer(found, applied)
 
     async def _is_known(self, workflow: str) -> bool:
-        if any(each.name == workflow for each in await self._workflows.registered()):
-            return True
-        if (await self._workflows.instances(workflow, limit=1)).rows:
+        if await self._workflows.is_known(workflow):
             return True
         # It may have been deployed a moment ago, before its row is there.
         if (await self._definitions.catch_up()).newest(workflow) is not None:

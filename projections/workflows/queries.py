@@ -159,6 +159,7 @@ _REGISTERED: Final = filled(
     of_authors=_OF_AUTHORS,
     of_instances=NAMES_WITH_INSTANCES,
 )
+_IS_KNOWN: Final = filled("workflow_is_known", declared=_DECLARED, of_authors=_OF_AUTHORS)
 _LIMITS: Final = filled("workflow_limits", declared=_DECLARED)
 #: Which workflows a listing is of.
 _WORKFLOWS: Final[Mapping[str, sql.Composable]] = {
@@ -217,6 +218,11 @@ class Workflows:
             )
             for row in rows
         ]
+
+    async def is_known(self, workflow_name: str) -> bool:
+        """Whether there is such a workflow; also one that comes with Headwater."""
+        rows = await self._reader.answers(_IS_KNOWN, name=workflow_name)
+        return any(row["known"] for row in rows)
 
     async def slots(self) -> dict[str, tuple[int, int]]:
         """How many runs have a slot, and how many wait for one, by workflow that has a limit."""

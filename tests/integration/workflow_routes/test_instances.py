@@ -401,6 +401,8 @@ def test_what_does_not_exist_is_not_found(api: httpx.Client) -> None:
     assert problem(batch) == (404, "WORKFLOW_NOT_FOUND")
     started = api.post(of("nobody", "a", "events"), json={"type": "go", "startIfMissing": {}})
     assert problem(started) == (404, "WORKFLOW_NOT_FOUND")
+    # One that comes with Headwater, of which there is no instance.
+    assert api.get(of("terra-import")).json()["instances"] == []
     for verb in ("pause", "resume", "terminate", "cancel", "restart", "retry"):
         answer = api.post(of("waiting", "nowhere", verb))
         assert problem(answer) == (404, "INSTANCE_NOT_FOUND"), verb
