@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings
 
 from headwater.gateway.loopback import is_loopback
 from headwater.processors.runs.limits import (
+    DEPLOYED_HOSTS_MAX,
     EVENT_TYPE_TOP,
     INSTANCE_ID_MAX,
     INSTANCE_ID_TOP,
@@ -124,6 +125,13 @@ class WorkflowSettings(BaseSettings):
         le=1_000,
         description="Threads that the host of an app has for callbacks that are not async; when "
         "all are held by callbacks that were given up, the host is started again.",
+    )
+    deployment_hosts: int = Field(
+        default=DEPLOYED_HOSTS_MAX,
+        ge=1,
+        le=1_000,
+        description="Processes that a workflow worker has at once for code of deployments, beside "
+        "that of the active one; work of others waits.",
     )
     worker_metrics_port: int = Field(
         default=0,

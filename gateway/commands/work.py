@@ -107,6 +107,11 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
+def _deployed_code(settings: Settings, deployments: DeploymentLog) -> DeployedCode:
+    folder = settings.state_dir / "deployments"
+    return DeployedCode(deployments, folder, hosts_max=settings.deployment_hosts)
+
+
 def _replay(settings: Settings) -> ReplayEngine:
     return ReplayEngine(settings.max_steps, settings.cleanup_s * 1_000, settings.limits)
 
@@ -133,7 +138,7 @@ async def _work(
     definitions = DefinitionLog(cluster=cluster, client_id=f"{name}-graphs")
     deployed = DeployedGraphs(definitions, graphs.deploy, clock=clock)
     deployments = DeploymentLog(cluster=cluster, client_id=f"{name}-deployments")
-    code = DeployedCode(deployments, settings.state_dir / "deployments")
+    code = _deployed_code(settings, deployments)
 
     async def joined() -> None:
         # The hosts have loaded the apps by now, and nothing is owned yet.

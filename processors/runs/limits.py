@@ -64,6 +64,9 @@ BATCH_MAX: Final = 100
 #: threads would only take turns at the interpreter. Small enough for a database's usual limit of
 #: 100 connections.
 THREADS_MAX: Final = 32
+#: Hosts of deployments in a worker, beside that of the active one: each is a process with an app in
+#: it, and a machine of 4 GB has room for these beside the worker.
+DEPLOYED_HOSTS_MAX: Final = 8
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]*")
 

@@ -3,6 +3,10 @@
 A worker follows the deployments. The host of the active one is there, and that of any other as long
 as a run of it moves: its artifact is fetched, unpacked, and loaded in a process of its own. A
 deployment that cannot be loaded here is tried again, and its runs wait; no other run does.
+
+A run of any deployment may move, and each host takes memory: so there are only so many beside that
+of the active one. Who needs one more takes the place of the one that was needed least recently of
+those that have nothing in hand, and waits for it if all have.
 """
 
 import asyncio
@@ -13,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater.processors.deployments import Deployments
+from headwater.processors.runs.limits import DEPLOYED_HOSTS_MAX
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
 from headwater.schemas.history import (
@@ -39,7 +44,8 @@ _IDLE_S: Final = 60.0
 class DeployedCode:
     """Follows the deployments, and starts and ends their hosts.
 
-    Shape:  folder is where artifacts are unpacked.
+    Shape:  folder is where artifacts are unpacked; hosts_max of them are there at once, without
+            that of the active deployment.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class DeployedCode:
         *,
         follow_s: float = _FOLLOW_S,
         idle_s: float = _IDLE_S,
+        hosts_max: int = DEPLOYED_HOSTS_MAX,
     ) -> None:
         self._log = log_of
         self._folders = ArtifactFolders(log_of, folder)
@@ -61,6 +68,11 @@ class DeployedCode:
         #: When each host was last needed, by the id of its deployment.
         self._needed_s: dict[str, float] = {}
         self._numbers: dict[str, int] = {}
+        self._hosts_max = hosts_max
+        #: Those that have a place, and those that wait for one, in their order.
+        self._placed: set[str] = set()
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._in_use: Callable[[], Collection[int]] = tuple
         #: Set when something was activated; another stands in its place then.
         self._activated = asyncio.Event()
         self._hosts: Hosts
@@ -84,10 +96,12 @@ class DeployedCode:
 
         Shape:  `in_use` gives the numbers of hosts that have something in hand.
         """
+        self._in_use = in_use
         while True:
             await asyncio.sleep(self._follow_s)
             await self._catch_up()
             self._end_idle(in_use())
+            self._give_places()
 
     async def stop(self) -> None:
         """Disconnects."""
@@ -139,11 +153,47 @@ class DeployedCode:
 
     def _begin(self, deployment: DeploymentCreated) -> int:
         names = [each.name for each in deployment.workflows]
-        fetch = partial(self._folders.of, deployment)
+        fetch = partial(self._fetch, deployment)
         number = self._hosts.begin(deployment.id, deployment.app, names, fetch)
         self._numbers[deployment.id] = number
         self._needed_s[deployment.id] = asyncio.get_running_loop().time()
         return number
+
+    async def _fetch(self, deployment: DeploymentCreated) -> Path:
+        """The folder of a deployment, as soon as its host has a place."""
+        name = deployment.id
+        while name not in self._placed:
+            waits = self._waiting.setdefault(name, asyncio.Event())
+            self._give_places()
+            if name not in self._placed:
+                log.warning(
+                    "runs of %s wait: %d hosts of deployments are at work, which is all that "
+                    "HEADWATER_DEPLOYMENT_HOSTS allows beside the active one; it has its turn when "
+                    "one of them has nothing to do",
+                    *(name, self._hosts_max),
+                )
+                await waits.wait()
+        return await self._folders.of(deployment)
+
+    def _give_places(self) -> None:
+        """Gives places to those that wait, and takes them from those that have nothing to do."""
+        active = self.deployments.active
+        for name in list(self._waiting):
+            if (active is not None and name == active.id) or self._has_room():
+                self._placed.add(name)
+                self._waiting.pop(name).set()
+
+    def _has_room(self) -> bool:
+        """Whether one more has a place: the hosts that were needed least recently make room."""
+        active, in_use = self.deployments.active, self._in_use()
+        taken = {name for name in self._placed if active is None or name != active.id}
+        idle = [name for name in taken if self._numbers[name] not in in_use]
+        idle.sort(key=self._needed_s.__getitem__, reverse=True)
+        while len(taken) >= self._hosts_max and idle:
+            name = idle.pop()
+            taken.remove(name)
+            self._end(name)
+        return len(taken) < self._hosts_max
 
     def _end_idle(self, in_use: Collection[int]) -> None:
         """Ends hosts that nobody has needed for a while."""
@@ -152,8 +202,12 @@ class DeployedCode:
             if number in in_use or (active is not None and name == active.id):
                 self._needed_s[name] = now_s
             elif now_s - self._needed_s[name] > self._idle_s:
-                del self._numbers[name]
-                self._hosts.end(number)
+                self._end(name)
+
+    def _end(self, name: str) -> None:
+        self._placed.discard(name)
+        self._waiting.pop(name, None)
+        self._hosts.end(self._numbers.pop(name))
 
 
 def _limits(deployment: DeploymentCreated) -> dict[str, Concurrency | None]:

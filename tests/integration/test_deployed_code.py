@@ -1,6 +1,7 @@
 """Code that is deployed while workers run: runs stay on theirs, whoever is killed meanwhile."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from headwater.processors.deployments import artifact_of
 from headwater.processors.replay.engine import ReplayEngine
-from headwater.schemas.deployments import DeployedWorkflow
+from headwater.schemas.deployments import DeployedWorkflow, DeploymentCreated
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import RestartRun, RunStarted, SendEvent, StartRun
 from headwater.streams.code_host.artifacts import ArtifactInvalid
@@ -249,6 +250,83 @@ def test_a_host_that_nobody_needs_is_ended_and_comes_back(topics: str, tmp_path:
                 await until(lambda: begun(worker) == {f"{APP} of {second}"})
 
     asyncio.run(scenario())
+
+
+HOLDS = """
+import asyncio
+from pathlib import Path
+
+from headwater import workflow
+
+@workflow("hold")
+async def hold(event, step):
+    async def wait():
+        while not Path(event.payload).exists():
+            await asyncio.sleep(0.05)
+        return {said!r}
+
+    return await step.do("wait", wait)
+"""
+
+
+def test_hosts_are_no_more_than_there_may_be_and_work_waits_for_its_turn(
+    topics: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    hold = (DeployedWorkflow(name="hold", kind=ReplayEngine.kind),)
+
+    def there(worker: WorkflowWorker) -> set[str]:
+        return {each.rpartition(" ")[2] for each in worker.threads_held() if APP in each}
+
+    async def scenario() -> None:
+        log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
+        code = DeployedCode(log, tmp_path, follow_s=0.1, hosts_max=1)
+        worker = a_worker(topics, apps=[], deployed=code, pace=Pace(idle_ms=100))
+        async with deploying(topics) as deployer, started(a_client(topics)) as client:
+            sender = Sender(client)
+            busy, late, active = [
+                await deployer.deploy(HOLDS.format(said=said), workflows=hold)
+                for said in ("busy", "late", "active")
+            ]
+            await deployer.activate(active)
+            known = (await deployer.log.catch_up()).by_id
+
+            async with running(worker):
+                await sender.ready()
+                ends = await held(sender, "busy", known[busy], tmp_path)
+                await until(lambda: "busy" in in_hand(worker))
+                late_ends = await held(sender, "late", known[late], tmp_path)
+                await until(lambda: f"runs of {late} wait: 1 hosts" in caplog.text)
+                # That of the active one is beside them.
+                (await held(sender, "now", known[active], tmp_path)).touch()
+                await until(lambda: "now" not in in_hand(worker))
+                late_ends.touch()
+                ends.touch()
+                await until(lambda: there(worker) == {late, active} and not in_hand(worker))
+                # The way back, for what was ended to make room.
+                (await held(sender, "again", known[busy], tmp_path)).touch()
+                await until(lambda: there(worker) == {busy, active} and not in_hand(worker))
+                assert caplog.text.count("wait: 1 hosts") == 1
+
+    asyncio.run(scenario())
+
+
+async def held(sender: Sender, name: str, on: DeploymentCreated, folder: Path) -> Path:
+    """Begins a run that ends when a file is there; gives that."""
+    ends = folder / f"{name} ends"
+    command = StartRun(json.dumps(str(ends)), deployment=artifact_of(on))
+    reply = await sender.send("hold", name, command)
+    assert reply.code in {"", INSTANCE_EXISTS}
+    return ends
+
+
+def in_hand(worker: WorkflowWorker) -> set[str]:
+    """The instances whose run has not ended."""
+    return {
+        run.instance_id
+        for owner in worker._owners()
+        for _, run in owner.instances.open_runs()
+        if run.workflow == "hold"
+    }
 
 
 def test_what_a_killed_worker_had_begun_to_unpack_is_removed(topics: str, tmp_path: Path):
