@@ -32,8 +32,8 @@ def answering(answer_of: Callable[[str], object]) -> Iterator[tuple[str, list[As
             sent = self.rfile.read(int(self.headers.get("content-length") or 0))
             asked.append(Asked(self.path, key, json.loads(sent) if sent else None))
             answer = answer_of(self.path.partition("?")[0])
-            said = json.dumps({} if answer is None else answer).encode()
-            body = answer if isinstance(answer, bytes) else said
+            said = {} if answer is None else answer
+            body = said if isinstance(said, bytes) else json.dumps(said).encode()
             self.send_response(404 if answer is None else 200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
