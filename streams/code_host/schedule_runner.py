@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from headwater.processors.cron import CATCH_UP_MAX, CatchUp, due, next_tick
+from headwater.processors.cron import CATCH_UP_MAX, due, next_tick
 from headwater.processors.replay.errors import NonRetryableError
 from headwater.schemas.history import Artifact, StartRun
 from headwater.schemas.statuses import EntryKind
@@ -179,10 +179,9 @@ class _Runner:
             return state, []
         else:
             changed = _changed_to(state, deployed=told)
-            # Where none held, nothing was started since: a name of a tick is started once anyway.
+            # Before a deployment's first word nothing of one was started, however late that is.
             at_ms = min(told.since_ms, now_ms)
-            if known is not None and not known.move:
-                at_ms = max(at_ms, state.after_ms)  # Somebody has restarted it since.
+            at_ms = at_ms if known is None else max(at_ms, state.after_ms)
         if holds is None:
             after_ms = state.after_ms if isinstance(told, Declared) else at_ms
             return _changed_to(changed, after_ms=after_ms), []
@@ -196,19 +195,15 @@ def _due(
     """What is to be started, the earliest first, and whether there was more."""
     found: list[tuple[Declared, Artifact | None, int]] = []
     missed = False
-    for declared, on, after_ms, until_ms in reversed(segments):
-        catch_up = declared.catch_up
-        if found and catch_up is CatchUp.LATEST:
-            catch_up = CatchUp.SKIP  # A later one is started.
-        late_ms = now_ms - until_ms
+    for declared, on, after_ms, until_ms in segments:
         ticks = due(
             declared.at,
             after_ms,
             until_ms,
-            catch_up=catch_up,
-            grace_ms=declared.grace_ms - late_ms,
+            catch_up=declared.catch_up,
+            grace_ms=declared.grace_ms,
         )
-        found = [*((declared, on, tick) for tick in ticks.starts), *found]
+        found += ((declared, on, tick) for tick in ticks.starts)
         missed = missed or ticks.missed
     return found[-CATCH_UP_MAX:], missed or len(found) > CATCH_UP_MAX
 

@@ -57,18 +57,18 @@ async def declare_activated(
     """
     deployments = await activated(0)
     while True:
-        declaring = asyncio.create_task(
-            declare(client, schedules_of(deployments), new_id=new_id), name="declaring schedules"
-        )
+        declaring = asyncio.ensure_future(declare(client, schedules_of(deployments), new_id=new_id))
+        newer = asyncio.ensure_future(activated(deployments.moves))
         try:
-            newer = asyncio.ensure_future(activated(deployments.moves))
             await asyncio.wait({declaring, newer}, return_when=asyncio.FIRST_COMPLETED)
             if declaring.done():
                 declaring.result()
             deployments = await newer
         finally:
+            # What is declared after another activation is what that has.
             declaring.cancel()
-            await asyncio.gather(declaring, return_exceptions=True)
+            newer.cancel()
+            await asyncio.gather(declaring, newer, return_exceptions=True)
 
 
 def schedules_of(deployments: Deployments) -> list[FromDeployment]:

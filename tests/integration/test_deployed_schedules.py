@@ -1,6 +1,9 @@
 """Schedules of deployments, with workers and hosts that are killed while others are activated."""
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from headwater.schemas.deployments import DeployedWorkflow
 from headwater.streams.code_host.schedules import Schedule
 from tests.deployed_apps import deploying
 from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
-from tests.integration.test_deployed_code import began_on, kill_host
+from tests.integration.test_deployed_code import began_on
 from tests.integration.test_starting import owner_of, ticks
 
 APP = "tests.apps.starting"
@@ -48,6 +51,21 @@ def on(story: Story, deployment: str, name: str = "pulse") -> list[str]:
     return [key for key in beats(story, name) if began_on(story, key) == [deployment]]
 
 
+def kill_hosts(house: WorkflowHouse, worker: str) -> None:
+    """Kills all hosts of a worker: that of schedules, of its app, and of deployments."""
+    parent = house.parts[worker].pid
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+
+
+def go_on(story: Story) -> None:
+    """The schedule of the app goes on as if nothing was."""
+    found = ticks(story)
+    assert [round((t - found[0]).total_seconds()) for t in found] == list(range(len(found)))
+
+
 def test_each_tick_starts_once_whoever_is_killed_while_another_is_activated(house: WorkflowHouse):
     async def act(story: Story, client: Sender) -> None:
         async with deploying(house.bootstrap) as deployer:
@@ -71,10 +89,12 @@ def test_each_tick_starts_once_whoever_is_killed_while_another_is_activated(hous
             await house.until(story, lambda: len(on(story, second)) > 2, "ticks of the second")
             house.start(owner)
             gone = beats(story, "gone")
-            await kill_host(house, story, owner, second)
+            owner = owner_of(house, story, "headwater-schedule/pulse")
+            kill_hosts(house, owner)
             await deployer.activate(first, rollback=True)
+            kill_hosts(house, owner)
             reached = len(on(story, first))
-            await kill_host(house, story, owner, first)
+            kill_hosts(house, owner)
             await house.until(
                 story, lambda: len(on(story, first)) > reached + 5, "ticks of the first again"
             )
@@ -89,9 +109,7 @@ def test_each_tick_starts_once_whoever_is_killed_while_another_is_activated(hous
             told = len(ticks(story))
             await house.until(story, lambda: len(ticks(story)) > told + 3, "ticks of the app")
             assert beats(story, "come") == come
-            # Those of the app go on as if nothing was.
-            found = ticks(story)
-            assert [round((t - found[0]).total_seconds()) for t in found] == list(range(len(found)))
+            go_on(story)
 
     play(house, act)
 

@@ -538,6 +538,56 @@ def test_one_missed_tick_is_caught_up_though_another_is_active_since():
     assert play(scenario).ticks() == days(3, 3)
 
 
+def test_what_a_schedule_starts_is_of_the_deployment_that_declares_it():
+    async def scenario(world: World) -> None:
+        await world.release("dep_1", nightly())
+        world.deploy("dep_2", nightly(workflow="digest"))
+        await world.test.advance(HOUR * 2.99)
+        told = world.activate("dep_2")
+        await world.test.advance(HOUR * 0.02)
+        # Workers have not heard of it when the tick is due, and then they do.
+        await world.tell(told)
+        await world.test.advance(DAY)
+        assert await world.began_on(1) == "dep_1"
+
+    world = play(scenario)
+    assert world.ticks_of_all() == days(1, 2)
+    assert [*world.payloads[1]] == ["digest"]
+
+
+def test_two_activations_in_a_moment_start_no_tick_twice():
+    async def scenario(world: World) -> None:
+        await world.release("dep_1", nightly())
+        world.deploy("dep_2")
+        world.deploy("dep_3", nightly(workflow="digest"))
+        await world.test.advance(HOUR * 2.98)
+        second = world.activate("dep_2")
+        await world.test.advance(HOUR * 0.01)
+        third = world.activate("dep_3")
+        await world.test.advance(HOUR * 0.02)
+        await world.tell(second)
+        await world.tell(third)
+
+    assert play(scenario).ticks_of_all() == days(1, 1)
+
+
+@pytest.mark.parametrize(("catch_up", "started"), [("latest", [3]), ("skip", []), ("all", [2, 3])])
+def test_what_a_paused_schedule_has_missed_is_started_once(catch_up: str, started: list[int]):
+    async def scenario(world: World) -> None:
+        await world.release("dep_1", nightly(catch_up=catch_up))
+        world.deploy("dep_2", nightly(catch_up=catch_up))
+        await world.test.advance(DAY)
+        instance = world.test.get(RUNNER, "nightly")
+        await instance.pause()
+        await world.test.advance(HOUR * 3 + timedelta(seconds=30))
+        await world.tell(world.activate("dep_2"))
+        await world.test.advance(DAY + HOUR)
+        await instance.resume()
+        await world.test.run_until_idle()
+
+    assert play(scenario).ticks() == [*days(1, 1), *(days(day, day)[0] for day in started)]
+
+
 def test_a_worker_that_is_behind_changes_nothing():
     async def scenario(world: World) -> None:
         world.deploy("dep_1", nightly())
