@@ -36,6 +36,7 @@ from headwater.streams.pipeline.answer_log import AnswerLog
 from headwater.streams.pipeline.audit_log import AuditLog
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from headwater.streams.pipeline.wipe_log import WipeLog
+from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.definition_log import DefinitionLog
 from headwater.streams.workflows.deployment_log import DeploymentLog
@@ -45,6 +46,7 @@ from headwater.streams.workflows.run_reader import RunReader
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Takes webhooks and answers reads until SIGTERM or SIGINT."""
     log_to_stderr(settings)
+    run_as_batch()
     uvloop.run(_serve(settings, clock))
 
 
