@@ -171,22 +171,23 @@ class _Runner:
         """What is known with a declaration, and the time of the one before it, if one held."""
         known, holds = state.deployed, self._holding(state)
         if isinstance(told, Declared):
-            # What its app says is from now on. Where a deployment's holds, that goes on.
-            changed, at_ms = _changed_to(state, declared=told), now_ms
+            changed = _changed_to(state, declared=told)
             if known is not None and known.declared is not None:
-                return changed, []
+                return changed, []  # The deployment's goes on.
+            # What its app says is from now on, unless the app was only away for a while.
+            was_away = holds is None and state.declared is not None
+            back_soon = was_away and state.absences < _ABSENCES_MAX
+            at_ms = state.after_ms if back_soon else now_ms
         elif known is not None and told.move <= known.move:
             return state, []
         else:
             changed = _changed_to(state, deployed=told)
-            # Before a deployment's first word nothing of one was started, however late that is.
             at_ms = min(told.since_ms, now_ms)
-            at_ms = at_ms if known is None else max(at_ms, state.after_ms)
-        if holds is None:
-            after_ms = state.after_ms if isinstance(told, Declared) else at_ms
-            return _changed_to(changed, after_ms=after_ms), []
-        at_ms = max(at_ms, state.after_ms)
-        return _changed_to(changed, after_ms=at_ms), [_Segment(*holds, state.after_ms, at_ms)]
+            # Before a deployment's first word nothing of one was started, however late that is.
+            if known is not None or holds is not None:
+                at_ms = max(at_ms, state.after_ms)
+        segments = [] if holds is None else [_Segment(*holds, state.after_ms, at_ms)]
+        return _changed_to(changed, after_ms=at_ms), segments
 
 
 def _due(

@@ -97,7 +97,9 @@ class Code:
         """What a run was made from stays what its next one is made from."""
         if run.deployment is not None:
             found = self._deployments.workflow(run.deployment.name, run.workflow)
-            return Made(run.kind, run.deployment, None, None if found is None else _limit(found))
+            if found is None:
+                return Made(run.kind, run.deployment)
+            return Made(run.kind, run.deployment, None, _limit(found), found.document)
         # It may have begun when something else had this name, and graphs have no limits.
         same = run.kind == self._workflows.get(run.workflow)
         return Made(run.kind, None, None, self._concurrency.get(run.workflow) if same else None)

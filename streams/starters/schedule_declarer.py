@@ -25,9 +25,9 @@ from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnkno
 
 log = logging.getLogger(__name__)
 
-#: How often a schedule of a deployment is looked at that was terminated: whoever restarts it wants
-#: what is declared now.
-_TERMINATED_S: Final = 300.0
+#: How often the schedules of the active deployment are declared again: one that was terminated and
+#: restarted knows nothing of what is declared now, however long ago it was told.
+_AGAIN_S: Final = 300.0
 
 
 async def declare(
@@ -36,13 +36,17 @@ async def declare(
     *,
     new_id: Callable[[], str],
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    again_s: float | None = None,
 ) -> None:
     """Declares schedules, each until it is known to the log.
 
     An instance that an operator has terminated stays so; one that ended for another reason begins
     anew.
+
+    Units:  again_s, after how many seconds those that are there are declared again, until it is
+            cancelled.
     """
-    await asyncio.gather(*(_declare(client, each, new_id, sleep) for each in schedules))
+    await asyncio.gather(*(_declare(client, each, new_id, sleep, again_s) for each in schedules))
 
 
 async def declare_activated(
@@ -57,7 +61,9 @@ async def declare_activated(
     """
     deployments = await activated(0)
     while True:
-        declaring = asyncio.ensure_future(declare(client, schedules_of(deployments), new_id=new_id))
+        declaring = asyncio.ensure_future(
+            declare(client, schedules_of(deployments), new_id=new_id, again_s=_AGAIN_S)
+        )
         newer = asyncio.ensure_future(activated(deployments.moves))
         try:
             await asyncio.wait({declaring, newer}, return_when=asyncio.FIRST_COMPLETED)
@@ -97,6 +103,7 @@ async def _declare(
     declared: Declared | FromDeployment,
     new_id: Callable[[], str],
     sleep: Callable[[float], Awaitable[Any]],
+    again_s: float | None,
 ) -> None:
     what = f"the schedule {declared.schedule} cannot be declared yet"
     # Soon at first, because the worker that is to answer may be just about to start.
@@ -109,21 +116,21 @@ async def _declare(
             await retrying.failed(error)
             continue
         if not reply.code or _is_over(declared, reply):
-            retrying.succeeded()
-            return
-        if reply.code == INSTANCE_TERMINAL:
-            if not warned:
-                log.warning(
-                    "the schedule %s was terminated and stays so; restart starts it again",
-                    declared.schedule,
-                )
-            if isinstance(declared, Declared):
-                return
-            warned = True
-            await sleep(_TERMINATED_S)
+            warned = False
+        elif reply.code != INSTANCE_TERMINAL:
+            # No worker with this app has its partition yet, or its mailbox is full.
+            await retrying.failed(f"{reply.code}: {reply.message}")
             continue
-        # No worker with this app has its partition yet, or its mailbox is full.
-        await retrying.failed(f"{reply.code}: {reply.message}")
+        elif not warned:
+            warned = True
+            log.warning(
+                "the schedule %s was terminated and stays so; restart starts it again",
+                declared.schedule,
+            )
+        retrying.succeeded()
+        if again_s is None or not _is_there(declared):
+            return
+        await sleep(again_s)
 
 
 async def _tell(

@@ -634,10 +634,20 @@ def test_a_schedule_says_whose_it_is():
     play(scenario)
 
 
-def test_a_terminated_schedule_of_a_deployment_stays_so_until_it_is_restarted():
+class Enough(Exception):
+    """A worker has declared for long enough."""
+
+
+@pytest.mark.parametrize("told_before", [False, True])
+def test_a_terminated_schedule_of_a_deployment_stays_so_until_it_is_restarted(
+    told_before: bool, caplog: pytest.LogCaptureFixture
+):
     async def scenario(world: World) -> None:
         await world.release("dep_1", nightly())
         world.deploy("dep_2", nightly(cron="0 5 * * *"))
+        told = world.activate("dep_2")
+        if told_before:
+            await world.tell(told)
         await world.test.get(RUNNER, "nightly").terminate()
         naps: list[float] = []
 
@@ -646,15 +656,25 @@ def test_a_terminated_schedule_of_a_deployment_stays_so_until_it_is_restarted():
             await world.test.advance(DAY)
             if len(naps) == 2:
                 await world.test.get(RUNNER, "nightly").restart()
-                await world.test.advance(DAY)
+            if len(naps) == 5:
+                raise Enough
 
-        await declare(
-            Client(world.test),
-            world.activate("dep_2"),
-            new_id=lambda: world.test.new_id("evt"),
-            sleep=nap,
-        )
-        await world.test.advance(DAY)
+        client, new_id = Client(world.test), lambda: world.test.new_id("evt")
+        with pytest.raises(Enough):
+            await declare(client, told, new_id=new_id, sleep=nap, again_s=300.0)
 
     # Of the time since it was restarted.
-    assert play(scenario).ticks() == days(3, 4, hour=5)
+    assert play(scenario).ticks() == days(3, 5, hour=5)
+    assert caplog.text.count("was terminated and stays so") == 1
+
+
+def test_a_schedule_that_is_new_to_the_app_begins_when_it_is_declared():
+    async def scenario(world: World) -> None:
+        await world.release("dep_1", nightly())
+        await world.release("dep_2")
+        await world.test.advance(DAY * 20)
+        await world.redeploy(nightly(catch_up="all"))
+        await world.test.advance(DAY)
+
+    # Nobody declared it in the twenty nights before.
+    assert play(scenario).ticks() == days(21, 21)

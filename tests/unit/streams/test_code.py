@@ -284,6 +284,19 @@ def test_a_run_of_a_graph_begins_on_the_definition_of_its_deployment():
     assert definition.digest == graph("B").digest
 
 
+def test_a_graph_that_only_its_deployment_has_is_restarted_as_it_is_there():
+    world = World(app=())
+    world.deployments.apply(deployed("dep_3", graph("A")))
+    world.activate("dep_3")
+    assert world.tell(StartRun("{}"), "plan") == ""
+    # The app has another of the same name; the definition and its tasks stay together.
+    run = world.run("plan")
+    world.activate("dep_1")
+    made = world.code.for_new_run("plan", RestartRun(), run)
+    assert isinstance(made, Made)
+    assert (made.deployment, made.document) == (run.deployment, graph("A").document)
+
+
 def test_a_definition_that_this_release_refuses_begins_no_run():
     world = World(app=())
     world.deployments.apply(deployed("dep_3", of_graph('{"name": "plan"}', "00")))
