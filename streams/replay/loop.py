@@ -9,8 +9,10 @@ a thread or a socket raises an error that names what to use instead.
 import asyncio
 import contextlib
 import contextvars
+import functools
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NoReturn
 
 from typing_extensions import override
@@ -167,3 +169,30 @@ def _refusing(method: str) -> Callable[..., NoReturn]:
 for _method in vars(asyncio.AbstractEventLoop):
     if not _method.startswith("_") and _method not in vars(WorkflowLoop):
         setattr(WorkflowLoop, _method, _refusing(_method))
+
+
+def _taking_back(
+    leave: Callable[..., Awaitable[None]],
+) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Leaves a group so that its task counts as cancelled only if others have cancelled it.
+
+    A group of which a task fails while it is left cancels its own task and swallows that. Before
+    Python 3.13 it does not take it back: the loop around it would end as cancelled.
+    """
+
+    @functools.wraps(leave)
+    async def left(group: Any, *error: object) -> None:  # noqa: ANN401
+        before = group._parent_cancel_requested  # noqa: SLF001
+        try:
+            await leave(group, *error)
+        finally:
+            cancelled = group._parent_cancel_requested and not before  # noqa: SLF001
+            if cancelled and isinstance(group._loop, WorkflowLoop):  # noqa: SLF001
+                group._parent_task.uncancel()  # noqa: SLF001
+
+    return left
+
+
+if sys.version_info < (3, 13):
+    _leave = asyncio.TaskGroup.__aexit__
+    asyncio.TaskGroup.__aexit__ = _taking_back(_leave)  # type: ignore[method-assign]

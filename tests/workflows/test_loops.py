@@ -1,10 +1,19 @@
 """`step.loop`: state that survives, history that stays short, and iterations that run once."""
 
+import asyncio
 from collections import Counter
 
 import pytest
 
-from headwater import Break, Continue, Step, WorkflowEvent, WorkflowTest, workflow
+from headwater import (
+    Break,
+    Continue,
+    EventTimeoutError,
+    Step,
+    WorkflowEvent,
+    WorkflowTest,
+    workflow,
+)
 from tests.workflows.running import (
     CRASH,
     Calls,
@@ -412,5 +421,41 @@ def test_a_loop_that_fails_raises_the_error_of_its_body_each_time():
             await test.crash()
             await test.advance("1 hour")
         assert await output_of(instance) == ["sold out", "sold out"]
+
+    run(scenario, order)
+
+
+@CRASH
+@pytest.mark.parametrize("caught", [True, False])
+def test_a_task_group_that_fails_in_a_loop_is_no_cancellation_of_the_loop(
+    caught: bool, crash: bool
+):
+    async def fails(step: Step) -> None:
+        await step.wait_for_event("reply", type="reply", timeout="1 minute")
+
+    async def body(step: Step, state: int) -> Continue | Break:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails(step))
+                group.create_task(step.sleep("nap", "100 days"))
+        except* EventTimeoutError:
+            if not caught:
+                raise
+        return Continue(state + 1) if state < 2 else Break(state)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        try:
+            return await step.loop("turns", body, state=0, commit_interval=1)
+        except ExceptionGroup as group:
+            return [type(each).__name__ for each in group.exceptions]
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for _ in range(3):
+            if crash:
+                await test.crash()
+            await test.advance("1 minute")
+        assert await output_of(instance) == (2 if caught else ["EventTimeoutError"])
 
     run(scenario, order)
