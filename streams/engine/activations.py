@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator
 
 from headwater.processors.runs.host_messages import Ask, Drop, Forget, HostMessage, Started
 from headwater.processors.runs.state import Run
-from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.live_instances import LiveInstance
@@ -163,20 +162,12 @@ class Activations:
             if started is not None:
                 self._agenda.unwatch(started)
 
-    # -- the SQL of steps
-
-    def commit_began(self, live: LiveInstance, commit: StepCommit) -> None:
-        """Takes note that the SQL of an attempt is to take effect: it no longer takes too long."""
-        key = commit.returned.step.key
-        self.attempts_ended(live, key)
-        live.attempts[key] = None
-        live.committing.add(commit.id)
-
-    def commit_ended(self, live: LiveInstance, commit: StepCommit, now_ms: int) -> None:
-        """Takes note that it has taken effect, or will not; who waited for that goes on."""
-        live.committing.discard(commit.id)
-        if live.activation is None and live.engine.is_runnable(live.run, now_ms):
-            self.make_ready(live, Priority.CONTINUE, now_ms)
+    def cancelled(self, live: LiveInstance, keys: Collection[str]) -> None:
+        """Watches attempts no longer; a host may wait for the SQL of one that it saw return."""
+        self.attempts_ended(live, *keys)
+        for each in live.committing:
+            if each.step in keys:
+                self.attempt_failed(live, each.step)
 
     # -- hosts that are gone
 
@@ -194,3 +185,4 @@ class Activations:
         live.resting = False
         live.attempts.clear()
         live.held.clear()
+        live.behind_sql.clear()

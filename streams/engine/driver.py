@@ -129,6 +129,10 @@ class Driver:
         """Takes note of what became of the SQL of a step."""
         step.partition.step_outcomes.append((step, outcome))
 
+    def step_waits(self, step: StepTransaction) -> None:
+        """Takes note that Postgres could not be asked for the SQL of a step, and will be again."""
+        step.partition.messages[:0] = step.partition.owner.sql.waits(step.commit)
+
     def messages_waiting(self) -> int:
         """How many messages of hosts wait for a turn."""
         return sum(len(partition.messages) for partition in self.partitions.values())
@@ -220,7 +224,7 @@ class Driver:
             if isinstance(request, StepReturned) and request.statements:
                 owner.handle(ready, now_ms)
                 ready = []
-                commit = owner.begin_commit(message.activation, request)
+                commit = owner.sql.begin(message.activation, request)
                 if commit is not None:
                     self._steps.append(StepTransaction(partition, message.activation, commit))
             else:
@@ -291,7 +295,7 @@ class Driver:
 
 def recover(partition: Partition, commit: StepCommit, now_ms: int) -> None:
     """Completes a step whose SQL took effect, and remembers that until the log says so, too."""
-    partition.owner.recover(commit, now_ms)
+    partition.owner.sql.recover(commit, now_ms)
     partition.settled.append((partition.owner.batch_number, commit.id))
 
 
@@ -307,7 +311,7 @@ def _take_notes(partition: Partition, now_ms: int) -> None:
         elif outcome is not None:
             # Its host may be gone by now, and the step has taken effect all the same.
             recover(partition, msgspec.structs.replace(step.commit, returned=outcome), now_ms)
-        partition.owner.commit_ended(step.commit, now_ms)
+        partition.messages[:0] = partition.owner.sql.ended(step.commit, now_ms)
 
 
 def _dispatch(

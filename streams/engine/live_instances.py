@@ -30,6 +30,7 @@ class LiveInstance:
         "activation",
         "attempts",
         "batch",
+        "behind_sql",
         "bytes_most",
         "committing",
         "engine",
@@ -44,6 +45,7 @@ class LiveInstance:
         "since_ms",
         "tail",
         "tail_bytes",
+        "trying",
     )
 
     def __init__(self, key: str, engine: Engine[Any], run: Run, position: int = 0) -> None:
@@ -61,6 +63,10 @@ class LiveInstance:
         self.attempts: dict[str, Started | None] = {}
         #: Steps whose SQL takes effect right now, whether or not their host is there to hear of it.
         self.committing: set[StepId] = set()
+        #: Those of them whose SQL is with Postgres at this moment: it may have taken effect.
+        self.trying: set[StepId] = set()
+        #: What its code has asked for since then that would undo one of them, and all after that.
+        self.behind_sql: list[HostMessage] = []
         #: What the code of a run that is paused, or rests, sees when it goes on.
         self.held: list[HostMessage] = []
         self.resting = False

@@ -8,16 +8,13 @@ but nobody outside ever sees it: if an append fails, this object is thrown away.
 
 from collections.abc import Callable, Collection, Iterable
 
-import msgspec
-
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.engine import engine_of
 from headwater.processors.runs.host_messages import HandBack, HostMessage, Requested, Started
 from headwater.processors.runs.outbox import in_order
-from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
+from headwater.processors.runs.requests import HostGone, Request, Wake
 from headwater.processors.runs.slots import SLOTS
-from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import (
     NO_CAUSE,
     CancelRequested,
@@ -69,6 +66,7 @@ from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
 from headwater.streams.engine.room import Room
 from headwater.streams.engine.staging import Staging
+from headwater.streams.engine.steps_with_sql import StepsWithSql
 
 
 class Owner:
@@ -100,6 +98,8 @@ class Owner:
         self._staging = Staging()
         numbers = number_activations, code.host_of
         self._activations = Activations(self._agenda, self._staging, *numbers)
+        #: The steps whose SQL takes effect.
+        self.sql = StepsWithSql(instances, self._activations, self._request)
         self.without_code = self._activations.without_code
         # What the history says of them is in no snapshot yet.
         instances.changed.update(live.key for live in instances.all_at_work())
@@ -205,7 +205,8 @@ class Owner:
             if (live := self._activations.find(message.activation)) is None:
                 continue
             if isinstance(message, Requested):
-                self._request(live, message.request, now_ms)
+                if not self.sql.holds(live, message, now_ms):
+                    self._request(live, message.request, now_ms)
             elif isinstance(message, Started):
                 self._activations.attempt_started(live, message, now_ms)
             elif isinstance(message, HandBack):
@@ -299,7 +300,7 @@ class Owner:
             case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
                 self._activations.attempts_ended(live, event.key)
             case EntriesCancelled():
-                self._activations.attempts_ended(live, *event.keys)
+                self._activations.cancelled(live, event.keys)
             case PostsQueued():
                 self._staging.effect(Queued(live.key, event.posts))
             case RunResumed():
@@ -417,44 +418,6 @@ class Owner:
             self._activations.make_runnable(live)
         elif not run.unsent:
             self._agenda.rest(live)
-
-    # -- the SQL of steps
-
-    def begin_commit(self, activation: int, returned: StepReturned) -> StepCommit | None:
-        """Takes note of an attempt that returned with SQL; None if nobody wants its result.
-
-        Until `commit_ended` it is under way: its step is not begun again, though its host may go.
-        """
-        if (live := self._activations.find(activation)) is None:
-            return None
-        commit = StepCommit(live.key, live.run.run_number, returned)
-        if not self.expects(commit):
-            return None
-        self._activations.commit_began(live, commit)
-        return commit
-
-    def commit_ended(self, commit: StepCommit, now_ms: int) -> None:
-        """Takes note that the SQL of an attempt has taken effect and was recorded, or will not."""
-        if (live := self.instances.find(commit.key)) is not None:
-            self._activations.commit_ended(live, commit, now_ms)
-
-    def expects(self, commit: StepCommit) -> bool:
-        """Whether the result of this attempt is still wanted."""
-        awaited = self._attempt_awaited(commit)
-        return awaited is not None and awaited[1] == commit.returned.attempt
-
-    def recover(self, commit: StepCommit, now_ms: int) -> None:
-        """Completes a step whose SQL took effect, if the log does not say so yet."""
-        if (awaited := self._attempt_awaited(commit)) is not None:
-            live, attempt = awaited
-            self._request(live, msgspec.structs.replace(commit.returned, attempt=attempt), now_ms)
-
-    def _attempt_awaited(self, commit: StepCommit) -> tuple[LiveInstance, int] | None:
-        live = self.instances.find(commit.key)
-        if live is None or live.run.ended or live.run.run_number != commit.run_number:
-            return None
-        attempt = live.engine.attempt_awaited(live.run, commit.returned.step.key)
-        return None if attempt is None else (live, attempt)
 
     # -- what rests, and hosts that are gone
 

@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
-from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import refusal
 from headwater.schemas.failures import UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
+from headwater.streams.engine.step_database import failed
 
 _PERCENT: Final = re.compile(r"%(.?)", re.DOTALL)
 _MEANINGS: Final = {"s": "?", "%": "%"}
@@ -44,6 +45,11 @@ class MemoryDatabase:
                 self._connection.execute("rollback")
             return Failure(_name(error), str(error))
         return None
+
+    def outcome(self, returned: StepReturned) -> StepReturned | StepRaised:
+        """What becomes of a step, with its statements."""
+        failure = self.commit(returned)
+        return returned if failure is None else failed(returned, failure)
 
     def _run(self, sql: str, params: Sequence[Any]) -> sqlite3.Cursor:
         # Without parameters a percent sign means itself, as psycopg has it.

@@ -1,6 +1,6 @@
 """Jobs under test: what a worker outside does with them, without HTTP."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -107,7 +107,25 @@ def _lease_until(reply: ReplySent) -> datetime:
     return datetime.fromtimestamp((reply.lease_until_ms or 0) / 1000, UTC)
 
 
-def open_jobs(view: RunView, type: str, send: Send) -> Iterator[TestJob]:  # noqa: A002, its name
+async def activated(
+    views: Iterable[RunView],
+    type: str,  # noqa: A002, its name
+    send: Send,
+    most: int,
+    *,
+    worker: str,
+    lease: Duration,
+) -> list[TestJob]:
+    """Takes jobs of these runs that nobody has taken."""
+    taken: list[TestJob] = []
+    for view in views:
+        for job in _open_jobs(view, type, send):
+            if len(taken) < most and await job.activate(worker, lease):
+                taken.append(job)
+    return taken
+
+
+def _open_jobs(view: RunView, type: str, send: Send) -> Iterator[TestJob]:  # noqa: A002, its name
     """The jobs of a run that nobody has taken."""
     for token in view.tokens.values():
         open_ = token.status == "dispatched" and token.idempotency_token is not None

@@ -57,7 +57,6 @@ from headwater.streams.engine.effects import Queued, command_of
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import restore
-from headwater.streams.engine.step_database import failed
 from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.harness.given import Given, when
 from headwater.streams.harness.known_topics import checked
@@ -65,7 +64,7 @@ from headwater.streams.harness.listed import Listed, Published
 from headwater.streams.harness.memory_database import MemoryDatabase
 from headwater.streams.harness.test_handles import TestWorkflow
 from headwater.streams.harness.test_instance import TestInstance
-from headwater.streams.harness.test_jobs import TestJob, open_jobs
+from headwater.streams.harness.test_jobs import TestJob, activated
 from headwater.streams.replay.workflow import Workflow
 
 R = TypeVar("R")
@@ -236,13 +235,9 @@ class WorkflowTest:
         lease: Duration = "1 minute",
     ) -> list[TestJob]:
         """Takes jobs of external nodes, as a worker outside does: those of the task `type`."""
-        taken: list[TestJob] = []
-        for records in list(self._records.values()):
-            *_, latest = runs(self._engines, records).values()
-            for job in open_jobs(latest, type, self.send):
-                if len(taken) < max and await job.activate(worker, lease):
-                    taken.append(job)
-        return taken
+        histories = [runs(self._engines, records) for records in self._records.values()]
+        latest = [[*views.values()][-1] for views in histories]
+        return await activated(latest, type, self.send, max, worker=worker, lease=lease)
 
     # -- time
 
@@ -408,9 +403,9 @@ class WorkflowTest:
         self._append(turn.flights)
         if turn.steps:
             for step in turn.steps:
-                returned = step.commit.returned
-                failure = self._database.commit(returned)
-                driver.step_settled(step, failed(returned, failure) if failure else returned)
+                wanted = self._owner.sql.tries(step.commit)
+                outcome = self._database.outcome(step.commit.returned) if wanted else None
+                driver.step_settled(step, outcome)
             # At once: in production a row beside the SQL outlives a crash that comes before this.
             self._append(driver.turn(self.now_ms, 0).flights)
         self._let_go()

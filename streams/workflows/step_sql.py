@@ -28,10 +28,12 @@ class StepSql:
         database: StepDatabase | None,
         *,
         settled: Callable[[StepTransaction, StepOutcome], None],
+        waits: Callable[[StepTransaction], None],
         superseded: Callable[[Partition, str], None],
     ) -> None:
         self._database = database
         self._settled = settled
+        self._waits = waits
         self._superseded = superseded
         self._recorded: dict[Partition, list[StepId]] = defaultdict(list)
 
@@ -42,10 +44,11 @@ class StepSql:
         retrying = Retrying(log, f"{what} has to wait")
         # A result that comes too late may take no effect: after its row was removed nobody would
         # know that the step took effect before.
-        while partition.owner.expects(commit):
+        while partition.owner.sql.tries(commit):
             try:
                 done = await self._commit(partition, commit)
             except StoreUnavailable as error:
+                self._waits(step)
                 await retrying.failed(error)
                 continue
             except Superseded as error:

@@ -128,7 +128,7 @@ class WorkflowWorker:
         self._checkpoints = self._make_checkpoints()
         self._reloading = [Reloading(self._hosts, self._open_runs)] if reload else []
         self._ticks = self._make_ticks() if ticked else None
-        self._sql = StepSql(database, settled=self._step_settled, superseded=self._superseded)
+        self._sql = self._make_sql(database)
         self._without_code: set[str] = set()
         self._appends: dict[asyncio.Task[None], Partition] = {}
         self._letting_go = False
@@ -206,6 +206,10 @@ class WorkflowWorker:
             records=self._pace.checkpoint_records,
             seconds=self._pace.checkpoint_s,
         )
+
+    def _make_sql(self, database: StepDatabase | None) -> StepSql:
+        settled, waits = self._step_settled, self._step_waits
+        return StepSql(database, settled=settled, waits=waits, superseded=self._superseded)
 
     def _make_ticks(self) -> Ticks:
         hosts, wake_up = self._hosts, self._something_came.set
@@ -365,6 +369,10 @@ class WorkflowWorker:
 
     def _step_settled(self, step: StepTransaction, outcome: StepOutcome) -> None:
         self._driver.step_settled(step, outcome)
+        self._something_came.set()
+
+    def _step_waits(self, step: StepTransaction) -> None:
+        self._driver.step_waits(step)
         self._something_came.set()
 
     def _superseded(self, partition: Partition, why: str) -> None:

@@ -391,14 +391,14 @@ def test_a_step_whose_sql_takes_effect_while_its_host_is_lost_is_not_begun_again
         hand = owner.instances.find("order/i-1")
         started = hand.attempts["charge"]
         returned = StepReturned(started.step, 1, started.policy, "1")
-        commit = owner.begin_commit(started.activation, returned)
+        commit = owner.sql.begin(started.activation, returned)
         test._stop()
         test._hosts = [test._new_host(number) for number in range(2)]
         owner.host_gone("it ended", test.now_ms, host=1)
         await test.run_until_idle()
         assert not hand.may_be_evicted()
-        owner.recover(commit, test.now_ms)
-        owner.commit_ended(commit, test.now_ms)
+        owner.sql.recover(commit, test.now_ms)
+        owner.sql.ended(commit, test.now_ms)
         await test.advance("10 seconds")
         assert calls == ["begun"]
         assert await state_of(instance) == "waiting"
@@ -425,14 +425,14 @@ def test_a_step_whose_sql_fails_while_its_host_is_lost_is_begun_again():
         owner = test._owner
         started = owner.instances.find("order/i-1").attempts["charge"]
         returned = StepReturned(started.step, 1, started.policy, "1")
-        commit = owner.begin_commit(started.activation, returned)
+        commit = owner.sql.begin(started.activation, returned)
         assert commit is not None
         test._stop()
         test._hosts = [test._new_host(number) for number in range(2)]
         owner.host_gone("it ended", test.now_ms, host=1)
         await test.run_until_idle()
         assert calls == ["begun"]
-        owner.commit_ended(commit, test.now_ms)
+        owner.sql.ended(commit, test.now_ms)
         await test.run_until_idle()
         assert calls == ["begun", "begun"]
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headwater import Retry, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
+from headwater import NonRetryableError, Retry, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
 from tests.workflows.running import (
     Deployed,
     begin,
@@ -368,3 +368,28 @@ def test_what_others_refuse_of_a_step_is_noted_also_when_the_run_has_ended():
         assert "nobody" in line.message
 
     run(scenario, order)
+
+
+def test_a_step_with_sql_that_a_task_group_gives_up_is_rolled_back_if_it_took_effect():
+    undone: list[object] = []
+
+    def refuse() -> None:
+        raise NonRetryableError("no")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(step.do("save", save, rollback=undone.append))
+            group.create_task(step.do("ship", refuse))
+
+    async def scenario(test: WorkflowTest) -> None:
+        test.execute(TABLE)
+        await test.create("invoice", id="inv-0")
+        instance = await begin(test)
+        assert await state_of(instance) == "errored"
+        taken = (await entry_at(instance, "save")).status == "completed"
+        assert undone == ["saved"] * taken
+        assert test.execute(ALL) == [("a", 125)] * taken
+
+    run(scenario, order, invoice)

@@ -2,11 +2,19 @@
 
 from typing import Final
 
+from headwater.processors.replay.commands import Cancel, Raise
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.host_messages import Forget, Requested, Started
+from headwater.processors.runs.host_messages import Drop, Forget, Requested, Started
 from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised, StepReturned
-from headwater.schemas.history import CommandSent, Failure, StartRun, StepCompleted, StepFailed
+from headwater.schemas.history import (
+    CommandSent,
+    Failure,
+    RunErrored,
+    StartRun,
+    StepCompleted,
+    StepFailed,
+)
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.live_instances import LiveInstances
@@ -248,3 +256,51 @@ def test_with_a_limit_the_most_urgent_of_all_partitions_begins_first():
     assert turn.started == 1
     assert worker.driver.partitions[0].owner.activations() == []
     assert len(worker.driver.partitions[1].owner.activations()) == 1
+
+
+GIVEN_UP: Final = Cancel(STEP.key, (STEP,))
+FAILED: Final = Raise(Failure("LookupError", "no use"))
+
+
+def test_what_gives_up_a_step_waits_for_its_sql_once_postgres_is_at_it():
+    worker = Worker(0)
+    activation = worker.activation(0)
+    worker.driver.host_sent([Requested(activation, RETURNED)])
+    (step,) = worker.turn().steps
+    assert step.partition.owner.sql.tries(step.commit)
+    worker.driver.host_sent([Requested(activation, GIVEN_UP), Requested(activation, FAILED)])
+    assert worker.turn().flights == []
+    worker.driver.step_settled(step, RETURNED)
+    ((_, record),) = worker.flight().records()
+    assert [type(event) for event in record.events] == [StepCompleted]
+    ((_, record),) = worker.flight().records()
+    assert [type(event) for event in record.events] == [RunErrored]
+
+
+def test_a_step_whose_sql_fails_after_it_was_given_up_is_not_tried_again():
+    worker = Worker(0)
+    activation = worker.activation(0)
+    worker.driver.host_sent([Requested(activation, RETURNED)])
+    (step,) = worker.turn().steps
+    assert step.partition.owner.sql.tries(step.commit)
+    worker.driver.host_sent([Requested(activation, GIVEN_UP)])
+    assert worker.turn().flights == []
+    raised = StepRaised(STEP, 1, Failure("Error", "no such table"), POLICY)
+    worker.driver.step_settled(step, raised)
+    worker.follows(worker.flight(), 2)
+    ((_, record),) = worker.flight().records()
+    assert [type(event).__name__ for event in record.events] == ["EntriesCancelled"]
+
+
+def test_a_step_may_be_given_up_while_postgres_cannot_be_asked():
+    worker = Worker(0)
+    activation = worker.activation(0)
+    worker.driver.host_sent([Requested(activation, RETURNED)])
+    (step,) = worker.turn().steps
+    assert step.partition.owner.sql.tries(step.commit)
+    worker.driver.host_sent([Requested(activation, GIVEN_UP)])
+    assert worker.turn().flights == []
+    worker.driver.step_waits(step)
+    released = worker.follows(worker.flight(), 2)
+    assert released.to_hosts == {0: [Drop(activation, STEP.key)]}, "its host waits for it no longer"
+    assert not step.partition.owner.sql.tries(step.commit)

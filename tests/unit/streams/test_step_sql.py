@@ -44,8 +44,9 @@ class Wants:
     number = 0
     epoch = 7
     owner: Any = property(lambda self: self)
+    sql: Any = property(lambda self: self)
 
-    def expects(self, _: StepCommit) -> bool:
+    def tries(self, _: StepCommit) -> bool:
         return True
 
 
@@ -56,6 +57,7 @@ def test_a_fault_in_the_sql_of_a_step_fails_that_attempt_and_is_logged(
     sql = StepSql(
         Faulty(),
         settled=lambda _, outcome: settled.append(outcome),
+        waits=lambda _: pytest.fail("expected no waiting"),
         superseded=lambda *_: pytest.fail("expected the partition to stay"),
     )
     commit = StepCommit("order/o-1", 0, RETURNED)
@@ -78,17 +80,20 @@ def test_a_step_waits_where_there_is_no_database_and_the_log_names_it(
     wanted = iter([True, False])
 
     class WantsForAWhile(Wants):
-        def expects(self, _: StepCommit) -> bool:
+        def tries(self, _: StepCommit) -> bool:
             return next(wanted)
 
     settled: list[StepOutcome] = []
+    waited: list[StepTransaction] = []
     sql = StepSql(
         None,
         settled=lambda _, outcome: settled.append(outcome),
+        waits=waited.append,
         superseded=lambda *_: pytest.fail("expected the partition to stay"),
     )
     commit = StepCommit("order/o-1", 0, RETURNED)
     asyncio.run(sql.run(StepTransaction(cast("Any", WantsForAWhile()), 1, commit)))
     assert settled == [None]
+    assert len(waited) == 1
     assert 'the SQL of step "pay" of order/o-1 has to wait' in caplog.text
     assert "start the worker with HEADWATER_POSTGRES set" in caplog.text

@@ -1,0 +1,52 @@
+"""A step that is given up while Postgres is at its SQL: what took effect is known and undone."""
+
+import asyncio
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.workflows.step_commits import StepCommits
+from headwater.schemas.failures import INSTANCE_EXISTS
+from headwater.schemas.history import SendEvent, StartRun
+from tests.e2e.workflow_house import Sender
+from tests.waiting import until
+from tests.workflow_parts import a_client, a_worker, running, started
+
+#: How many steps wait for the lock that a test holds.
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE application_name = 'headwater-steps' AND wait_event_type = 'Lock'"
+)
+
+
+@pytest.mark.parametrize("workflow", ["races", "groups"])
+def test_a_step_whose_sql_takes_effect_after_it_was_given_up_is_rolled_back(
+    topics: str, fresh_database: str, tmp_path: Path, workflow: str
+):
+    undone, tells = tmp_path / "undone", tmp_path / "told"
+    params = f'{{"undone": "{undone}", "told": "{tells}"}}'
+    client = a_client(topics)
+
+    async def scenario(lock: "psycopg.Connection[tuple[int]]") -> None:
+        async with started(client), StepCommits(fresh_database) as database:
+            worker = a_worker(topics, apps=["tests.apps.giving_up"], database=database)
+            async with running(worker):
+                sender = Sender(client)
+                await sender.ready()
+                reply = await sender.send(workflow, workflow, StartRun(params))
+                assert reply.code in {"", INSTANCE_EXISTS}
+                await until(lambda: lock.execute(WAITING).fetchone() == (1,))
+                await sender.send(workflow, workflow, SendEvent("go", "go", "null"))
+                await until(tells.exists)
+                lock.execute("SELECT pg_advisory_unlock(1)")
+                await until(undone.exists)
+
+    migrate(fresh_database, report=print)
+    with psycopg.connect(fresh_database, autocommit=True) as lock:
+        lock.execute("CREATE TABLE charges (id int)")
+        lock.execute("SELECT pg_advisory_lock(1)")
+        asyncio.run(scenario(lock))
+        assert lock.execute("SELECT count(*) FROM charges").fetchone() == (1,)
+    assert undone.read_text() == "paid"
