@@ -13,6 +13,7 @@ from tests.workflows.running import (
     START,
     Calls,
     begin,
+    entry_at,
     output_of,
     pass_time,
     run,
@@ -262,6 +263,33 @@ def test_a_crash_while_a_run_is_in_flight_cancels_its_callback():
         await asyncio.gather(flight, return_exceptions=True)
         await test.advance("1 hour")
         assert await output_of(instance) == 2
+
+    run(scenario, slow_order)
+
+
+def test_a_crash_while_the_clock_is_moved_makes_nothing_late():
+    entered = asyncio.Event()
+
+    @workflow("slow")
+    async def slow_order(event: WorkflowEvent, step: Step) -> object:
+        async def work() -> None:
+            if not entered.is_set():
+                entered.set()
+                await asyncio.Event().wait()
+
+        await step.sleep("first", "1 minute")
+        await step.do("work", work)
+        await step.sleep("second", "1 minute")
+        return (await step.now()).isoformat()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test, "slow")
+        moving = asyncio.create_task(test.advance("1 hour"))
+        await asyncio.wait_for(entered.wait(), timeout=5)
+        await test.crash()
+        await moving
+        assert await output_of(instance) == "2026-01-01T00:02:00+00:00"
+        assert (await entry_at(instance, "work")).attempts == 1
 
     run(scenario, slow_order)
 
