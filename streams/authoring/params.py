@@ -19,6 +19,8 @@ from headwater.schemas.history import Json
 from headwater.streams.authoring.read_only import frozen
 from headwater.streams.authoring.values import decode
 
+#: Schemas of types that say nothing of what they hold.
+_SAY_NOTHING: Final = ({"type": "object"}, {"type": "array"})
 _PLACE: Final = re.compile(r"(?:(?:[A-Za-z_]\w*|<locals>)\.)+")
 
 
@@ -56,12 +58,15 @@ class Params:
         """The JSON Schema of the payload; None where any is taken, or the type cannot say it.
 
         Shape:  fields that the type does not name are refused, unless its schema says itself that
-                there may be more (`additionalProperties`), as that of a mapping does.
+                there may be more (`additionalProperties`), as that of a mapping does. No params are
+                taken by a dict or a list of whatever, which asks for nothing to be there.
         """
         if self._form is Any or self.fault:
             return None
         try:
             found = msgspec.json.schema(self._form)
+            if found in _SAY_NOTHING:
+                found["type"] = [found["type"], "null"]
             _close(found)
             text = msgspec.json.encode(found).decode()
             params_fault(text, "null")

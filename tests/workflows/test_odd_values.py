@@ -6,6 +6,7 @@ import functools
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import pytest
 
@@ -154,13 +155,16 @@ class Cash:
     coins: int
 
 
-def test_no_params_are_none_which_a_type_has_to_allow():
+@pytest.mark.parametrize(
+    "form", [dict, dict[str, Any], list, dict | None, dict[str, int] | None], ids=repr
+)
+def test_no_params_are_none_which_a_type_that_says_nothing_of_what_is_in_it_allows(form: object):
     @workflow("order")
-    async def order(event: WorkflowEvent[dict | None], step: Step) -> object:
+    async def order(event: WorkflowEvent[form], step: Step) -> object:
         return event.payload is None
 
     @workflow("strict")
-    async def strict(event: WorkflowEvent[dict], step: Step) -> None:
+    async def strict(event: WorkflowEvent[dict[str, int]], step: Step) -> None:
         await step.do("never", lambda: 1)
 
     async def scenario(test: WorkflowTest) -> None:
