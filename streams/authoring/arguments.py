@@ -74,6 +74,17 @@ def check_callable(name: str, callback: object) -> None:
     )
 
 
+def misfit_of(function: Callable[..., Any], arguments: int) -> str | None:
+    """Why a function cannot be called with so many arguments, if it cannot."""
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError as why:
+        return str(why)
+    except ValueError:
+        pass  # It does not say what it takes, as some functions that are built in.
+    return None
+
+
 def check_rollback(name: str, handler: object) -> None:
     """Sees that a rollback is a function of the step's result.
 
@@ -84,15 +95,12 @@ def check_rollback(name: str, handler: object) -> None:
     if code is not None and code.co_argcount == 1:
         return
     if callable(handler):
-        try:
-            inspect.signature(handler).bind(None)
-        except TypeError as why:
+        misfit = misfit_of(handler, 1)
+        if misfit is not None:
             raise TypeError(
                 f'expected the rollback of the step "{name}" to take one argument, the result of '
-                f"the step, found: {why}"
-            ) from None
-        except ValueError:
-            pass  # It does not say what it takes, as some functions that are built in.
+                f"the step, found: {misfit}"
+            )
         return
     if inspect.iscoroutine(handler):
         handler.close()
@@ -246,7 +254,14 @@ def awaited(what: str, function: Any) -> Any:  # noqa: ANN401
     """
 
     def call(*arguments: object) -> Awaitable[Any]:
-        found = function(*arguments) if callable(function) else function
+        try:
+            found = function(*arguments) if callable(function) else function
+        except TypeError:
+            misfit = misfit_of(function, len(arguments))
+            if misfit is None:
+                raise
+            taken = ("a step", "a step and the state")[len(arguments) - 1]
+            raise TypeError(f"expected {what} to take {taken}, found: {misfit}") from None
         if hasattr(type(found), "__await__"):
             return cast("Awaitable[Any]", found)
         raise TypeError(

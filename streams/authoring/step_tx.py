@@ -36,6 +36,7 @@ class StepTx:
         self.statements: list[tuple[str, Json]] = []
         self._bytes = 0
         self._given_up = threading.Event()
+        self._closed = False
 
     def cancelled(self, wait_s: float = 0) -> bool:
         """Whether this attempt was given up: too late, lost in a race, or its instance ended.
@@ -48,6 +49,10 @@ class StepTx:
     def give_up(self) -> None:
         """Tells the callback that its attempt counts no more; whoever runs it calls this."""
         self._given_up.set()
+
+    def close(self) -> None:
+        """Refuses what comes after the callback has returned; whoever runs it calls this."""
+        self._closed = True
 
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Appends a record to a Kafka topic; the value is JSON."""
@@ -65,6 +70,9 @@ class StepTx:
         if not isinstance(sql, str):
             raise TypeError(f"expected SQL as text, found {type(sql).__name__}")
         check_sound("SQL", sql)
+        if isinstance(params, str | bytes):
+            raise TypeError(f"expected SQL parameters as a list, found {params!r:.80}")
+        self._check_open("a statement")
         self.statements.append((sql, json.dumps(list(params), default=_as_text)))
 
     def create_workflow(
@@ -110,7 +118,15 @@ class StepTx:
         _check("the name of a workflow", workflow, limits.max_workflow_name, "max_workflow_name")
         _check("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
 
+    def _check_open(self, what: str) -> None:
+        if self._closed:
+            raise RuntimeError(
+                f"expected {what} while the callback of the step runs, found it after that has "
+                "returned: note everything in the callback, and await what does"
+            )
+
     def _post(self, post: Post, *texts: str) -> None:
+        self._check_open("a record or command")
         self._bytes += sum(len(text.encode()) for text in texts)
         count = len(self.posts) + 1
         if self._bytes > POSTS_BYTES_MAX or count > POSTS_MAX:

@@ -3,11 +3,13 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 from typing_extensions import ParamSpec, TypeVar, override
 
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from headwater.streams.authoring.arguments import misfit_of
 
 #: Of what an author writes: a function of the node's input. It may be async, and have `info`, too.
 A = ParamSpec("A", default=...)
@@ -46,6 +48,13 @@ class Task(Generic[A, R]):
         self.name = name
         self.function = function
         self.takes_info = _takes_info(function)
+        called: Callable[..., Any] = function
+        misfit = misfit_of(partial(called, info=None) if self.takes_info else called, 1)
+        if misfit is not None:
+            raise TypeError(
+                f"expected the task {name} to be a function (input), or (input, info), found "
+                f"{function!r}: {misfit}"
+            )
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__

@@ -256,6 +256,8 @@ class HostedRun:
         command: StepReturned | StepRaised
         try:
             value = await invoke(self._services, call.callback, *(() if tx is None else (tx,)))
+            if tx is not None:
+                tx.close()
             command = StepReturned(
                 call.reached,
                 number,

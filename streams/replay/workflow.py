@@ -10,6 +10,7 @@ from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
 from headwater.schemas.topics import authors_topic_fault
+from headwater.streams.authoring.arguments import misfit_of
 from headwater.streams.authoring.params import Params, params_of
 from headwater.streams.authoring.workflow_values import P_contra, R_co, WorkflowEvent
 from headwater.streams.replay.step import Step
@@ -42,10 +43,11 @@ class Workflow(Generic[P_contra, R_co]):
         fault = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if fault:
             raise ValueError(fault)
-        if not inspect.iscoroutinefunction(function):
+        misfit = misfit_of(function, 2) if inspect.iscoroutinefunction(function) else ""
+        if misfit is not None:
             raise TypeError(
                 f"expected the workflow {name} to be an async function (event, step), "
-                f"found {function!r}"
+                f"found {function!r}{misfit and ': ' + misfit}"
             )
         self.name = name
         self.function = function

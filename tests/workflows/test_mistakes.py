@@ -14,8 +14,10 @@ from headwater import (
     InvalidInstanceIdError,
     Retry,
     Step,
+    StepTx,
     WorkflowEvent,
     WorkflowTest,
+    task,
     workflow,
 )
 from headwater.gateway.client.requests import path
@@ -324,3 +326,60 @@ def test_an_odd_argument_leaves_the_other_runs_alone():
         assert (await odd.history()).steps[-1].step_key == "from here"
 
     run(scenario, one(lambda step: step.do("save", bad, retries=0)))
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (
+            lambda step: step.join("both", a=lambda: None),
+            'expected the branch "a" to take a step, found: too many positional arguments',
+        ),
+        (
+            lambda step: step.race("both", a=lambda step, more: None),
+            "expected the branch \"a\" to take a step, found: missing a required argument: 'more'",
+        ),
+        (
+            lambda step: step.loop("turns", lambda step: None),
+            'expected the body of the loop "turns" to take a step and the state, found: too many '
+            "positional arguments",
+        ),
+    ],
+)
+def test_what_cannot_be_called_so_is_told_what_it_is_given(entry: Entry, expected: str):
+    assert expected in failure(one(entry)).message
+
+
+def test_a_workflow_or_a_task_that_cannot_be_called_is_refused_where_it_is_declared():
+    async def nothing() -> None: ...
+
+    async def both(event: object, step: object) -> None: ...
+
+    with pytest.raises(TypeError, match=r"workflow order to be an async function \(event, step\)"):
+        workflow("order")(nothing)
+    with pytest.raises(TypeError, match=r"function \(input\).*missing a required argument: 'step'"):
+        task("count")(both)
+
+
+def test_a_transaction_that_is_used_after_its_step_says_so():
+    kept: list[StepTx] = []
+
+    def keep(tx: StepTx) -> None:
+        kept.append(tx)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.do("save", keep)
+        kept[0].publish("charges", "a", 1)
+
+    error = failure(order)
+    assert error.name == "RuntimeError"
+    assert "a record or command while the callback of the step runs" in error.message
+
+
+def test_parameters_of_sql_that_are_text_are_refused():
+    def save(tx: StepTx) -> None:
+        tx.execute("insert %s", "a")
+
+    error = failure(one(lambda step: step.do("save", save, retries=Retry(limit=0))))
+    assert error.message == "expected SQL parameters as a list, found 'a'"
