@@ -17,20 +17,19 @@ from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.errors import StoreUnavailable
 
+_LOG: Final = logging.getLogger("headwater.projector")
 _RETRY_S: Final = 1.0
 
 __all__ = ["run_projector"]
 
 
-async def run_projector(  # noqa: PLR0913 (all that it joins)
+async def run_projector(
     *,
     cluster: Cluster,
     dsn: str,
     clock: Callable[[], int],
     stop: asyncio.Event,
     retention: Retention = FOR_EVER,
-    log: logging.Logger | None = None,
-    on_batch: Callable[[Projector], None] | None = None,
 ) -> None:
     """Runs every projection, side by side, until `stop` is set.
 
@@ -39,16 +38,14 @@ async def run_projector(  # noqa: PLR0913 (all that it joins)
     Units:  the clock gives Unix milliseconds.
     Errors: LogTruncated; TableUnfit.
     """
-    log = log or logging.getLogger("headwater.projector")
-    await _make_tables(dsn, stop, log)
+    await _make_tables(dsn, stop)
     running = [
         asyncio.create_task(
             Projector(
                 cluster=cluster,
                 store=Store(dsn, projection=projection, clock=clock),
                 clock=clock,
-                log=log if projection is DELIVERIES else log.getChild(projection.name),
-                on_batch=on_batch,
+                log=_LOG if projection is DELIVERIES else _LOG.getChild(projection.name),
                 projection=projection,
             ).run(stop)
         )
@@ -63,16 +60,16 @@ async def run_projector(  # noqa: PLR0913 (all that it joins)
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _make_tables(dsn: str, stop: asyncio.Event, log: logging.Logger) -> None:
+async def _make_tables(dsn: str, stop: asyncio.Event) -> None:
     """Makes the tables of installed packages; waits for Postgres."""
     logged = ""
     while not stop.is_set():
         try:
-            await asyncio.to_thread(make_tables, dsn, log.info)
+            await asyncio.to_thread(make_tables, dsn, _LOG.info)
         except StoreUnavailable as error:
             if error.message != logged:
                 logged = error.message
-                log.warning("%s; trying again", logged)
+                _LOG.warning("%s; trying again", logged)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY_S):
                     await stop.wait()

@@ -184,10 +184,6 @@ def _retry(context: EventContext, event: RunStarted, kept: tuple[str, ...]) -> R
     )
 
 
-def _run_terminated(patches: Patches, context: EventContext, event: RunTerminated) -> None:
-    patches.end(context, None, event.failure)
-
-
 def _instance_deleted(patches: Patches, context: EventContext, _: InstanceDeleted) -> None:
     patches.delete(Deleted(context.workflow_name, context.instance_id))
 
@@ -196,7 +192,7 @@ def _run_completed(patches: Patches, context: EventContext, event: RunCompleted)
     patches.end(context, event.output, None)
 
 
-def _run_errored(patches: Patches, context: EventContext, event: RunErrored) -> None:
+def _run_failed(patches: Patches, context: EventContext, event: RunErrored | RunTerminated) -> None:
     patches.end(context, None, event.failure)
 
 
@@ -373,9 +369,9 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     RunSuspended: _nothing_more,
     RunPaused: _nothing_more,
     RunResumed: _nothing_more,
-    RunTerminated: _run_terminated,
+    RunTerminated: _run_failed,
     RunCompleted: _run_completed,
-    RunErrored: _run_errored,
+    RunErrored: _run_failed,
     StepStarted: _step_started,
     StepCompleted: _step_completed,
     StepFailed: _step_failed,

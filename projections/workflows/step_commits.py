@@ -76,7 +76,7 @@ class StepCommits(Pooled[_Connection]):
     Errors: StoreUnavailable from every method but `open` and `close`.
     """
 
-    def __init__(self, dsn: str, *, connections: int = _CONNECTIONS_MAX) -> None:
+    def __init__(self, dsn: str) -> None:
         super().__init__(
             AsyncConnectionPool(
                 dsn,
@@ -88,7 +88,7 @@ class StepCommits(Pooled[_Connection]):
                     "application_name": "headwater-steps",
                 },
                 min_size=1,
-                max_size=connections,
+                max_size=_CONNECTIONS_MAX,
                 timeout=_TURN_TIMEOUT_S,
                 reconnect_timeout=_TURN_TIMEOUT_S,
                 configure=_configure,
