@@ -35,4 +35,5 @@ def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
             stores=stores_of(settings, clock),
             joined=membership.joined,
             member=settings.member or None,
+            clock=clock,
         )

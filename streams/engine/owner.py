@@ -60,7 +60,7 @@ from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.attempts import lost
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.deciding import CommandDecider
-from headwater.streams.engine.effects import Batch, Queued, deleted, not_deleted
+from headwater.streams.engine.effects import Batch, Queued, deleted, not_deleted, refused
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
@@ -163,7 +163,7 @@ class Owner:
         now_ms: int,
     ) -> None:
         run = live.run if live else None
-        self._staging.refuse(self.claims.epoch, offset, sent, rejection, run, now_ms)
+        self._staging.note(refused(self.claims.epoch, offset, sent, rejection, run, now_ms))
         self._staging.answer(self.partition, offset, sent, rejection, run)
         notice = refusal_notice(sent, rejection, run, now_ms)
         if notice is not None:

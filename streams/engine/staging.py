@@ -8,7 +8,7 @@ from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.sizes import bytes_max
 from headwater.processors.runs.state import Run
 from headwater.schemas.history import NO_CAUSE, CommandSent, HistoryAppended
-from headwater.streams.engine.effects import Answer, Batch, Effect, refused, replied
+from headwater.streams.engine.effects import Answer, Batch, Effect, replied
 from headwater.streams.engine.live_instances import LiveInstance
 
 #: Bytes of a record that several decisions share: it saves appends, which large ones cost anyway.
@@ -73,18 +73,6 @@ class Staging:
     def note(self, record: HistoryAppended) -> None:
         """Adds a record that no run has to apply."""
         self._batch.records.append(record)
-
-    def refuse(
-        self,
-        epoch: int,
-        offset: int,
-        sent: CommandSent,
-        rejection: Rejection,
-        run: Run | None,
-        now_ms: int,
-    ) -> None:
-        """Adds the refusal of a command."""
-        self._batch.records.append(refused(epoch, offset, sent, rejection, run, now_ms))
 
     def answer(
         self,

@@ -7,14 +7,14 @@ appended when it is back; the rest is counted and said in the log.
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.records import RequestAnswered
 from headwater.schemas.topics import TRACES
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.group_commit import GroupCommit, PartitionProducers
+from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Outgoing, partition_of
 
@@ -38,10 +38,8 @@ class _Answer:
 class AnswerLog:
     """The topic `traces`, as the gateway sees it."""
 
-    def __init__(
-        self, *, cluster: Cluster, producers: PartitionProducers[Any] | None = None
-    ) -> None:
-        producers = producers or Producers(cluster, "headwater-gateway-answers")
+    def __init__(self, *, cluster: Cluster) -> None:
+        producers = Producers(cluster, "headwater-gateway-answers")
         self._commit = GroupCommit[_Answer](
             producers, TRACES, settled=self._settled, held_bytes_max=_HELD_BYTES_MAX
         )

@@ -7,14 +7,14 @@ as its caller was told.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import AUDIT
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.group_commit import GroupCommit, PartitionProducers
+from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Outgoing
 
@@ -37,19 +37,12 @@ class _Entry:
 class AuditLog:
     """The topic `audit`, as the gateway sees it."""
 
-    def __init__(
-        self,
-        *,
-        cluster: Cluster,
-        append_timeout_s: float,
-        producers: PartitionProducers[Any] | None = None,
-    ) -> None:
+    def __init__(self, *, cluster: Cluster, append_timeout_s: float) -> None:
         self._cluster = cluster
         self._timeout_s = append_timeout_s
-        producers = producers or Producers(cluster, "headwater-gateway-audit")
         # Without a linger: whoever waits has waited for the operation already.
         self._commit = GroupCommit[_Entry](
-            producers,
+            Producers(cluster, "headwater-gateway-audit"),
             AUDIT,
             settled=_settled,
             held_bytes_max=_HELD_BYTES_MAX,

@@ -19,7 +19,7 @@ from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WEBHOOKS
-from headwater.streams.clock import monotonic, now_ms
+from headwater.streams.clock import monotonic
 from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -273,9 +273,9 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     park_for_ms: int,
     stores: StateStores,
     joined: Callable[[], Awaitable[None]],
-    rules: Sequence[Rule] = (),
-    member: str | None = None,
-    clock: Callable[[], int] = now_ms,
+    rules: Sequence[Rule],
+    member: str | None,
+    clock: Callable[[], int],
 ) -> None:
     """Runs the pipeline worker until SIGTERM or SIGINT; exits the process.
 
