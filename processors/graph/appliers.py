@@ -51,7 +51,6 @@ from headwater.schemas.history import (
 
 _changed: Final = msgspec.structs.replace
 _IDLE: Final = LiveBranch()
-_FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
 #: Jobs whose end a run knows again if it is told once more: workers repeat what they were not
 #: answered, within seconds, and as many jobs of a run are open at once.
 _ENDED_JOBS_MAX: Final = 1_000
@@ -138,7 +137,7 @@ def _end(run: GraphRun, number: int) -> LiveToken:
     """Takes out a token that has ended."""
     token = _token(run, number)
     del run.tokens[number]
-    if token.status in _FLYING:
+    if token.in_flight:
         _lands(run, token)
     run.times.pop(str(number), None)
     if token.status is TokenStatus.WAITING_FOR_SIBLINGS and token.fork is not None:

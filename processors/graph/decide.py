@@ -49,7 +49,6 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import RunStatus
 
-_FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
 _ONCE: Final = RetryPolicy(0, 0, "constant")
 
 
@@ -120,7 +119,7 @@ def _policy(retries: NodeRetries) -> RetryPolicy:
 def _flying(run: GraphRun, key: str, attempt: int) -> LiveToken | None:
     """The token whose attempt is under way, if it is this one."""
     token = run.tokens.get(int(key)) if key.isdecimal() else None
-    if token is None or token.status not in _FLYING or attempt != token.attempts + 1:
+    if token is None or not token.in_flight or attempt != token.attempts + 1:
         return None
     return token
 

@@ -24,7 +24,6 @@ from headwater.processors.graph.host_messages import CallTasks, DropTasks, TaskC
 from headwater.processors.graph.jobs import decide_job
 from headwater.processors.graph.places import place_of
 from headwater.processors.graph.state import KIND, GraphRun, LiveToken
-from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Rejection
 from headwater.processors.runs.host_messages import HostMessage
@@ -74,7 +73,6 @@ from headwater.schemas.statuses import RunStatus
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder(GraphRun).decode
-_FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
 
 
 class GraphEngine:
@@ -294,9 +292,7 @@ class GraphEngine:
 
     def activate(self, run: GraphRun, activation: int) -> HostMessage | None:
         """Has the attempts begun that are under way; None without any."""
-        tokens = [
-            token for token in run.tokens.values() if token.status in _FLYING and token.job is None
-        ]
+        tokens = [token for token in run.tokens.values() if token.in_flight and token.job is None]
         return self._calls(run, tokens, activation) if tokens else None
 
     @staticmethod
@@ -321,7 +317,7 @@ class GraphEngine:
     def attempt_awaited(run: GraphRun, key: str) -> int | None:
         """The number of the attempt that is under way."""
         token = run.tokens.get(int(key)) if key.isdecimal() else None
-        return None if token is None or token.status not in _FLYING else token.attempts + 1
+        return None if token is None or not token.in_flight else token.attempts + 1
 
     # -- the state at rest
 

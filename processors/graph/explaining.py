@@ -12,7 +12,6 @@ from headwater.processors.graph.state import (
     GraphRun,
     LiveFork,
     LiveToken,
-    Meeting,
     meeting_place,
     place,
 )
@@ -114,7 +113,7 @@ def _join(around: _Around, key: str) -> JoinExplained:
         on_timeout=None if meeting.until_ms is None else joined.on_timeout,
         says=[],
     )
-    join.says.extend(_sentences(join, joined, meeting))
+    join.says.extend(_sentences(join, joined))
     return join
 
 
@@ -250,7 +249,7 @@ def _ended_says(number: int, ended: TokenView | None) -> str:
     return f"Branch {number} has ended at {ended.node!r} ({ended.status}) and never comes."
 
 
-def _sentences(join: JoinExplained, joined: Synchronization, meeting: Meeting) -> Iterator[str]:
+def _sentences(join: JoinExplained, joined: Synchronization) -> Iterator[str]:
     goes_on = {
         "any": "as soon as one has",
         "all": "when no other can bring anything more",

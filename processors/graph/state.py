@@ -17,6 +17,8 @@ from headwater.schemas.history import Child, Json
 #: The kind of runs that are decided here.
 KIND: Final = "graph"
 
+_IN_FLIGHT: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
+
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Who has a job, and until when; no lease goes beyond the time when an attempt ends."""
@@ -60,6 +62,11 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     job: str | None = None
     lease: Lease | None = None
     lost: int = 0
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an attempt of its task is under way."""
+        return self.status in _IN_FLIGHT
 
     @property
     def waits_for_others(self) -> bool:
