@@ -118,7 +118,7 @@ def _policy(retries: NodeRetries) -> RetryPolicy:
 
 def _flying(run: GraphRun, key: str, attempt: int) -> LiveToken | None:
     """The token whose attempt is under way, if it is this one."""
-    token = run.tokens.get(int(key)) if key.isdecimal() else None
+    token = run.token_of(key)
     if token is None or not token.in_flight or attempt != token.attempts + 1:
         return None
     return token
@@ -175,8 +175,8 @@ def _wake(draft: Draft, asked: Wake) -> Decision:
         for _, key in late:
             if key in draft.run.meetings:
                 meeting_timed_out(draft, key)
-            elif key.isdecimal() and int(key) in draft.run.tokens:
-                _token_late(draft, draft.run.tokens[int(key)])
+            elif (token := draft.run.token_of(key)) is not None:
+                _token_late(draft, token)
         left = [number for number in again if number in draft.run.tokens]
         if left:
             try_again(draft, left)
@@ -186,7 +186,7 @@ def _wake(draft: Draft, asked: Wake) -> Decision:
 
 def _ends(run: GraphRun, key: str) -> bool:
     """Whether others can end what waits for this time; else it is a retry."""
-    token = run.tokens.get(int(key)) if key.isdecimal() else None
+    token = run.token_of(key)
     return token is None or token.waits_for_others
 
 
@@ -238,7 +238,7 @@ def _child_timed_out(draft: Draft, token: LiveToken) -> NoReturn:
 def child_finished(draft: Draft, command: FinishChild, sent_at_ms: int) -> Decision:
     """What a workflow came to that a token waits for."""
     run = draft.run
-    token = run.tokens.get(int(command.key)) if command.key.isdecimal() else None
+    token = run.token_of(command.key)
     if run.ended or command.run_number != run.run_number or token is None or token.child is None:
         return STALE
 

@@ -316,7 +316,7 @@ class GraphEngine:
     @staticmethod
     def attempt_awaited(run: GraphRun, key: str) -> int | None:
         """The number of the attempt that is under way."""
-        token = run.tokens.get(int(key)) if key.isdecimal() else None
+        token = run.token_of(key)
         return None if token is None or not token.in_flight else token.attempts + 1
 
     # -- the state at rest
@@ -349,7 +349,7 @@ class GraphEngine:
 
 def _moves_at_ms(run: GraphRun, key: str, at_ms: int) -> int:
     """A retry is due at its time; what others may end, when that is over."""
-    token = run.tokens.get(int(key)) if key.isdecimal() else None
+    token = run.token_of(key)
     return at_ms if token is not None and not token.waits_for_others else at_ms + 1
 
 

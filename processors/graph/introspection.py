@@ -196,7 +196,7 @@ def _chosen(
         return Rejection(TOKEN_NOT_FOUND, message)
     draft = Draft(run, graph, past.at_ms)
     if token is not None:
-        found = run.tokens.get(int(token)) if token.isdecimal() and token.isascii() else None
+        found = run.token_of(token)
         if found is None:
             return _no_token(past, token)
         if found.status is _WAITS and not may_wait:

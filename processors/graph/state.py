@@ -146,6 +146,10 @@ class GraphRun(Run, kw_only=True, dict=True):
     jobs: int = 0
     ended_jobs: dict[int, EndedJob] = msgspec.field(default_factory=dict)
 
+    def token_of(self, key: str) -> LiveToken | None:
+        """The token whose number this is; None if it has ended, or it is the key of no token."""
+        return self.tokens.get(int(key)) if key.isascii() and key.isdecimal() else None
+
 
 def digest_of_end(*said: str) -> str:
     """What is kept of what a worker says at the end of a job, to know it again."""
