@@ -18,7 +18,8 @@ import msgspec
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
 
-def _means(description: str) -> msgspec.Meta:
+def means(description: str) -> msgspec.Meta:
+    """What a field means, for the description of the API."""
     return msgspec.Meta(description=description)
 
 
@@ -39,21 +40,21 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 class SlotsListed(Answer, frozen=True, kw_only=True):
     """The slots of one limit: of a key, or of all runs of a workflow."""
 
-    key: Annotated[Any, _means("The key's value; none for a limit without a key.")] = None
-    held: Annotated[int, _means("How many runs have a slot.")]
-    waiting: Annotated[int, _means("How many wait for one.")]
-    waiting_since: Annotated[datetime | None, _means("Since when the first waits.")] = None
+    key: Annotated[Any, means("The key's value; none for a limit without a key.")] = None
+    held: Annotated[int, means("How many runs have a slot.")]
+    waiting: Annotated[int, means("How many wait for one.")]
+    waiting_since: Annotated[datetime | None, means("Since when the first waits.")] = None
 
 
 class Concurrency(Answer, frozen=True, kw_only=True):
     """How many runs of a workflow may be under way at once, and how many are, or wait."""
 
     limit: int
-    key: Annotated[str | None, _means("The expression that gives the key.")] = None
-    held: Annotated[int, _means("How many runs have a slot, of all keys together.")] = 0
-    waiting: Annotated[int, _means("How many wait for one.")] = 0
+    key: Annotated[str | None, means("The expression that gives the key.")] = None
+    held: Annotated[int, means("How many runs have a slot, of all keys together.")] = 0
+    waiting: Annotated[int, means("How many wait for one.")] = 0
     slots: Annotated[
-        list[SlotsListed], _means("Those for which most wait: 20 at most, the longest queue first.")
+        list[SlotsListed], means("Those for which most wait: 20 at most, the longest queue first.")
     ] = []
 
 
@@ -62,10 +63,10 @@ class WorkflowListed(Answer, frozen=True, kw_only=True):
 
     name: str
     params_schema: Annotated[
-        Any, _means("The JSON Schema of its params; none where it declares no type for them.")
+        Any, means("The JSON Schema of its params; none where it declares no type for them.")
     ] = None
     concurrency: Annotated[
-        Concurrency | None, _means("Its limit; none where any number of runs may be under way.")
+        Concurrency | None, means("Its limit; none where any number of runs may be under way.")
     ] = None
 
 
@@ -88,7 +89,7 @@ class InstanceStatus(Answer, frozen=True, kw_only=True):
 
     status: RunStatus
     error: Failure | None = None
-    output: Annotated[Any, _means("What the workflow returned.")] = None
+    output: Annotated[Any, means("What the workflow returned.")] = None
 
     @property
     def ended(self) -> bool:
@@ -107,7 +108,7 @@ class InstanceListed(Answer, frozen=True, kw_only=True):
 
     id: str
     details: InstanceStatus
-    labels: Annotated[dict[str, str], _means("By what it is found.")] = {}
+    labels: Annotated[dict[str, str], means("By what it is found.")] = {}
 
 
 class InstancesCreated(Answer, frozen=True, kw_only=True):
@@ -145,10 +146,10 @@ class CurrentStep(Answer, frozen=True, kw_only=True):
 class SlotAwaited(Answer, frozen=True, kw_only=True):
     """The slot that a run waits for before it begins."""
 
-    key: Annotated[Any, _means("The key's value; none for a limit without a key.")] = None
-    limit: Annotated[int | None, _means("How many slots there are.")] = None
-    before: Annotated[int, _means("How many runs wait that came before it.")]
-    since: Annotated[datetime, _means("Since when it waits.")]
+    key: Annotated[Any, means("The key's value; none for a limit without a key.")] = None
+    limit: Annotated[int | None, means("How many slots there are.")] = None
+    before: Annotated[int, means("How many runs wait that came before it.")]
+    since: Annotated[datetime, means("Since when it waits.")]
 
 
 class TokensAt(Answer, frozen=True, kw_only=True):
@@ -156,9 +157,9 @@ class TokensAt(Answer, frozen=True, kw_only=True):
 
     node_ref: str
     status: str
-    tokens: Annotated[int, _means("How many.")]
-    next_retry_at: Annotated[datetime | None, _means("When the first is tried again.")]
-    wake_at: Annotated[datetime | None, _means("When the first has waited too long.")]
+    tokens: Annotated[int, means("How many.")]
+    next_retry_at: Annotated[datetime | None, means("When the first is tried again.")]
+    wake_at: Annotated[datetime | None, means("When the first has waited too long.")]
 
 
 class InstanceFound(InstanceListed, frozen=True, kw_only=True):
@@ -168,12 +169,12 @@ class InstanceFound(InstanceListed, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     deployment_id: Annotated[
-        str | None, _means("The deployment that its run began on; none if it follows the code.")
+        str | None, means("The deployment that its run began on; none if it follows the code.")
     ] = None
     current_step: CurrentStep | None = None
-    current_tokens: Annotated[list[TokensAt], _means("Of a graph.")] = []
+    current_tokens: Annotated[list[TokensAt], means("Of a graph.")] = []
     awaited_slot: Annotated[
-        SlotAwaited | None, _means("Of a run that has not begun, because of a limit.")
+        SlotAwaited | None, means("Of a run that has not begun, because of a limit.")
     ] = None
 
 
@@ -190,21 +191,21 @@ class InstanceMeta(Answer, frozen=True, kw_only=True):
 
     workflow_name: str
     run_number: int
-    params: Annotated[Any, _means("What the run was started with.")]
+    params: Annotated[Any, means("What the run was started with.")]
     created_at: datetime
     updated_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
     deployment_id: Annotated[
-        str | None, _means("The deployment that its run began on; none if it follows the code.")
+        str | None, means("The deployment that its run began on; none if it follows the code.")
     ] = None
     retention_until: Annotated[
-        datetime | None, _means("From then on a prune removes it; never, without.")
+        datetime | None, means("From then on a prune removes it; never, without.")
     ] = None
     current_step: CurrentStep | None = None
-    current_tokens: Annotated[list[TokensAt], _means("Of a graph.")] = []
+    current_tokens: Annotated[list[TokensAt], means("Of a graph.")] = []
     awaited_slot: Annotated[
-        SlotAwaited | None, _means("Of a run that has not begun, because of a limit.")
+        SlotAwaited | None, means("Of a run that has not begun, because of a limit.")
     ] = None
     parent: Parent | None = None
 
@@ -228,7 +229,7 @@ class BulkChanged(Answer, frozen=True, kw_only=True):
 
     id: str
     status: RunStatus
-    code: Annotated[str | None, _means("Why it was refused, if it was.")] = None
+    code: Annotated[str | None, means("Why it was refused, if it was.")] = None
     detail: str | None = None
 
 
@@ -244,7 +245,7 @@ class CommandAccepted(Answer, frozen=True, kw_only=True):
     """A command that nobody has decided yet."""
 
     workflow_name: str
-    id: Annotated[str, _means("Of the instance.")]
+    id: Annotated[str, means("Of the instance.")]
     command_id: str
 
 
@@ -271,7 +272,7 @@ class Step(CurrentStep, frozen=True, kw_only=True):
     workflow_name: str
     instance_id: str
     run_number: int
-    result: Annotated[Any, _means("What it returned.")]
+    result: Annotated[Any, means("What it returned.")]
     error_name: str | None
     error_message: str | None
     child_workflow_name: str | None
@@ -281,9 +282,7 @@ class Step(CurrentStep, frozen=True, kw_only=True):
     updated_at: datetime
     completed_at: datetime | None
     rolled_back_at: datetime | None
-    rollback_failed_at: Annotated[
-        datetime | None, _means("When its rollback handler was given up.")
-    ]
+    rollback_failed_at: Annotated[datetime | None, means("When its rollback handler was given up.")]
 
 
 class Event(Answer, frozen=True, kw_only=True):
@@ -294,7 +293,7 @@ class Event(Answer, frozen=True, kw_only=True):
     instance_id: str
     run_number: int
     type: str
-    payload: Annotated[Any, _means("What it says.")]
+    payload: Annotated[Any, means("What it says.")]
     created_at: datetime
     delivered_at: datetime | None
     consumed_by_step_key: str | None
@@ -312,7 +311,7 @@ class LogLine(Answer, frozen=True, kw_only=True):
     level: str
     category: str
     message: str
-    data: Annotated[Any, _means("What goes with it.")]
+    data: Annotated[Any, means("What goes with it.")]
     is_replay: bool
     created_at: datetime
 
@@ -335,19 +334,19 @@ class Token(Answer, frozen=True, kw_only=True):
     branch_total: int
     iteration_counts: dict[str, int]
     attempts: int
-    input: Annotated[Any, _means("What its task was given.")]
-    result: Annotated[Any, _means("What its task gave.")]
+    input: Annotated[Any, means("What its task was given.")]
+    result: Annotated[Any, means("What its task gave.")]
     error: Failure | None
     next_retry_at: datetime | None
-    wake_at: Annotated[datetime | None, _means("When its wait ends at the latest; it stays.")]
-    reason: Annotated[str | None, _means("Why it was cancelled.")]
+    wake_at: Annotated[datetime | None, means("When its wait ends at the latest; it stays.")]
+    reason: Annotated[str | None, means("Why it was cancelled.")]
     child_workflow_name: str | None
     child_instance_id: str | None
     created_at: datetime
     updated_at: datetime
     completed_at: datetime | None
-    worker: Annotated[str | None, _means("The worker outside that has its job.")] = None
-    lease_until: Annotated[datetime | None, _means("Until when the worker has it.")] = None
+    worker: Annotated[str | None, means("The worker outside that has its job.")] = None
+    lease_until: Annotated[datetime | None, means("Until when the worker has it.")] = None
 
 
 class HistoryPage(Answer, frozen=True, kw_only=True):
@@ -397,17 +396,17 @@ class Ticked(Answer, frozen=True, kw_only=True):
 class Job(Answer, frozen=True, kw_only=True):
     """A job that a worker has until its lease ends."""
 
-    key: Annotated[str, _means("Names this attempt: by it the job is ended, or extended.")]
-    type: Annotated[str, _means("The task of its node.")]
+    key: Annotated[str, means("Names this attempt: by it the job is ended, or extended.")]
+    type: Annotated[str, means("The task of its node.")]
     workflow: str
     instance_id: str
     run_number: int
     token_id: str
     node_ref: str
-    attempt: Annotated[int, _means("The first is 1.")]
+    attempt: Annotated[int, means("The first is 1.")]
     input: Any
     lease_until: datetime
-    idempotency_token: Annotated[str, _means("The same for all attempts.")]
+    idempotency_token: Annotated[str, means("The same for all attempts.")]
 
 
 class JobList(Answer, frozen=True, kw_only=True):
@@ -419,22 +418,22 @@ class JobList(Answer, frozen=True, kw_only=True):
 class JobListed(Answer, frozen=True, kw_only=True):
     """A job that has not ended, as an operator sees it."""
 
-    type: Annotated[str, _means("The task of its node.")]
+    type: Annotated[str, means("The task of its node.")]
     status: Annotated[
         Literal["waiting", "taken", "retrying"],
-        _means("waiting: for a worker; retrying: for its next attempt, which is not due yet."),
+        means("waiting: for a worker; retrying: for its next attempt, which is not due yet."),
     ]
     workflow: str
     instance_id: str
     run_number: int
     token_id: str
     node_ref: str
-    attempt: Annotated[int, _means("The latest; the first is 1.")]
-    created_at: Annotated[datetime, _means("When a token came to its node.")]
-    updated_at: Annotated[datetime, _means("When it was last given, extended or failed.")]
-    worker: Annotated[str | None, _means("Who has it.")] = None
-    lease_until: Annotated[datetime | None, _means("Until when, unless it is extended.")] = None
-    next_retry_at: Annotated[datetime | None, _means("When the next attempt is due.")] = None
+    attempt: Annotated[int, means("The latest; the first is 1.")]
+    created_at: Annotated[datetime, means("When a token came to its node.")]
+    updated_at: Annotated[datetime, means("When it was last given, extended or failed.")]
+    worker: Annotated[str | None, means("Who has it.")] = None
+    lease_until: Annotated[datetime | None, means("Until when, unless it is extended.")] = None
+    next_retry_at: Annotated[datetime | None, means("When the next attempt is due.")] = None
 
 
 class JobPage(Answer, frozen=True, kw_only=True):

@@ -3,29 +3,23 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-import msgspec
-
-from headwater.schemas.answers import Answer
-
-
-def _means(description: str) -> msgspec.Meta:
-    return msgspec.Meta(description=description)
+from headwater.schemas.answers import Answer, means
 
 
 class WorkflowDeployed(Answer, frozen=True, kw_only=True):
     """A workflow of a deployment."""
 
     name: str
-    kind: Annotated[Literal["code", "graph"], _means("Whether it is code or a graph.")] = "code"
+    kind: Annotated[Literal["code", "graph"], means("Whether it is code or a graph.")] = "code"
     definition_digest: Annotated[
-        str | None, _means("SHA-256 of the definition of a graph, in its canonical form.")
+        str | None, means("SHA-256 of the definition of a graph, in its canonical form.")
     ] = None
     versioning: Annotated[
         Literal["pinned", "latest"],
-        _means("Whether its runs stay on the deployment that they began on."),
+        means("Whether its runs stay on the deployment that they began on."),
     ] = "pinned"
     params_schema: Annotated[
-        Any, _means("The JSON Schema of its params; none where it declares no type for them.")
+        Any, means("The JSON Schema of its params; none where it declares no type for them.")
     ] = None
 
 
@@ -33,7 +27,7 @@ class ScheduleDeployed(Answer, frozen=True, kw_only=True):
     """A schedule of a deployment."""
 
     name: str
-    workflow: Annotated[str, _means("What it starts.")]
+    workflow: Annotated[str, means("What it starts.")]
     cron: str
     timezone: str
 
@@ -41,23 +35,23 @@ class ScheduleDeployed(Answer, frozen=True, kw_only=True):
 class Deployment(Answer, frozen=True, kw_only=True):
     """Code that was deployed."""
 
-    id: Annotated[str, _means("The same for the same app and artifact.")]
-    app: Annotated[str, _means("The app in the artifact.")]
-    digest: Annotated[str, _means("SHA-256 of the artifact.")]
-    size: Annotated[int, _means("Bytes of the artifact.")]
-    workflows: Annotated[list[WorkflowDeployed], _means("What new runs may be of.")]
-    schedules: Annotated[list[ScheduleDeployed], _means("What starts them while it is active.")]
+    id: Annotated[str, means("The same for the same app and artifact.")]
+    app: Annotated[str, means("The app in the artifact.")]
+    digest: Annotated[str, means("SHA-256 of the artifact.")]
+    size: Annotated[int, means("Bytes of the artifact.")]
+    workflows: Annotated[list[WorkflowDeployed], means("What new runs may be of.")]
+    schedules: Annotated[list[ScheduleDeployed], means("What starts them while it is active.")]
     #: Not left out when it is false: who reads it wants to know.
-    active: Annotated[bool, _means("Whether new runs begin on it.")]
+    active: Annotated[bool, means("Whether new runs begin on it.")]
     deployed_at: datetime
-    deployed_by: Annotated[str, _means("The id of the key that deployed it.")]
-    activated_at: Annotated[datetime | None, _means("When last; absent if it never was.")] = None
+    deployed_by: Annotated[str, means("The id of the key that deployed it.")]
+    activated_at: Annotated[datetime | None, means("When last; absent if it never was.")] = None
 
 
 class DeploymentActive(Deployment, frozen=True, kw_only=True):
     """The deployment that was activated."""
 
-    replaces: Annotated[str | None, _means("The one that was active until now.")] = None
+    replaces: Annotated[str | None, means("The one that was active until now.")] = None
 
 
 class DeploymentPage(Answer, frozen=True, kw_only=True):

@@ -8,17 +8,11 @@ traces are plain objects, as the planners give them to tools: a decision has its
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
-import msgspec
-
-from headwater.schemas.answers import Answer, Failure
+from headwater.schemas.answers import Answer, Failure, means
 from headwater.schemas.statuses import RunStatus
 
 #: A decision or a trace of a planner.
 Plain: TypeAlias = dict[str, Any]
-
-
-def _means(description: str) -> msgspec.Meta:
-    return msgspec.Meta(description=description)
 
 
 class AsOf(Answer, frozen=True, kw_only=True):
@@ -28,10 +22,10 @@ class AsOf(Answer, frozen=True, kw_only=True):
     instance_id: str
     run_number: int
     status: RunStatus
-    sequence: Annotated[int, _means("Number of the last event within the run; the first is 0.")]
+    sequence: Annotated[int, means("Number of the last event within the run; the first is 0.")]
     at: datetime
     definition_digest: Annotated[
-        str, _means("The definition that it is on; `/api/graphs` has the version of this digest.")
+        str, means("The definition that it is on; `/api/graphs` has the version of this digest.")
     ]
 
 
@@ -57,13 +51,13 @@ class LiveToken(Answer, frozen=True, kw_only=True):
     status: str
     path_id: str
     parent_token_id: str | None
-    transition_ref: Annotated[str | None, _means("It came by this one.")]
+    transition_ref: Annotated[str | None, means("It came by this one.")]
     fork: str | None
     sibling_group: str | None
     branch_index: int
     branch_total: int
     iteration_counts: dict[str, int]
-    attempts: Annotated[int, _means("Attempts of its task that have failed.")]
+    attempts: Annotated[int, means("Attempts of its task that have failed.")]
     waits_for: WaitsFor
 
 
@@ -186,7 +180,7 @@ class JoinExplained(Answer, frozen=True, kw_only=True):
     arrived: list[ArrivedBranch]
     missing: list[MissingBranch]
     due_at: datetime | None
-    on_timeout: Annotated[str | None, _means("fail or proceed_with_available; null: no timeout.")]
+    on_timeout: Annotated[str | None, means("fail or proceed_with_available; null: no timeout.")]
     says: list[str]
 
 
@@ -195,7 +189,7 @@ class Explanation(AsOf, frozen=True, kw_only=True):
 
     says: list[str]
     joins: list[JoinExplained]
-    waiting_for: Annotated[dict[str, int], _means("Of all tokens that live: what they wait for.")]
+    waiting_for: Annotated[dict[str, int], means("Of all tokens that live: what they wait for.")]
 
 
 class TracedDecision(Answer, frozen=True, kw_only=True):

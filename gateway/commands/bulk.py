@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headwater.gateway.client import Client
     from headwater.schemas.answers import BulkChanged
 
-_STATUSES: Final = [status.value for status in RunStatus]
+STATUSES: Final = [status.value for status in RunStatus]
 
 
 def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -26,7 +26,7 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         one = instance_named(command)
 
-        @click.option("--status", type=click.Choice(_STATUSES),
+        @click.option("--status", type=click.Choice(STATUSES),
                       help="With -w: all instances that stand so.")  # fmt: skip
         @label_option("With -w: all instances that have this label; several times for several.")
         @click.option("--dry-run", is_flag=True, help="Of all: only say which they are.")

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from headwater.gateway.commands.bulk import STATUSES
 from headwater.gateway.commands.instance_changes import CHANGES
 from headwater.gateway.commands.instance_logs import log_options, show_logs
 from headwater.gateway.commands.instance_looks import LOOKS
@@ -35,13 +36,11 @@ from headwater.gateway.commands.workflow_service import (
     label_option,
     service_options,
 )
-from headwater.schemas.statuses import RunStatus
 
 if TYPE_CHECKING:
     from headwater.gateway.client import Client
     from headwater.schemas.answers import InstanceFound
 
-_STATUSES: Final = [status.value for status in RunStatus]
 _LISTED: Final = ("instance", "status", "age", "moved", "what")
 _STEP_COLUMNS: Final = ("began", "state", "step", "type", "attempts", "took", "what")
 _STEP_DROPS: Final = ("attempts", "began", "type", "took")
@@ -87,7 +86,7 @@ def instances() -> None:
     + ENVIRONMENT,
 )
 @click.option("-w", "--workflow", metavar="NAME", help="Only those of this workflow.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Only those that stand so.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only those that stand so.")
 @label_option("Only those that have this label; several times for several.")
 @click.option("--updated-since", metavar="TIME",
               help="Only those to which something happened then or later; RFC 3339.")  # fmt: skip

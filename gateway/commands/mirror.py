@@ -19,7 +19,7 @@ import httpx
 from headwater.gateway.commands.api import something_else
 from headwater.processors.wipes import digest
 from headwater.projections.postgres import wide_view
-from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.tables import BIOMARKERS, Table
 
 #: Rows a page: some hundred kilobytes of JSON, a fraction of a second on either side.
@@ -46,7 +46,6 @@ _SQLITE_TYPES: Final[Mapping[type, str]] = {
     float: "REAL",
     bool: "INTEGER",
 }
-_TABLE_BY_NAME: Final = {table.name: table for table in ALL_TABLES}
 #: In the place of a key: all rows of a user, whom the digest stands for.
 _WIPED: Final = "user_sha256"
 _CURSOR_TABLE: Final = "headwater_cursor"
@@ -94,12 +93,12 @@ class Mirror:
     def _sync(self, database: sqlite3.Connection, since: str | None) -> dict[str, int]:
         # What is copied has a cursor of its own: all tables, or one of them.
         of = self._table or ""
-        names = [self._table] if self._table else list(_TABLE_BY_NAME)
+        names = [self._table] if self._table else list(TABLE_BY_NAME)
         database.execute(
             f"CREATE TABLE IF NOT EXISTS {_CURSOR_TABLE}"
             " (of TEXT PRIMARY KEY, cursor TEXT NOT NULL)"
         )
-        for table in filter(None, map(_TABLE_BY_NAME.get, names)):
+        for table in filter(None, map(TABLE_BY_NAME.get, names)):
             database.execute(sqlite_table(table))  # empty ones, too: there is what to ask
         if BIOMARKERS.name in names:
             database.execute(f"DROP VIEW IF EXISTS {wide_view.NAME}")
@@ -179,7 +178,7 @@ class Mirror:
     def _write(
         self, database: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, Any]]
     ) -> int:
-        table = _TABLE_BY_NAME.get(name)
+        table = TABLE_BY_NAME.get(name)
         if table is None:
             self._report(f"{name}: not copied, this version of Headwater does not know the table")
             return 0

@@ -34,14 +34,13 @@ from headwater.projections.deliveries.lineage import (
 )
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.errors import RecordRefused
-from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Table, begins_with_user
 
 #: Deliveries that are normalized again for one row: some seconds of reading.
 _LOOKED_AT_MAX: Final = 1_000
 _SHOWN_CHARS: Final = 60
-_TABLES: Final = {table.name: table for table in ALL_TABLES}
 
 
 class Overridden(msgspec.Struct, frozen=True):
@@ -146,10 +145,10 @@ def lineage_routes(
 
 
 def _table(name: str) -> Table:
-    if name not in _TABLES:
-        known = ", ".join(_TABLES)
+    if name not in TABLE_BY_NAME:
+        known = ", ".join(TABLE_BY_NAME)
         raise Problem("not_found", f"expected one of {known}, found {name[:_SHOWN_CHARS]!r}")
-    return _TABLES[name]
+    return TABLE_BY_NAME[name]
 
 
 def _segments(raw_path: bytes, table: str) -> list[str]:
@@ -309,7 +308,7 @@ def _by_row(updates: Sequence[RowUpdate]) -> list[tuple[Table, tuple[str, ...], 
     for update in updates:
         held = columns.setdefault((update.table.name, update.key), [])
         held += [name for name, value in update.values.items() if value is not None]
-    return [(_TABLES[name], key, tuple(set_)) for (name, key), set_ in columns.items()]
+    return [(TABLE_BY_NAME[name], key, tuple(set_)) for (name, key), set_ in columns.items()]
 
 
 def _of(table: Table, key: dict[str, str]) -> tuple[str, ...]:

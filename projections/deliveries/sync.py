@@ -41,7 +41,7 @@ from headwater.projections.postgres.statements import (
     statement,
 )
 from headwater.projections.projector.store import SYNC_KEPT_DAYS
-from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_NAME
 from headwater.schemas.tables import Table
 
 __all__ = ["SYNCED", "SyncPage", "changes"]
@@ -55,9 +55,8 @@ _READ: Final[dict[str, Callable[[str], object]]] = {
     "date": date.fromisoformat,
     "timestamptz": datetime.fromisoformat,
 }
-_TABLE_BY_NAME: Final = {table.name: table for table in ALL_TABLES}
 #: The tables whose rows are read here.
-SYNCED: Final = tuple(_TABLE_BY_NAME)
+SYNCED: Final = tuple(TABLE_BY_NAME)
 _DELETIONS: Final = "deletions"
 #: Of all rows of a user who was wiped: the digest stands for the user.
 _WIPED: Final = "user_sha256"
@@ -164,7 +163,7 @@ async def changes(
     """
     if not 1 <= limit <= PAGE_MAX:
         raise ValueError(f"expected a limit of 1 to {PAGE_MAX}, found {limit}")
-    if table is not None and table not in _TABLE_BY_NAME:
+    if table is not None and table not in TABLE_BY_NAME:
         raise ValueError(f"expected one of {', '.join(SYNCED)}, found {table!r}")
     given = None if after is None else unpack(after, _Cursor)
     try:
@@ -316,14 +315,14 @@ async def _read(
 def _lowest(name: str) -> tuple[str, ...]:
     if name == _DELETIONS:
         return _NO_DELETION
-    return tuple(_LOWEST[column.type] for column in key_columns(_TABLE_BY_NAME[name]))
+    return tuple(_LOWEST[column.type] for column in key_columns(TABLE_BY_NAME[name]))
 
 
 def _after(name: str, row: Row) -> _Position:
     if name == _DELETIONS:
         key = msgspec.json.encode(row["key"]).decode()
         return _Position(row["written_in"], (row["table_name"], key))
-    values = (row[column.name] for column in key_columns(_TABLE_BY_NAME[name]))
+    values = (row[column.name] for column in key_columns(TABLE_BY_NAME[name]))
     return _Position(
         row["written_in"],
         tuple(v.isoformat() if isinstance(v, date) else str(v) for v in values),
@@ -337,6 +336,6 @@ def _entry(name: str, row: Row) -> tuple[str, Row]:
     of = row["table_name"]
     if _WIPED in row["key"]:
         return of, {"deleted": True, **row["key"]}
-    kinds = {column.name: column.type for column in key_columns(_TABLE_BY_NAME[of])}
+    kinds = {column.name: column.type for column in key_columns(TABLE_BY_NAME[of])}
     key = {column: _READ[kinds[column]](text) for column, text in row["key"].items()}
     return of, {"deleted": True, **key}
