@@ -13,13 +13,13 @@ from http.client import responses
 from typing import Any, Final
 
 import msgspec
-from litestar import Request, Response
+from litestar import Response
 from litestar.exceptions import HTTPException
 from litestar.params import ParameterKwarg
 from litestar.types import ExceptionHandlersMap
 from litestar.typing import FieldDefinition
 
-from headwater.gateway.http.request_scope import keep_problem_code, request_id_of
+from headwater.gateway.http.request_scope import AnyRequest, keep_problem_code, request_id_of
 from headwater.gateway.patterns import in_words
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import REFUSALS
@@ -185,7 +185,7 @@ def retry_headers(status: int) -> dict[str, str]:
     return {"retry-after": _RETRY_AFTER_S} if status in _RETRIED else {}
 
 
-def on_problem(request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:
+def on_problem(request: AnyRequest, error: Problem) -> Response[bytes]:
     """Answers a refusal of ours."""
     found = _response(
         request, error.code, error.detail, error.status, error.extensions, error.headers
@@ -195,7 +195,7 @@ def on_problem(request: Request[Any, Any, Any], error: Problem) -> Response[byte
     return found
 
 
-def on_house_error(request: Request[Any, Any, Any], error: HeadwaterError) -> Response[bytes]:
+def on_house_error(request: AnyRequest, error: HeadwaterError) -> Response[bytes]:
     """Answers an error of the house: what can be retried is 503, the rest is ours to mend."""
     # Postgres refuses a value only if it came in a parameter, for example a NUL character.
     code = "invalid_parameter" if error.code == "record_refused" else error.code
@@ -205,7 +205,7 @@ def on_house_error(request: Request[Any, Any, Any], error: HeadwaterError) -> Re
     return _response(request, code, error.message, extensions=field)
 
 
-def on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+def on_litestar_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     """Answers what Litestar refused."""
     status = error.status_code
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -217,7 +217,7 @@ def on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> 
     return _response(request, code, _detail(error, extensions), status, extensions, headers)
 
 
-def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def on_unexpected(request: AnyRequest, error: Exception) -> Response[bytes]:
     """Answers a bug of ours: the log has the story, the caller its request id."""
     _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _response(request, "internal_error", "The failure is logged under this request's id.")
@@ -245,7 +245,7 @@ def _missing(detail: str) -> dict[str, Any] | None:
     return {"field": fault["field"], "errors": [fault]}
 
 
-def _fields(request: Request[Any, Any, Any], extra: object) -> dict[str, Any] | None:
+def _fields(request: AnyRequest, extra: object) -> dict[str, Any] | None:
     """Names the parameters that Litestar found fault with, as the caller writes them."""
     if not isinstance(extra, list) or not extra:
         return None
@@ -253,7 +253,7 @@ def _fields(request: Request[Any, Any, Any], extra: object) -> dict[str, Any] | 
     return {"field": errors[0]["field"], "errors": errors}
 
 
-def _fault(request: Request[Any, Any, Any], key: str, message: str) -> dict[str, str]:
+def _fault(request: AnyRequest, key: str, message: str) -> dict[str, str]:
     """Names a parameter as callers write it, where Litestar names it as its handler does."""
     if key == _BODY and message == repr(_BODY):
         return {"field": "body", "detail": "expected a JSON object, found nothing"}
@@ -270,7 +270,7 @@ def _fault(request: Request[Any, Any, Any], key: str, message: str) -> dict[str,
     return {"field": name, "detail": message}
 
 
-def _parameter(request: Request[Any, Any, Any], key: str) -> FieldDefinition | None:
+def _parameter(request: AnyRequest, key: str) -> FieldDefinition | None:
     handler = request.route_handler
     takers = [handler.parsed_fn_signature]
     takers += [each.parsed_fn_signature for each in handler.resolve_dependencies().values()]
@@ -286,7 +286,7 @@ def _detail(error: HTTPException, fields: Mapping[str, Any] | None) -> str:
 
 
 def _response(
-    request: Request[Any, Any, Any],
+    request: AnyRequest,
     code: str,
     detail: str,
     status: int | None = None,

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
-from litestar import Request, Router, get
+from litestar import Router, get
 from litestar.openapi import ResponseSpec
 from litestar.params import QueryParameter
 from litestar.response.base import ASGIResponse
@@ -16,6 +16,7 @@ from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import READ_KEY, USER_TOKEN, problem_responses
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import Reader
@@ -66,7 +67,7 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
         responses=_RESPONSES,
     )
     async def sync(
-        request: Request[Any, Any, Any],
+        request: AnyRequest,
         since: Annotated[
             str | None,
             QueryParameter(description="Only what was written since then: RFC 3339, or a cursor."),

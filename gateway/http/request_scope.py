@@ -1,10 +1,13 @@
 """What is known of the request at hand, kept in its ASGI scope: its id, and how it failed."""
 
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
+from litestar import Request
 from litestar.types import Scope
 
 from headwater.gateway.request_ids import usable
+
+AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 _KEY: Final = "headwater.request_id"
 _CODE: Final = "headwater.problem_code"

@@ -8,9 +8,9 @@ Without a key it is another one, whatever its bytes are.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from litestar import Request, post
+from litestar import post
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import (
@@ -29,7 +29,7 @@ from headwater.gateway.http.budget import Budget
 from headwater.gateway.http.callers import user_of
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.http.request_scope import request_id_of
+from headwater.gateway.http.request_scope import AnyRequest, request_id_of
 from headwater.gateway.terra.instances import LabResult
 from headwater.gateway.users.bodies import Uploaded
 from headwater.gateway.users.lab_reports import BODY_BYTES_MAX, Report, read_report, storage_key
@@ -39,7 +39,6 @@ from headwater.processors.providers.envelope import event_id
 from headwater.processors.providers.headwater.labs import LAB
 from headwater.schemas.providers.headwater import LabUploaded
 
-AnyRequest: TypeAlias = Request[Any, Any, Any]
 _IdempotencyKey: TypeAlias = Annotated[
     str | None,
     HeaderParameter(

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from litestar import Request, Router, get, post
+from litestar import Router, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from litestar.types import Scope
@@ -14,7 +14,7 @@ from headwater.gateway.http.callers import Callers, user_of
 from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.openapi import USER_TOKEN, OptionalBody, problem_responses
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.http.request_scope import request_id_of
+from headwater.gateway.http.request_scope import AnyRequest, request_id_of
 from headwater.gateway.terra.client import DATA_TYPES
 from headwater.gateway.terra.errors import TerraFailed
 from headwater.gateway.terra.instances import IMPORT, ImportParams
@@ -31,8 +31,6 @@ from headwater.gateway.users.lab_uploads import upload_route
 from headwater.gateway.users.ports import UserPorts
 from headwater.gateway.users.starting import begin
 from headwater.gateway.workflows.entrance import BodyRequest, LimitedBodies
-
-AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 #: Seconds that a user waits for a page to connect on.
 _SESSION_WITHIN_S: Final = 20.0

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
-from litestar import Request, Response, Router, get, put
+from litestar import Response, Router, get, put
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import (
@@ -18,6 +18,7 @@ from litestar.params import HeaderParameter, PathParameter
 
 from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows.entrance import BodyRequest, Entrance, LimitedBodies
 from headwater.gateway.workflows.graphs import Graphs
 from headwater.gateway.workflows.openapi import deploys, reads
@@ -107,7 +108,7 @@ def _deploy(graphs: Graphs) -> HTTPRouteHandler:
         **deploys(GraphVersion, _VERSION, GRAPH_INVALID, GRAPH_OF_APP, GRAPH_CHANGED),
     )
     async def deploy_graph(
-        request: Request[Any, Any, Any], workflow: Named, if_match: _IfMatch = None
+        request: AnyRequest, workflow: Named, if_match: _IfMatch = None
     ) -> Response[bytes]:
         return await graphs.deploy(workflow, await request.body(), _digest_of(if_match))
 

@@ -1,14 +1,15 @@
 """The routes of jobs: workers outside take, end and keep them; operators see which there are."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from headwater.gateway.http.openapi import OptionalBody
+from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.patterns import NAME
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.bodies import text
@@ -31,7 +32,6 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import CompleteJob, ExtendJob, FailJob, Failure, ReplySent
 
-AnyRequest: TypeAlias = Request[Any, Any, Any]
 #: What is wrong with a job that a worker believes to have.
 _NOT_THEIRS: Final = (
     *(JOB_NOT_FOUND, "INSTANCE_NOT_FOUND", JOB_LEASE_LOST, JOB_ALREADY_ENDED, JOB_CANCELLED),

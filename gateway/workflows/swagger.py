@@ -9,12 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from litestar import Request, Response, Router, get
+from litestar import Response, Router, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from typing_extensions import override
 
 from headwater.gateway.http.pages import wants_html
+from headwater.gateway.http.request_scope import AnyRequest
 
 #: The package whose files are served; it is not imported, because its code is for other frameworks.
 _PACKAGE: Final = "swagger_ui"
@@ -57,7 +58,7 @@ class SwaggerPage(OpenAPIRenderPlugin):
         super().__init__(path="/swagger")
 
     @override
-    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+    def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
         """Renders the page."""
         return _PAGE.format(title=openapi_schema["info"]["title"]).encode()
 
@@ -70,7 +71,7 @@ class SwaggerPage(OpenAPIRenderPlugin):
         router.before_request = _page_for_browsers
 
 
-async def _page_for_browsers(request: Request[Any, Any, Any]) -> Response[Any] | None:
+async def _page_for_browsers(request: AnyRequest) -> Response[Any] | None:
     """Leads a browser that asks for the description to the page."""
     at_root = request.scope["path"].rstrip("/") == "/schema"
     if at_root and wants_html(request.headers.get("accept", "")):

@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
-from litestar import Litestar, Request, Response, post
+from litestar import Litestar, Response, post
 from litestar.datastructures import State
 
 from headwater.gateway.http.problems import HANDLERS
-from headwater.gateway.http.request_scope import STATE_NAME
+from headwater.gateway.http.request_scope import STATE_NAME, AnyRequest
 from headwater.gateway.http.server import listener, refuse_taken_port
 from headwater.gateway.workflows import bodies
 from headwater.schemas.answers import WorkerTicked
@@ -63,7 +63,7 @@ def tick_app(tick: Tick, new_id: Callable[[], str]) -> Litestar:
     """The application: POST / with `{maxInstances?, maxSteps?}` answers `{processed}`."""
 
     @post("/", status_code=200)
-    async def run_ready(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def run_ready(request: AnyRequest) -> Response[bytes]:
         asked = bodies.read(bodies.WorkerTick, await request.body())
         done = await tick(asked.max_instances, asked.max_steps, continuing=asked.continuing)
         body = msgspec.json.encode(WorkerTicked(processed=done.processed, steps=done.steps))

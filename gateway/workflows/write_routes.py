@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import msgspec
-from litestar import Request, Response, post
+from litestar import Response, post
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headwater.gateway.http.auditing import note
 from headwater.gateway.http.openapi import OptionalBody
+from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.authorization import (
     Policy,
@@ -65,7 +66,6 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import RetryRun
 from headwater.streams.authoring.steering import Verb
 
-AnyRequest: TypeAlias = Request[Any, Any, Any]
 #: Problems of routes that may create instances.
 _CREATING: Final = (
     *(INVALID_INSTANCE_ID, INVALID_LABELS),

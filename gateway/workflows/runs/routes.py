@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
@@ -15,6 +15,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from headwater.gateway.http.auditing import note
 from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows.authorization import Policy
 from headwater.gateway.workflows.bodies import CURSOR_MAX, Ending, generic
 from headwater.gateway.workflows.entrance import Entrance
@@ -38,8 +39,6 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import ReplySent
 from headwater.schemas.run_answers import Run, RunCreated, RunPage
 from headwater.schemas.statuses import RunState
-
-AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 BASE: Final = "/v1/runs"
 LIMIT_DEFAULT: Final = 50

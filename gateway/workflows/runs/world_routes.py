@@ -1,12 +1,13 @@
 """The routes of programs elsewhere whose runs are here, `/v1/world`."""
 
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-from litestar import Request, Response, post
+from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headwater.gateway.http.auditing import note
+from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows.openapi import worlds
 from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.runs.bodies import Message, NewEvent
@@ -25,8 +26,6 @@ from headwater.schemas.failures import (
     WORKFLOW_NOT_FOUND,
 )
 from headwater.schemas.run_answers import EventCreated, MessagePublished
-
-AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 BASE: Final = "/v1/world"
 _ID: Final = "run_01J9ZB4Q3V8D5T2M7K6N1XWYRA"
