@@ -92,13 +92,11 @@ class Supervisor:
         *,
         data_dir: Path,
         report: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
         restarts: RestartPolicy | None = None,
     ) -> None:
         self._data_dir = data_dir.absolute()
         self._log_dir = self._data_dir / "logs"
         self._report = report
-        self._clock = clock
         self._restarts = restarts or RestartPolicy()
         self._watched: list[_Watched] = []
         self._groups = 0
@@ -172,7 +170,7 @@ class Supervisor:
             part=part,
             ready=ready,
             deaths=Deaths(self._restarts),
-            started_at=self._clock(),
+            started_at=time.monotonic(),
             group=group,
             log_from=size_of_log(part),
         )
@@ -191,18 +189,18 @@ class Supervisor:
             watched.pid = None
 
     def _report_ready(self, watched: _Watched) -> None:
-        took_s = self._clock() - watched.started_at
+        took_s = time.monotonic() - watched.started_at
         self._report(f"{watched.part.name} is ready ({took_s:.1f} s)")
 
     def _wait_until_ready(self, watched: _Watched) -> None:
-        part, say_at = watched.part, self._clock() + _STILL_WAITING_EVERY_S
+        part, say_at = watched.part, time.monotonic() + _STILL_WAITING_EVERY_S
         while not watched.ready():
             if (code := part.poll()) is not None:
                 raise PartUnavailable(
                     f"{part.name} ended while starting ({how_it_ended(code)}). "
                     + end_of_log(part, watched.log_from, code)
                 )
-            now = self._clock()
+            now = time.monotonic()
             if now - watched.started_at > _READY_WITHIN_S:
                 raise PartUnavailable(
                     f"{part.name} was not ready within {_READY_WITHIN_S:.0f} s. "
@@ -215,7 +213,7 @@ class Supervisor:
 
     def _look_at(self, watched: _Watched) -> None:
         if watched.restart_at is not None:
-            if self._clock() >= watched.restart_at:
+            if time.monotonic() >= watched.restart_at:
                 self._restart(watched)
         elif (code := watched.part.poll()) is not None:
             ending = end_of_log(watched.part, watched.log_from, code)
@@ -226,7 +224,7 @@ class Supervisor:
 
     def _report_exit(self, watched: _Watched, what: str) -> None:
         """Reports a death and says when the part will be started again."""
-        now = self._clock()
+        now = time.monotonic()
         delay_s = watched.deaths.delay_after(died_at=now, started_at=watched.started_at)
         watched.restart_at = now + delay_s
         watched.part.kill()  # what it left of its own children
@@ -241,7 +239,7 @@ class Supervisor:
             )
 
     def _restart(self, watched: _Watched) -> None:
-        watched.started_at, watched.log_from = self._clock(), size_of_log(watched.part)
+        watched.started_at, watched.log_from = time.monotonic(), size_of_log(watched.part)
         try:
             with self._interruptible():
                 watched.part.start()
@@ -255,7 +253,7 @@ class Supervisor:
         """Stops the parts, last started first; a signal meanwhile kills the rest at once."""
         at_once = False
         for _, group in groupby(reversed(self._watched), lambda watched: watched.group):
-            together, began = list(group), self._clock()
+            together, began = list(group), time.monotonic()
             ran = [watched for watched in together if watched.part.pid is not None]
             if not at_once:
                 for watched in ran:
@@ -266,7 +264,7 @@ class Supervisor:
                 watched.part.kill()
                 self._ended(watched)
                 if watched in ran:
-                    how = "killed" if at_once else f"stopped ({self._clock() - began:.1f} s)"
+                    how = "killed" if at_once else f"stopped ({time.monotonic() - began:.1f} s)"
                     self._report(f"{watched.part.name} {how}")
 
     def _stop_interrupted(self, part: EmbeddedPart) -> bool:
