@@ -11,10 +11,8 @@ from headwater.processors.runs.limits import HOUSE_PREFIX, bounded
 from headwater.processors.runs.state import Run
 from headwater.schemas.failures import INSTANCE_NOT_ENDED, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import (
-    CommandRejected,
     CommandSent,
     HistoryAppended,
-    InstanceDeleted,
     JobActivated,
     JobExtended,
     Post,
@@ -76,41 +74,6 @@ def not_deleted(run: Run, since_ms: int | None) -> Rejection:
     if since_ms is not None and run.updated_at_ms > since_ms:
         fault += f", changed at {run.updated_at_ms}, after {since_ms} (Unix milliseconds)"
     return Rejection(INSTANCE_NOT_ENDED, fault)
-
-
-def deleted(epoch: int, cause: int, run: Run | None, now_ms: int) -> HistoryAppended:
-    """The record that an instance is forgotten; the log keeps no name of one that is not there."""
-    return HistoryAppended(
-        workflow=run.workflow if run else "",
-        instance_id=run.instance_id if run else "",
-        run_number=run.run_number if run else 0,
-        sequence=run.sequence if run else 0,
-        epoch=epoch,
-        cause=cause,
-        at_ms=now_ms,
-        events=(InstanceDeleted(),),
-    )
-
-
-def refused(
-    epoch: int,
-    cause: int,
-    sent: CommandSent,
-    rejection: Rejection,
-    run: Run | None,
-    now_ms: int,
-) -> HistoryAppended:
-    """The record of a refusal; it takes no sequence, and names no instance that is not there."""
-    return HistoryAppended(
-        workflow=sent.workflow if run else "",
-        instance_id=sent.instance_id if run else "",
-        run_number=run.run_number if run else 0,
-        sequence=run.sequence if run else 0,
-        epoch=epoch,
-        cause=cause,
-        at_ms=now_ms,
-        events=(CommandRejected(rejection.code, rejection.message),),
-    )
 
 
 def lease_until_ms(record: HistoryAppended) -> int | None:

@@ -18,6 +18,7 @@ from headwater.processors.runs.slots import SLOTS
 from headwater.schemas.history import (
     NO_CAUSE,
     CancelRequested,
+    CommandRejected,
     CommandSent,
     DeleteInstance,
     EntriesCancelled,
@@ -28,6 +29,7 @@ from headwater.schemas.history import (
     EventReceived,
     HistoryAppended,
     HostLost,
+    InstanceDeleted,
     LogWritten,
     LoopAdvanced,
     OfGraph,
@@ -60,7 +62,7 @@ from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.attempts import lost
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.deciding import CommandDecider
-from headwater.streams.engine.effects import Batch, Queued, deleted, not_deleted, refused
+from headwater.streams.engine.effects import Batch, Queued, not_deleted
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
@@ -95,7 +97,7 @@ class Owner:
         self._room = room = room or Room()
         self._decider = CommandDecider(instances.engines, code, draw_seed, room)
         self._agenda = Agenda(wakes)
-        self._staging = Staging()
+        self._staging = Staging(claims.epoch)
         numbers = number_activations, code.host_of
         self._activations = Activations(self._agenda, self._staging, *numbers)
         #: The steps whose SQL takes effect.
@@ -163,10 +165,9 @@ class Owner:
         now_ms: int,
     ) -> None:
         run = live.run if live else None
-        self._staging.note(refused(self.claims.epoch, offset, sent, rejection, run, now_ms))
+        self._staging.note(offset, run, now_ms, CommandRejected(rejection.code, rejection.message))
         self._staging.answer(self.partition, offset, sent, rejection, run)
-        notice = refusal_notice(sent, rejection, run, now_ms)
-        if notice is not None:
+        if (notice := refusal_notice(sent, rejection, run, now_ms)) is not None:
             self._staging.effect(notice)
 
     def _delete(
@@ -184,11 +185,11 @@ class Owner:
         if live is not None and not live.may_be_deleted(since_ms):
             self._reject(offset, sent, not_deleted(live.run, since_ms), live, now_ms)
             return
-        record = deleted(self.claims.epoch, offset, live.run if live else None, now_ms)
+        run = live.run if live else None
         if live is not None:
             self._activations.let_go(live)
             self.instances.delete(live.key)
-        self._staging.note(record)
+        self._staging.note(offset, run, now_ms, InstanceDeleted())
         self._staging.answer(self.partition, offset, sent, None, None)
 
     # -- what code asks for
@@ -438,7 +439,7 @@ class Owner:
                 continue
             self._activations.let_go(live)
             if live.run.is_forgotten:
-                self._staging.note(deleted(self.claims.epoch, NO_CAUSE, live.run, before_ms))
+                self._staging.note(NO_CAUSE, live.run, before_ms, InstanceDeleted())
                 self.instances.delete(key)
                 continue
             resting[key] = live

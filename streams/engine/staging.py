@@ -7,7 +7,13 @@ import msgspec
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.sizes import bytes_max
 from headwater.processors.runs.state import Run
-from headwater.schemas.history import NO_CAUSE, CommandSent, HistoryAppended
+from headwater.schemas.history import (
+    NO_CAUSE,
+    CommandRejected,
+    CommandSent,
+    HistoryAppended,
+    InstanceDeleted,
+)
 from headwater.streams.engine.effects import Answer, Batch, Effect, replied
 from headwater.streams.engine.live_instances import LiveInstance
 
@@ -17,9 +23,10 @@ _JOINED_BYTES_MAX: Final = 1024 * 1024
 
 
 class Staging:
-    """The batch in the making."""
+    """The batch in the making; its records are of one epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
         self._batch = Batch()
         #: Records of the batches that were given out.
         self.taken = 0
@@ -70,8 +77,23 @@ class Staging:
         live.tail_bytes = size
         records.append(record)
 
-    def note(self, record: HistoryAppended) -> None:
-        """Adds a record that no run has to apply."""
+    def note(
+        self, cause: int, run: Run | None, now_ms: int, event: CommandRejected | InstanceDeleted
+    ) -> None:
+        """Adds a record that no run applies: a refusal, or that an instance is forgotten.
+
+        It takes no sequence, and the log keeps no name of an instance that is not there.
+        """
+        record = HistoryAppended(
+            workflow=run.workflow if run else "",
+            instance_id=run.instance_id if run else "",
+            run_number=run.run_number if run else 0,
+            sequence=run.sequence if run else 0,
+            epoch=self._epoch,
+            cause=cause,
+            at_ms=now_ms,
+            events=(event,),
+        )
         self._batch.records.append(record)
 
     def answer(
