@@ -1,7 +1,6 @@
 """The projections that there are, and running all of them."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -12,7 +11,7 @@ from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deployments.plan import DEPLOYMENTS
 from headwater.projections.graphs.plan import GRAPHS
 from headwater.projections.postgres.making_tables import make_tables
-from headwater.projections.projector.projector import Cluster, Projector
+from headwater.projections.projector.projector import Cluster, Projector, pause
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.errors import StoreUnavailable
@@ -70,8 +69,6 @@ async def _make_tables(dsn: str, stop: asyncio.Event) -> None:
             if error.message != logged:
                 logged = error.message
                 _LOG.warning("%s; trying again", logged)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_S):
-                    await stop.wait()
+            await pause(stop, _RETRY_S)
         else:
             return

@@ -11,6 +11,7 @@ from typing import Final
 from headwater.gateway.rebuilding.kept import folder_of, forget_wiped
 from headwater.gateway.settings import Settings, environment
 from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.projector.projector import pause
 from headwater.projections.rebuilds.rebuilds import under_way
 from headwater.schemas.errors import StoreUnavailable
 
@@ -39,7 +40,7 @@ async def carry_out_rebuilds(
             for rebuild_id in wanted:
                 if not stop.is_set() and await _carry_out(settings, rebuild_id, stop):
                     pause_s = _AGAIN_AFTER_S
-            await _wait(stop, pause_s)
+            await pause(stop, pause_s)
     finally:
         await reader.close()
 
@@ -66,9 +67,3 @@ async def _carry_out(settings: Settings, rebuild_id: str, stop: asyncio.Event) -
     if code and not stop.is_set():
         log.warning("the rebuild %s ended with %d; it goes on in a moment", rebuild_id, code)
     return code
-
-
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await stop.wait()

@@ -215,7 +215,7 @@ class Projector:
             }
             if not cut or stop.is_set():
                 return
-            await _wait(stop, _END_LOOK_PAUSE_S)
+            await pause(stop, _END_LOOK_PAUSE_S)
         (topic, number), end = next(iter(cut.items()))
         raise LogTruncated(
             f"expected {topic}/{number} to reach offset {offsets[topic, number]}, which is "
@@ -349,7 +349,7 @@ class _Backoff:
         self._next_s = _BACKOFF_FIRST_S
 
     async def pause(self, stop: asyncio.Event) -> None:
-        await _wait(stop, self._next_s)
+        await pause(stop, self._next_s)
         self._next_s = min(2 * self._next_s, _BACKOFF_MAX_S)
 
 
@@ -366,7 +366,8 @@ class _Listener(ConsumerRebalanceListener):
         self._on_assigned(assigned)
 
 
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
+async def pause(stop: asyncio.Event, seconds: float) -> None:
+    """Waits for a while, or until it is to stop."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()
