@@ -5,6 +5,7 @@ source is `_branch.output` or a field of it; a branch that lacks the field gives
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -48,7 +49,7 @@ def merge_branches(merge: Merge, branches: Sequence[BranchOutput]) -> SetContext
 
 def merge_values(merge: Merge, values: Mapping[int, Any]) -> SetContext | Fault:
     """As `merge_branches`, of values by index that were `sought` already."""
-    merged = _STRATEGIES[merge.strategy](sorted(values.items(), key=_index))
+    merged = _STRATEGIES[merge.strategy](sorted(values.items(), key=itemgetter(0)))
     return merged if isinstance(merged, Fault) else SetContext(path=merge.target, value=merged)
 
 
@@ -71,7 +72,7 @@ def merge_arrivals(
     Errors: as `merge_branches`.
     """
     by_target: dict[str, tuple[Merge, dict[int, Any]]] = {}
-    for each in sorted(arrivals, key=_transition):
+    for each in sorted(arrivals, key=attrgetter("transition")):
         merge = merges.get(each.transition)
         if merge is not None:
             _, values = by_target.setdefault(merge.target, (merge, {}))
@@ -83,14 +84,6 @@ def merge_arrivals(
             return done
         sets.append(done)
     return sets
-
-
-def _transition(arrived: Arrived) -> str:
-    return arrived.transition
-
-
-def _index(value: tuple[int, Any]) -> int:
-    return value[0]
 
 
 def sought(source: str, output: Any) -> Any:  # noqa: ANN401
