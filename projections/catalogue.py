@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from headwater.processors.runs.retention import FOR_EVER, Retention
+from headwater.processors.runs.retention import Retention
 from headwater.projections.audit.plan import AUDIT
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deployments.plan import DEPLOYMENTS
@@ -28,7 +28,7 @@ async def run_projector(
     dsn: str,
     clock: Callable[[], int],
     stop: asyncio.Event,
-    retention: Retention = FOR_EVER,
+    retention: Retention,
 ) -> None:
     """Runs every projection, side by side, until `stop` is set.
 

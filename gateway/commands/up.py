@@ -72,7 +72,7 @@ def run_up(
     show_day: bool,
     then_stop: bool,
     clock: Callable[[], int],
-    reload: bool = False,
+    reload: bool,
 ) -> str | None:
     """Runs everything until Ctrl-C, or until the demo day is shown; returns why that failed.
 

@@ -65,7 +65,7 @@ class AppWrong(click.ClickException):
 
 
 def run_workflows(
-    settings: Settings, *, clock: Callable[[], int], ticked: bool = False, reload: bool = False
+    settings: Settings, *, clock: Callable[[], int], ticked: bool, reload: bool
 ) -> None:
     """Runs the workflows of `settings.apps`, and what starts them, until SIGTERM or SIGINT.
 
@@ -231,7 +231,7 @@ def steps_dsn_of(settings: Settings) -> str | None:
     return None
 
 
-def declared_by(apps: Sequence[str], hidden: Container[str] = ()) -> Declarations:
+def declared_by(apps: Sequence[str], hidden: Container[str]) -> Declarations:
     """What apps declare, each loaded in a process of its own as a worker would.
 
     Shape:  hidden are variables of the environment that are none of their business.

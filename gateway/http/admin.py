@@ -131,7 +131,7 @@ def admin_routes(
     replays: Replays,
     providers: Providers,
     key: str,
-    more: Sequence[HTTPRouteHandler] = (),
+    more: Sequence[HTTPRouteHandler],
 ) -> Router:
     """The routes under /admin; more are those that somebody else has composed."""
     handlers = [

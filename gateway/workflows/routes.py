@@ -50,7 +50,6 @@ from headwater.gateway.workflows.tail import Tails
 from headwater.gateway.workflows.tick import Ticks
 from headwater.gateway.workflows.write_routes import bulk, creations, events, retry, steering, tick
 from headwater.gateway.workflows.writing import Writing
-from headwater.processors.runs.limits import USUAL
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.runtime import Runtime
@@ -104,7 +103,7 @@ class WorkflowService:
         keys: ServiceKeys,
         tick_urls: Sequence[str],
         bodies: LimitedBodies,
-        limits: Limits = USUAL,
+        limits: Limits,
     ) -> None:
         self._ports = ports
         self._requests = requests_within(limits)

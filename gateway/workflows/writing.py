@@ -21,7 +21,7 @@ from headwater.gateway.workflows.positions import furthest
 from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.refusals import refusal
 from headwater.processors.runs.labels import labels_of
-from headwater.processors.runs.limits import HOUSE_PREFIX, USUAL, name_fault
+from headwater.processors.runs.limits import HOUSE_PREFIX, name_fault
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.answers import (
     Answer,
@@ -74,7 +74,7 @@ class Writing:
         commands: Commands,
         workflows: Workflows,
         freshness: Freshness,
-        limits: Limits = USUAL,
+        limits: Limits,
     ) -> None:
         self._limits = limits
         self._commands = commands

@@ -86,7 +86,7 @@ class Activations:
         self.without_code.clear()
         return waited
 
-    def hand_out(self, live: LiveInstance, now_ms: int, closed: Collection[int] = ()) -> bool:
+    def hand_out(self, live: LiveInstance, now_ms: int, closed: Collection[int]) -> bool:
         """Has the host go on with an instance, which another may have had; False if none can."""
         host = self._host_of(live.run)
         if host is None:

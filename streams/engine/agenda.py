@@ -22,7 +22,7 @@ class Agenda:
     Shape:  wakes are times and keys of instances that are bytes.
     """
 
-    def __init__(self, wakes: Iterable[tuple[int, str]] = ()) -> None:
+    def __init__(self, wakes: Iterable[tuple[int, str]]) -> None:
         self._wakes: Timers[str] = Timers((key, at_ms) for at_ms, key in wakes)
         self._deadlines: Timers[Place] = Timers()
         #: All wait equally long, so they are in the order of their times.

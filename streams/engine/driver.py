@@ -72,7 +72,7 @@ class Driver:
 
     # -- partitions
 
-    def number_activation(self, partition: int, host: int = 0) -> int:
+    def number_activation(self, partition: int, host: int) -> int:
         """A number that no activation had, and that says whose it is and which host has it."""
         round_ = self._last_activation // (HOSTS_MAX * self.count) + 1
         self._last_activation = (round_ * HOSTS_MAX + host) * self.count + partition

@@ -16,6 +16,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
+from headwater.processors.runs.retention import FOR_EVER
 from headwater.projections.catalogue import run_projector
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
@@ -531,6 +532,7 @@ def test_a_log_shorter_than_what_was_applied_is_said(broker: EmbeddedKafka, fres
                     dsn=house.dsn,
                     clock=lambda: NOW_MS,
                     stop=asyncio.Event(),
+                    retention=FOR_EVER,
                 )
 
     in_a_house(broker, fresh_database, scenario)
@@ -560,7 +562,11 @@ def test_no_kafka_is_waited_for(fresh_database: str, caplog: pytest.LogCaptureFi
         asyncio.get_running_loop().call_later(1, stop.set)
         async with asyncio.timeout(PATIENCE_S):
             await run_projector(
-                cluster=Cluster("127.0.0.1:1"), dsn=fresh_database, clock=lambda: NOW_MS, stop=stop
+                cluster=Cluster("127.0.0.1:1"),
+                dsn=fresh_database,
+                clock=lambda: NOW_MS,
+                stop=stop,
+                retention=FOR_EVER,
             )
 
     asyncio.run(run())
