@@ -35,8 +35,8 @@ _STOP_S: Final = 2.0
 class _Waiting(NamedTuple):
     """A command that is to be sent.
 
-    Shape:  sent is called when it is durable; partition and sender are those of the instance whose
-            post it is, if it is one.
+    Shape:  sent is called when it is durable; partition is that of the instance whose post it is,
+            if it is one.
     """
 
     make: Callable[[], CommandSent]
