@@ -16,6 +16,7 @@ from headwater.schemas.errors import StoreUnavailable
 
 #: Whoever asks wants to know soon; a part that needs longer is as good as away.
 _ANSWER_WITHIN_S: Final = 1.0
+_LOOK_EVERY_S: Final = 5.0
 
 
 class Liveness(msgspec.Struct, frozen=True):
@@ -52,11 +53,11 @@ def health_routes(log: DeliveryLog, reader: Reader, metrics: Metrics) -> Router:
         }
         return Response(Readiness(log.ready, parts), status_code=200 if log.ready else 503)
 
-    workflows = Workflows(reader)
+    slots = _Slots(Workflows(reader))
 
     @get("/metrics", media_type=MEDIA_TYPE, summary="Counters in Prometheus' text format")
     async def counters() -> bytes:
-        return metrics.render(log.ready, await _slots(workflows))
+        return metrics.render(log.ready, await slots.look())
 
     return Router("/", route_handlers=[live, ready, counters], tags=["watch"])
 
@@ -70,10 +71,25 @@ async def _answers(reader: Reader) -> bool:
     return True
 
 
-async def _slots(workflows: Workflows) -> Mapping[str, tuple[int, int]]:
-    """Those of limits of concurrency; none while Postgres does not answer."""
-    try:
-        async with asyncio.timeout(_ANSWER_WITHIN_S):
-            return await workflows.slots()
-    except (StoreUnavailable, TimeoutError):
-        return {}
+class _Slots:
+    """Those of limits of concurrency, as Postgres had them some seconds ago at most.
+
+    Nobody needs a key to ask for metrics, so asking often must cost no queries.
+    """
+
+    def __init__(self, workflows: Workflows) -> None:
+        self._workflows = workflows
+        self._known: Mapping[str, tuple[int, int]] = {}
+        self._again_at_s = 0.0
+
+    async def look(self) -> Mapping[str, tuple[int, int]]:
+        """How many have one and how many wait, by workflow; none while Postgres is away."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._again_at_s:
+            self._again_at_s = now_s + _LOOK_EVERY_S
+            try:
+                async with asyncio.timeout(_ANSWER_WITHIN_S):
+                    self._known = await self._workflows.slots()
+            except (StoreUnavailable, TimeoutError):
+                self._known = {}
+        return self._known
