@@ -98,7 +98,10 @@ def _update(
     )
     if found is not None:
         return Failed("malformed_id", found)
-    values: dict[str, str | bool | None] = {"user_id": user_id, "provider": user.provider}
+    values: dict[str, str | bool | None] = {"provider": user.provider}
+    if event.type == USER_REAUTH or event.reference == user_id:
+        # Else the row itself was asked: said again, an earlier user would outlive a later one.
+        values["user_id"] = user_id
     if active:
         values |= {"reference_id": user.reference_id, "scopes": user.scopes}
     else:

@@ -57,6 +57,21 @@ def test_a_connection_is_closed_with_a_whole_row(type_: str):
     assert rows(result) == {("s-1",): CLOSED}
 
 
+@pytest.mark.parametrize(
+    ("type_", "row"),
+    [("auth", OPEN), ("deauth", CLOSED), ("access_revoked", CLOSED)],
+)
+def test_a_user_who_was_looked_up_in_the_row_is_not_said_again(type_: str, row: dict[str, Any]):
+    result = normalized(type_, {"type": type_, "user": USER}, user_id="user_looked_up")
+    assert rows(result) == {("s-1",): {name: row[name] for name in row if name != "user_id"}}
+
+
+def test_a_reauthentication_tells_both_connections_whose_they_are():
+    body = {"type": "user_reauth", "new_user": USER | {"user_id": "s-2"}, "old_user": USER}
+    found = rows(normalized("user_reauth", body, user_id="user_looked_up"))
+    assert [each["user_id"] for each in found.values()] == ["user_looked_up"] * 2
+
+
 def test_a_reauthentication_opens_one_connection_and_closes_the_other():
     body = {
         "type": "user_reauth",
