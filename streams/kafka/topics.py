@@ -209,7 +209,11 @@ async def alter_topics(
 
     Errors: BrokerUnavailable, with the broker's reason.
     """
-    altered = [each for each in differences if each.what in found[each.topic].config]
+    altered = [
+        each
+        for each in differences
+        if each.topic in found and each.what in found[each.topic].config
+    ]
     if not altered:
         return []
     # The request replaces what was set for a topic, so all of that goes with it.

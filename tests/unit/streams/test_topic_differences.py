@@ -1,9 +1,12 @@
 """Which differences of a topic's configuration lose data: with three copies, as in a cluster."""
 
+import asyncio
+
 import pytest
 
 from headwater.schemas.topics import TOPICS, WEBHOOKS
-from headwater.streams.kafka.topics import Found, compare
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.topics import Found, alter_topics, compare
 
 COPIES = 3
 
@@ -50,3 +53,13 @@ def test_a_topic_that_keeps_more_is_as_good(more: dict[str, str]) -> None:
 def test_an_own_rule_for_when_records_go_loses_nothing_that_was_promised() -> None:
     (difference,) = compare(as_ours(max_compaction_lag_ms="1"))
     assert not difference.loses_data
+
+
+def test_a_topic_that_is_missing_is_told_and_cannot_be_altered() -> None:
+    found = as_ours()
+    del found[WEBHOOKS]
+    (difference,) = compare(found)
+    assert difference.line() == "topic webhooks: expected topic there, found missing"
+    assert difference.mend == "headwater topics create"
+    nobody = Cluster("127.0.0.1:1")
+    assert asyncio.run(alter_topics(nobody, found, [difference])) == []
