@@ -174,7 +174,7 @@ def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, topics: 
         "from headwater.gateway.settings import load_settings\n"
         f"settings = load_settings(app='mine', kafka={topics!r})\n"
         "try:\n"
-        "    run_workflows(settings, clock=lambda: 1 // 0)\n"
+        "    run_workflows(settings, clock=lambda: 1 // 0, ticked=False, reload=False)\n"
         "except Exception as error:\n"
         "    raise SystemExit(error.exit_code)\n"
     )
