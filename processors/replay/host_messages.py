@@ -13,6 +13,8 @@ from headwater.processors.runs.host_messages import (
     Forget,
     HandBack,
     HostMessage,
+    Ping,
+    Pong,
     Requested,
     Started,
 )
@@ -136,9 +138,10 @@ ToHost: TypeAlias = (
     | Ask
     | Allow
     | Forget
+    | Ping
 )
 
-FromHost: TypeAlias = Requested[CodeCommand] | Started | HandBack
+FromHost: TypeAlias = Requested[CodeCommand] | Started | HandBack | Pong
 
 
 def message_for_host(  # noqa: C901, PLR0911, one for each event

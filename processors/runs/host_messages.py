@@ -45,6 +45,10 @@ class Allow(HostMessage, frozen=True):
     attempts: int | None
 
 
+class Ping(HostMessage, frozen=True):
+    """Answer with `Pong` when all that came before this is done; concerns no activation."""
+
+
 # -- host to owner
 
 
@@ -56,6 +60,10 @@ class Requested(HostMessage, Generic[R], frozen=True):
 
 class HandBack(HostMessage, frozen=True):
     """The host may begin no more attempts: a run goes on once it is given it again."""
+
+
+class Pong(HostMessage, frozen=True):
+    """All that came before a `Ping` is done."""
 
 
 class Started(HostMessage, frozen=True):

@@ -24,7 +24,16 @@ from headwater.processors.replay.host_messages import (
     Resolved,
 )
 from headwater.processors.replay.host_messages import ToHost as ToCodeHost
-from headwater.processors.runs.host_messages import Allow, Ask, Drop, Forget, Requested, Started
+from headwater.processors.runs.host_messages import (
+    Allow,
+    Ask,
+    Drop,
+    Forget,
+    Ping,
+    Pong,
+    Requested,
+    Started,
+)
 from headwater.schemas.failures import INVALID_PARAMS, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.tasks import Task
@@ -81,6 +90,8 @@ class Host:
                 self._call_tasks(message)
             elif isinstance(message, Allow):
                 self._services.allowance.left = message.attempts
+            elif isinstance(message, Ping):
+                self._emit(Pong(message.activation))
             elif message.activation in self._graphs:
                 self._pass_on_tasks(self._graphs[message.activation], message)
             else:
@@ -158,7 +169,7 @@ class Host:
             case Forget():
                 del self._runs[message.activation]
                 run.close()
-            case Activate() | CallTasks() | DropTasks() | Allow():
+            case Activate() | CallTasks() | DropTasks() | Allow() | Ping():
                 pass
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,7 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.processors.replay.host_messages import FromHost
-from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.host_messages import HostMessage, Ping, Pong
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
@@ -129,6 +130,7 @@ class HostProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._pulse = self._still = 0
         self._stalled = self._stopping = False
+        self._pings: deque[asyncio.Future[None]] = deque()
 
     @property
     def threads_held(self) -> int:
@@ -197,6 +199,15 @@ class HostProcess:
         """Sends messages, without waiting; those to a host that is gone concern nobody."""
         self._pipe.send(messages)
 
+    async def caught_up(self) -> None:
+        """Waits until the child has done all that it was sent, or has ended."""
+        if self._attending is None or self._attending.done():
+            return
+        ping = asyncio.get_running_loop().create_future()
+        self._pings.append(ping)
+        self.send((Ping(0),))
+        await ping
+
     @property
     def full(self) -> bool:
         """Whether the child reads far too slowly: new runs had better wait for `room`."""
@@ -226,8 +237,20 @@ class HostProcess:
             self._pipe.close()
             self._signal(signal.SIGKILL)
             return
+        if self._pings:
+            messages = [message for message in messages if not self._is_pong(message)]
         if messages:
             self._received(messages)
+
+    def _is_pong(self, message: FromHost) -> bool:
+        if not isinstance(message, Pong):
+            return False
+        self._let_go_on(self._pings.popleft())
+        return True
+
+    def _let_go_on(self, waiter: asyncio.Future[None]) -> None:
+        if not waiter.done():  # It may have waited long enough.
+            waiter.set_result(None)
 
     # -- watching
 
@@ -271,6 +294,8 @@ class HostProcess:
         finally:
             self._ended(code)
             self._box.close()
+            for waiter in self._pings:
+                self._let_go_on(waiter)
 
     def _ended(self, code: int) -> None:
         if not self._hello.done():

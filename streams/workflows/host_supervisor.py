@@ -161,6 +161,11 @@ class HostSupervisor:
         if self._host is not None and messages:
             self._host.send(messages)
 
+    async def caught_up(self) -> None:
+        """Waits until the host, if there is one, has done all that it was sent."""
+        if self._host is not None:
+            await self._host.caught_up()
+
     def allow(self, attempts: int | None) -> None:
         """Lets the host begin so many attempts of steps, None any number."""
         self._counts = attempts is not None

@@ -4,6 +4,7 @@ Those of deployments come and go.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -20,6 +21,8 @@ from headwater.streams.workflows.host_supervisor import HostSupervisor
 
 #: Messages of hosts that may wait for a turn.
 _MESSAGES_MAX: Final = 50_000
+#: How long a rebalance may wait for code that has its turn.
+_CAUGHT_UP_S: Final = 2.0
 _NAMED_OUTPUT: Final = Program("headwater.streams.code_host.named_output")
 
 
@@ -187,6 +190,12 @@ class Hosts:
         """Sends each host what is for it."""
         for each in self._everyone():
             each.send(messages.get(each.number, ()))
+
+    async def caught_up(self) -> None:
+        """Waits until they have done all that they were sent, though not for very long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CAUGHT_UP_S):
+                await asyncio.gather(*(each.caught_up() for each in self._everyone()))
 
     def all_numbers(self) -> list[int]:
         """The numbers of all of them."""

@@ -75,8 +75,9 @@ class Ownership:
 
     Shape:  `take_over` makes a Partition of (number, offset up to which commands have their
             replies); `before_deciding` is awaited with commands before they are decided;
-            `before_giving_up` is awaited before partitions are given up in order, and
-            `given_up` called for each that is; `parked` gets commands that cannot be read;
+            `before_giving_up` is awaited before partitions are given up in order,
+            `given_up` called for each that is, and `after_giving_up` awaited before anybody else
+            may take them over; `parked` gets commands that cannot be read;
             `wake_up` is called when something has come. While our clock is ahead of Kafka's by
             more than `ahead_max_ms`, nothing comes due.
     """
@@ -93,6 +94,7 @@ class Ownership:
         take_over: Callable[[int, int], Awaitable[Partition]],
         before_giving_up: Callable[[Collection[int]], Awaitable[None]],
         given_up: Callable[[Partition], None],
+        after_giving_up: Callable[[], Awaitable[None]],
         parked: Callable[[Incoming, HeadwaterError], None],
         wake_up: Callable[[], None],
         before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None = None,
@@ -106,11 +108,15 @@ class Ownership:
         self._take = take_over
         self._before_giving_up = before_giving_up
         self._given_up = given_up
+        self._after_giving_up = after_giving_up
         self._parked = parked
         self._wake_up = wake_up
         self._readings: dict[int, _Reading] = {}
         self._waiting = Waiting()
         self._takeovers: dict[int, asyncio.Task[None]] = {}
+        #: The consumer's assignment stays what it was until another comes: others may have these by
+        #: then, so between the two there are none.
+        self._assigned: frozenset[int] = frozenset()
         self._options = {
             **cluster.options(),
             "group_id": GROUP,
@@ -289,8 +295,12 @@ class Ownership:
 
     # -- coming and going
 
-    def assigned(self, numbers: Iterable[int], pause_s: float = 0.0) -> None:
-        """Takes partitions over, in the background, after a pause."""
+    def assigned(self, numbers: Iterable[int]) -> None:
+        """Takes partitions over, in the background; these are all that are assigned now."""
+        self._assigned = frozenset(numbers)
+        self._begin_takeovers(self._assigned, 0.0)
+
+    def _begin_takeovers(self, numbers: Iterable[int], pause_s: float) -> None:
         for number in numbers:
             if number not in self._driver.partitions and number not in self._takeovers:
                 self._consumer.pause(_commands(number))
@@ -299,6 +309,7 @@ class Ownership:
     async def revoked(self, numbers: Iterable[int]) -> None:
         """Gives partitions up, when what is under way has ended."""
         gone = set(numbers)
+        self._assigned = frozenset()
         for number in gone & self._takeovers.keys():
             self._takeovers.pop(number).cancel()
         await self._before_giving_up(gone)
@@ -306,6 +317,7 @@ class Ownership:
             await self.commit()
         for number in gone:
             self._drop(number)
+        await self._after_giving_up()
 
     def lose(self, partitions: Iterable[Partition], why: str, pause_s: float = 0.0) -> None:
         """Drops partitions, and takes over again those that are still assigned.
@@ -318,8 +330,7 @@ class Ownership:
         log.warning("partitions %s are taken over again: %s", lost, why)
         for number in lost:
             self._drop(number)
-        still = {where.partition for where in self._consumer.assignment()}
-        self.assigned((number for number in lost if number in still), pause_s)
+        self._begin_takeovers(self._assigned.intersection(lost), pause_s)
 
     def _drop(self, number: int) -> None:
         self._waiting.end(number)
@@ -329,14 +340,10 @@ class Ownership:
             self._given_up(partition)
 
     async def _take_over(self, number: int, pause_s: float) -> None:
-        where = _commands(number)
         await asyncio.sleep(pause_s)
         while True:
             try:
-                committed = await self._consumer.committed(where)
-                partition = await self._take(number, committed or 0)
-                self._consumer.seek(where, partition.replied)
-                self._consumer.resume(where)
+                await self._try_to_take_over(number)
             except NewerSchema as error:
                 # Until this process is replaced, or the partition is somebody else's.
                 why = f"partition {number} cannot be taken over: {error.message}"
@@ -365,11 +372,22 @@ class Ownership:
                 log.exception("partition %s cannot be taken over", number)
                 await asyncio.sleep(_RETRY_AFTER_FAULT_S)
             else:
-                self._takeovers.pop(number, None)
-                self._readings[number] = _Reading()
-                self._driver.take_on(partition)
-                self._wake_up()
                 return
+
+    async def _try_to_take_over(self, number: int) -> None:
+        where = _commands(number)
+        committed = await self._consumer.committed(where)
+        partition = await self._take(number, committed or 0)
+        try:
+            self._consumer.seek(where, partition.replied)
+            self._consumer.resume(where)
+        except BaseException:
+            self._given_up(partition)
+            raise
+        self._takeovers.pop(number, None)
+        self._readings[number] = _Reading()
+        self._driver.take_on(partition)
+        self._wake_up()
 
 
 class _Listener(ConsumerRebalanceListener):

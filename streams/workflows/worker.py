@@ -119,6 +119,7 @@ class WorkflowWorker:
             take_over=self._take_over,
             before_giving_up=self._appended,
             given_up=self._given_up,
+            after_giving_up=self._hosts.caught_up,
             parked=self._outbox.park,
             wake_up=self._something_came.set,
             before_deciding=self._before_deciding,
@@ -158,12 +159,13 @@ class WorkflowWorker:
             for task in (*tasks, *self._background):
                 task.cancel()
             await asyncio.gather(*tasks, *self._background, return_exceptions=True)
+            # Before others may take over: what it begins now would be begun twice.
+            await self._hosts.stop()
             if tasks:
                 await self._ownership.stop()
             for partition in self._driver.partitions.values():
                 partition.owner.instances.store.close()
             await asyncio.gather(self._outbox.stop(), self._replies.stop(), self._log.stop())
-            await self._hosts.stop()
             await asyncio.gather(*(each.stop() for each in self._followed))
 
     async def _learn_what_is_deployed(self) -> None:

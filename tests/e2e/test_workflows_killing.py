@@ -127,6 +127,8 @@ async def under_load(
         # What is under way behind the ends, such as PostsSent, may still come.
         commands = await house.commands()
         await house.until(story, lambda: _decided(story, commands), "the outcomes of all commands")
+        # Those that were asked for again, by an owner who was superseded, are given back last.
+        await house.until(story, lambda: not _held(story), "all slots to be free again")
         check(story, expected, commands)
         check_trail(house.marks(), story, expected, forgiven)
         await _check_published(house, roots)
@@ -174,13 +176,20 @@ def check(story: Story, expected: list[str], commands: dict[int, list[int]]) -> 
 
 
 def check_slots(story: Story) -> None:
-    """No more runs had a slot at once than there are, and all slots are free again."""
+    """No more runs had a slot at once than there are."""
     assert story.slots_held, "some had to wait"
     assert max(story.slots_held.values()) == 2
-    for views in story.views.values():
-        for view in views.values():
-            if isinstance(view.state, SlotsRun):
-                assert not view.state.tickets
+
+
+def _held(story: Story) -> list[int]:
+    """The tickets of runs that have a slot or wait for one."""
+    return [
+        ticket
+        for views in story.views.values()
+        for view in views.values()
+        if isinstance(view.state, SlotsRun)
+        for ticket in view.state.tickets
+    ]
 
 
 def check_trail(

@@ -78,6 +78,28 @@ def test_a_host_that_was_suspended_begins_nothing_that_it_has_to_forget(tmp_path
     drive(scenario)
 
 
+def test_a_host_has_caught_up_when_it_has_done_what_it_was_sent():
+    async def scenario(world: World) -> None:
+        os.kill(world.host.pid, signal.SIGSTOP)
+        key = world.create("quick")
+        world.turn()
+        caught_up = asyncio.create_task(world.host.caught_up())
+        # Nothing to wait for: what must not come, does not.
+        assert not (await asyncio.wait([caught_up], timeout=0.2))[0]
+        os.kill(world.host.pid, signal.SIGCONT)
+        await caught_up
+        await world.run_to_the_end(key)
+        os.kill(world.host.pid, signal.SIGSTOP)
+        caught_up = asyncio.create_task(world.host.caught_up())
+        await asyncio.sleep(0)
+        os.kill(world.host.pid, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            await caught_up
+            await world.host.caught_up()
+
+    drive(scenario)
+
+
 def test_a_callback_that_blocks_a_thread_stops_no_other_instance(tmp_path: Path):
     go = tmp_path / "go"
 

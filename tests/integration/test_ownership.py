@@ -1,11 +1,12 @@
 """A partition that is assigned is taken over, whatever happens to the first attempt."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from typing_extensions import override
 
 from headwater.processors.runs.engine import engine_of
 from headwater.streams.clock import now_ms
@@ -15,6 +16,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import Ownership
+from tests.conftest import PARTITIONS
 from tests.fakes.engines import ENGINES
 from tests.waiting import until
 
@@ -24,6 +26,10 @@ def ownership(
     driver: Driver,
     take_over: Callable[[int, int], Awaitable[Partition]],
     wake_up: asyncio.Event,
+    *,
+    before_giving_up: Callable[[Collection[int]], Awaitable[None]] = lambda _: asyncio.sleep(0),
+    given_up: Callable[[Partition], None] = lambda _: None,
+    after_giving_up: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
 ) -> Ownership:
     return Ownership(
         cluster=Cluster(kafka),
@@ -33,8 +39,9 @@ def ownership(
         workflow_log=WorkflowLog(cluster=Cluster(kafka), client_id="tests", clock=now_ms),
         clock=now_ms,
         take_over=take_over,
-        before_giving_up=lambda _: asyncio.sleep(0),
-        given_up=lambda _: None,
+        before_giving_up=before_giving_up,
+        given_up=given_up,
+        after_giving_up=after_giving_up,
         parked=lambda *_: None,
         wake_up=wake_up.set,
     )
@@ -97,6 +104,108 @@ def test_a_takeover_that_is_given_up_ends(topics: str):
         assert all(task.cancelled() for task in tasks)
 
     asyncio.run(scenario())
+
+
+class Members:
+    """Two members of the group, and what they do, in order."""
+
+    def __init__(self, kafka: str) -> None:
+        self.does: list[tuple[str, str, int]] = []
+        self.drivers = {name: Driver(partitions=PARTITIONS) for name in ("one", "two")}
+        self.two = ownership(kafka, self.drivers["two"], self._taking("two"), asyncio.Event())
+        self.one = ownership(
+            *(kafka, self.drivers["one"], self._taking("one"), asyncio.Event()),
+            before_giving_up=self.before_giving_up,
+            after_giving_up=self.after_giving_up,
+        )
+
+    def _taking(self, name: str) -> Callable[[int, int], Awaitable[Partition]]:
+        async def take_over(number: int, replied: int) -> Partition:
+            self.does.append((name, "takes over", number))
+            return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
+
+        return take_over
+
+    def taken(self, name: str) -> Collection[int]:
+        return self.drivers[name].partitions
+
+    async def before_giving_up(self, numbers: Collection[int]) -> None:
+        pass
+
+    async def after_giving_up(self) -> None:
+        pass
+
+    async def play(self) -> None:
+        """The one has all, until the other comes."""
+        async with asyncio.timeout(60):
+            await self.one.start()
+            await until(lambda: len(self.taken("one")) == PARTITIONS)
+            self.does.clear()
+            await self.two.start()
+            await until(lambda: bool(self.taken("two")))
+            await until(lambda: len(self.taken("one")) + len(self.taken("two")) == PARTITIONS)
+
+    async def close(self) -> None:
+        await asyncio.gather(self.one.stop(), self.two.stop())
+
+
+async def closed_after(members: Members) -> None:
+    try:
+        await members.play()
+    finally:
+        await members.close()
+
+
+def test_nobody_takes_a_partition_over_before_the_code_of_its_owner_has_heard(topics: str):
+    class Slow(Members):
+        @override
+        async def after_giving_up(self) -> None:
+            await asyncio.sleep(0.3)
+            self.does.append(("one", "has told its code", 0))
+
+    members = Slow(topics)
+    asyncio.run(closed_after(members))
+    assert members.does[0] == ("one", "has told its code", 0)
+    assert len(members.does) == PARTITIONS + 1
+
+
+def test_what_is_lost_while_partitions_are_given_up_is_not_taken_over_again(topics: str):
+    class Loses(Members):
+        @override
+        async def before_giving_up(self, numbers: Collection[int]) -> None:
+            # As when the last append finds that somebody else has claimed them.
+            self.one.lose(list(self.drivers["one"].partitions.values()), "somebody wrote")
+
+    members = Loses(topics)
+    asyncio.run(closed_after(members))
+    numbers = [number for _, _, number in members.does]
+    assert sorted(numbers) == list(range(PARTITIONS)), members.does
+
+
+def test_a_takeover_whose_commands_cannot_be_read_leaves_nothing_open(topics: str):
+    given_up: list[int] = []
+
+    async def take_over(number: int, _replied: int) -> Partition:
+        if not given_up:
+            # A place that the consumer refuses.
+            return cast("Partition", SimpleNamespace(number=number, replied=-1, owner=Idle()))
+        return cast("Partition", SimpleNamespace(number=number, replied=0, owner=Idle()))
+
+    async def scenario() -> None:
+        driver = Driver(partitions=PARTITIONS)
+        subject = ownership(
+            *(topics, driver, take_over, asyncio.Event()),
+            given_up=lambda partition: given_up.append(partition.number),
+        )
+        await subject.start()
+        try:
+            async with asyncio.timeout(60):
+                await until(lambda: len(driver.partitions) == PARTITIONS)
+        finally:
+            await subject.stop()
+
+    asyncio.run(scenario())
+    assert given_up
 
 
 def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
