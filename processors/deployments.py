@@ -98,6 +98,15 @@ class Deployments:
         active = () if self.active is None else self.active.schedules
         return found | {each.name: each for each in active}
 
+    def graphs(self) -> dict[str, DeployedWorkflow | None]:
+        """The graphs of the active deployment; None for those that others had before it."""
+        before = (self.by_id[name] for name in self.activated_at_ms)
+        found: dict[str, DeployedWorkflow | None] = {
+            each.name: None for one in before for each in one.workflows if each.document
+        }
+        active = () if self.active is None else self.active.workflows
+        return found | {each.name: each for each in active if each.document}
+
     def latest_last(self) -> Iterator[DeploymentCreated]:
         """All, as they were deployed, and then those that lead to the active one once more."""
         yield from self.by_id.values()

@@ -10,11 +10,13 @@ class GraphDeployed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     #: The name of the graph.
     name: str
-    #: The definition, as JSON; empty where an app takes the name for a workflow of code.
+    #: The definition, as JSON; empty where an app takes the name for a workflow of code, and where
+    #: the active deployment has none of this name.
     document: Json
     #: SHA-256 of the definition in its canonical form; empty without one.
     digest: str
-    #: The app that declares it; empty if it was deployed over HTTP.
+    #: The app that declares it; empty if it was deployed over HTTP, or if the active deployment has
+    #: none of this name.
     app: str
     #: The digest that the newest version has to have, or this counts for nothing; empty for any.
     after: str
@@ -23,3 +25,6 @@ class GraphDeployed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: How many activations of deployments there were when an app said so: of two the one with more
     #: of them holds.
     moves: int = 0
+    #: The active deployment, where this is what a worker says of that; empty for what its own apps
+    #: have, and over HTTP.
+    deployment: str = ""

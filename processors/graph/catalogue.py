@@ -36,8 +36,8 @@ class Deployed(NamedTuple):
     new: bool
 
 
-class Taken(NamedTuple):
-    """A name that is an app's: nobody else deploys it."""
+class Told(NamedTuple):
+    """Whose a name is after what a worker has said: an app's, or nobody's if that is empty."""
 
     app: str
 
@@ -49,18 +49,21 @@ class NotDeployed(NamedTuple):
     message: str
 
 
-Outcome: TypeAlias = Deployed | Taken | NotDeployed
+Outcome: TypeAlias = Deployed | Told | NotDeployed
 
 
 class Catalogue:
     """All versions of all graphs.
 
-    Shape:  versions are by name, the oldest first; apps are those that names belong to.
+    Shape:  versions are by name, the oldest first; apps are those that names belong to: nobody else
+            deploys them. deployments are those that hold names in their apps' place; such a name is
+            free again when one without it is activated.
     """
 
     def __init__(self) -> None:
         self.versions: dict[str, list[Version]] = {}
         self.apps: dict[str, str] = {}
+        self.deployments: dict[str, str] = {}
         self._moves: dict[str, int] = {}
 
     def newest(self, name: str) -> Version | None:
@@ -73,22 +76,54 @@ class Catalogue:
         found = self.versions.get(name, [])
         return found[number - 1] if 1 <= number <= len(found) else None
 
+    def over_http(self, name: str) -> Version | None:
+        """The newest version of a graph that was deployed over HTTP, or None."""
+        return next((each for each in reversed(self.versions.get(name, [])) if not each.app), None)
+
+    def has(self, record: GraphDeployed) -> bool:
+        """Whether what a worker has to say is known, or more than that."""
+        name, newest = record.name, self.newest(record.name)
+        if record.moves != self._moves.get(name, 0):
+            return record.moves < self._moves.get(name, 0)
+        if not record.app:
+            return name not in self.deployments
+        held = self.apps.get(name, ""), self.deployments.get(name, "")
+        return held == (record.app, record.deployment) and (
+            not record.document or (newest is not None and _is_same(newest, record))
+        )
+
     def apply(self, record: GraphDeployed) -> Outcome:
-        """Applies what somebody deploys; says what it came to."""
-        if record.app:
-            known = self._moves.get(record.name, 0)
-            if record.moves < known:
-                # Of a worker that has not heard of an activation.
-                return Taken(self.apps[record.name])
-            self._moves[record.name] = record.moves
-            self.apps[record.name] = record.app
-            if not record.document:
-                return Taken(record.app)
-        refused = None if record.app else self._refused(record)
-        if refused is not None:
-            return refused
+        """Applies what somebody deploys, or what a worker says; tells what it came to."""
+        if record.app or record.deployment:
+            return self._told(record)
+        return self._refused(record) or self._version(record)
+
+    def _told(self, record: GraphDeployed) -> Outcome:
+        name = record.name
+        if record.moves < self._moves.get(name, 0):
+            # Of a worker that has not heard of an activation.
+            return Told(self.apps.get(name, ""))
+        self._moves[name] = record.moves
+        held = self.deployments.pop(name, None)
+        if not record.app:
+            return self._freed(record) if held else Told(self.apps.get(name, ""))
+        self.apps[name] = record.app
+        if record.deployment:
+            self.deployments[name] = record.deployment
+        return self._version(record) if record.document else Told(record.app)
+
+    def _freed(self, record: GraphDeployed) -> Outcome:
+        """The name is nobody's: what had it before the deployment is its newest version again."""
+        del self.apps[record.name]
+        before = self.over_http(record.name)
+        if before is None:
+            return Told("")
+        again = {"document": before.document, "digest": before.digest}
+        return self._version(msgspec.structs.replace(record, **again))
+
+    def _version(self, record: GraphDeployed) -> Deployed:
         newest = self.newest(record.name)
-        if newest is not None and newest.digest == record.digest:
+        if newest is not None and _is_same(newest, record):
             return Deployed(newest, new=False)
         versions = self.versions.setdefault(record.name, [])
         version = Version(
@@ -118,3 +153,7 @@ class Catalogue:
                 f"{digest}; look at what was deployed meanwhile",
             )
         return None
+
+
+def _is_same(version: Version, record: GraphDeployed) -> bool:
+    return (version.digest, version.app) == (record.digest, record.app)

@@ -29,6 +29,7 @@ def _work(record: LogRecord) -> Work:
         "after": deployed.after,
         "at_ms": deployed.at_ms,
         "moves": deployed.moves,
+        "deployment": deployed.deployment,
         "offset": record.offset,
     }
     return Work("graph_definition", payload([row]))

@@ -24,12 +24,14 @@ comment on column graph_definition."offset" is 'Offset of its record in graph-de
 
 create table graph_app (
     name text collate "C" primary key,
-    app text not null,
+    app text,
+    deployment text,
     moves integer not null
 );
 
 comment on table graph_app is
-    'Names that apps have taken for workflows of theirs: nobody else deploys graphs under them. Topic graph-definitions.';
+    'Names that apps have taken for workflows of theirs, for good or while a deployment is active: nobody else deploys graphs under them. Topic graph-definitions.';
 comment on column graph_app.name is 'The name of a graph, or of a workflow of code.';
-comment on column graph_app.app is 'The app that declares it.';
+comment on column graph_app.app is 'The app that declares it; null where a deployment had it and gave it back.';
+comment on column graph_app.deployment is 'The active deployment that declares it; null for an app that workers were started with.';
 comment on column graph_app.moves is 'How many activations of deployments there were when the app said so.';

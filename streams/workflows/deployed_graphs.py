@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from functools import partial
 
 from headwater.processors.deployments import Deployments
@@ -70,19 +70,28 @@ class DeployedGraphs:
     async def _publish_all(self, deployments: Deployments) -> None:
         """Says what new runs are made from: the active deployment comes before apps."""
         retrying = Retrying(log, "graphs of apps and deployments cannot be published yet")
-        active, moves = deployments.active, deployments.moves
-        graphs = [] if active is None else [each for each in active.workflows if each.document]
-        for each in graphs:
-            record = self._published(active.app if active else "", each.name, each.document, moves)
+        for record in self._to_say(deployments):
             await retrying.until_done(partial(self._publish, record))
-        taken = {each.name for each in graphs}
+
+    def _to_say(self, deployments: Deployments) -> Iterator[GraphDeployed]:
+        """What the active deployment has or has no more, and then what the apps have beside it."""
+        active, graphs = deployments.active, deployments.graphs()
+        for name, graph in graphs.items():
+            assert active is not None  # noqa: S101, there are none before the first activation
+            if graph is not None:
+                yield self._record(active.app, name, graph.document, deployments.moves, active.id)
+            elif name not in self._declared:
+                yield self._record("", name, None, deployments.moves, active.id)
         for app, declared in self._hosts.declared_by_app().items():
             for name in declared.workflows:
-                if name not in taken:
-                    record = self._published(app, name, declared.graphs.get(name), moves)
-                    await retrying.until_done(partial(self._publish, record))
+                if graphs.get(name) is None:
+                    # Activations are of no account for a name that no deployment ever had.
+                    moves = deployments.moves if name in graphs else 0
+                    yield self._record(app, name, declared.graphs.get(name), moves)
 
-    def _published(self, app: str, name: str, document: str | None, moves: int) -> GraphDeployed:
+    def _record(
+        self, app: str, name: str, document: str | None, moves: int, deployment: str = ""
+    ) -> GraphDeployed:
         found = "" if document is None else digest(read_definition(document))
         return GraphDeployed(
             name=name,
@@ -92,14 +101,13 @@ class DeployedGraphs:
             after="",
             at_ms=self._clock(),
             moves=moves,
+            deployment=deployment,
         )
 
     async def _publish(self, record: GraphDeployed) -> None:
-        """Says what an app has, unless that is known."""
+        """Says something, unless it is known."""
         catalogue = await self._log.catch_up()
-        newest = catalogue.newest(record.name)
-        known = not record.document or (newest is not None and newest.digest == record.digest)
-        if catalogue.apps.get(record.name) != record.app or not known:
+        if not catalogue.has(record):
             # The fold leaves it out if somebody has said more meanwhile.
             await self._log.deploy(record)
 
@@ -137,9 +145,12 @@ class DeployedGraphs:
             self._seen[name] = len(versions)
             for version in new:
                 self.hosts[version.digest] = self._host_of(version)
-            # A name of an app that is not here is not run, as its workflows of code are not.
-            if name not in self._declared and name not in catalogue.apps:
-                self._make_ready(new[-1])
+            deployed = [version for version in new if not version.app]
+            # A name of an app that is not here is not run, as its workflows of code are not. One of
+            # a deployment is ready for the way back.
+            of_app = name in catalogue.apps and name not in catalogue.deployments
+            if deployed and name not in self._declared and not of_app:
+                self._make_ready(deployed[-1])
 
     def _host_of(self, version: Version) -> int:
         number = self._hosts.number_of(version.app)

@@ -16,8 +16,10 @@ from tests.unit.projections.histories import START_MS
 PLACE = (GRAPH_DEFINITIONS, 0)
 
 
-def deployed(name: str, what: str, by: str, after: str, moves: int = 0) -> GraphDeployed:
-    """A record; a document of `what`, or none where an app takes the name for code."""
+def deployed(
+    name: str, what: str, by: str, after: str, moves: int = 0, deployment: str = ""
+) -> GraphDeployed:
+    """A record; a document of `what`, or none where there is no graph."""
     return GraphDeployed(
         name=name,
         document=f'{{"it":  "{what}"}}' if what else "",
@@ -26,6 +28,7 @@ def deployed(name: str, what: str, by: str, after: str, moves: int = 0) -> Graph
         after=after,
         at_ms=START_MS,
         moves=moves,
+        deployment=deployment,
     )
 
 
@@ -33,10 +36,13 @@ NAMES = st.sampled_from(["review", "bill"])
 CONTENTS = st.sampled_from(["a", "b", "é\\u0000"])
 APPS = st.sampled_from(["shop", "desk"])
 MOVES = st.integers(0, 2)
+DEPLOYMENTS = st.sampled_from(["dep_1", "dep_2"])
 RECORDS = st.one_of(
     st.builds(deployed, NAMES, CONTENTS, st.just(""), st.sampled_from(["", "", "a", "b", "none"])),
     st.builds(deployed, NAMES, CONTENTS, APPS, st.just(""), MOVES),
     st.builds(deployed, NAMES, st.just(""), APPS, st.just(""), MOVES),
+    st.builds(deployed, NAMES, CONTENTS, APPS, st.just(""), MOVES, DEPLOYMENTS),
+    st.builds(deployed, NAMES, st.just(""), st.just(""), st.just(""), MOVES, DEPLOYMENTS),
 )
 
 
@@ -62,7 +68,13 @@ def test_rows_are_those_of_the_fold(module_database: str):
             for _, versions in sorted(catalogue.versions.items())
             for v in versions
         ]
-        assert dict(rows(module_database, "select name, app from graph_app")) == catalogue.apps
+        assert rows(
+            module_database,
+            "select name, app, deployment from graph_app where app is not null order by name",
+        ) == [
+            (name, app, catalogue.deployments.get(name))
+            for name, app in sorted(catalogue.apps.items())
+        ]
 
     held()
 

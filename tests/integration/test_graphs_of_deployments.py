@@ -1,5 +1,6 @@
 """Graphs and tasks of deployments: runs end on theirs, whoever is killed meanwhile."""
 
+import asyncio
 import json
 import os
 import signal
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from headwater import GraphWorkflow
-from headwater.processors.graph.catalogue import NotDeployed, Version
+from headwater.processors.graph.catalogue import Deployed, NotDeployed, Version
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.deployments import DeployedWorkflow
 from headwater.schemas.failures import GRAPH_OF_APP, INSTANCE_EXISTS
 from headwater.schemas.history import RetryRun, SendEvent, StartRun
+from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.definition_log import DefinitionLog
 from tests.deployed_apps import APP, Deployer, deploying
@@ -46,6 +48,15 @@ async def gate(event, step):
 
 
 review = GraphWorkflow(**{definition!r})
+"""
+
+_GATE_ALONE = """
+from headwater import workflow
+
+
+@workflow("gate")
+async def gate(event, step):
+    return None
 """
 
 
@@ -85,10 +96,13 @@ def code(version: str, of: str, broken: Path) -> str:
     return _CODE.format(version=version, definition=definition(of), broken=str(broken))
 
 
+_GATE = DeployedWorkflow(name="gate", kind=ReplayEngine.kind)
+
+
 async def deploy(deployer: Deployer, source: str, of: str) -> str:
     made = graph(of)
     workflows = (
-        DeployedWorkflow(name="gate", kind=ReplayEngine.kind),
+        _GATE,
         DeployedWorkflow(
             name="review",
             kind=GraphEngine.kind,
@@ -127,6 +141,14 @@ async def versions(log: DefinitionLog) -> list[Version]:
     return (await log.catch_up()).versions.get("review", [])
 
 
+async def told(log: DefinitionLog, *digests: str) -> None:
+    """Waits until these are the versions."""
+
+    async with asyncio.timeout(60):
+        while [each.digest for each in await versions(log)] != list(digests):  # noqa: ASYNC110 (nobody would set an event)
+            await asyncio.sleep(0.1)
+
+
 async def are_versions(log: DefinitionLog) -> None:
     """What was activated are versions of the graph, and its name is the app's."""
     found = [each.digest for each in await versions(log)]
@@ -135,6 +157,24 @@ async def are_versions(log: DefinitionLog) -> None:
     refused = await log.deploy(by_hand)
     assert isinstance(refused, NotDeployed)
     assert (refused.code, (await versions(log))[0].app) == (GRAPH_OF_APP, APP)
+
+
+def over_http(of: str) -> GraphDeployed:
+    """A graph of the same name that somebody deploys by itself."""
+    made = GraphWorkflow(
+        name="review",
+        initial_node_ref="a",
+        nodes=[{"ref": "a", "task": "noop"}],
+        output_mapping={"of": json.dumps(of)},
+    )
+    return GraphDeployed(
+        name="review",
+        document=json.dumps(made.to_dict()),
+        digest=made.graph().digest,
+        app="",
+        after="",
+        at_ms=now_ms(),
+    )
 
 
 async def waiting(house: WorkflowHouse, story: Story, *keys: str) -> None:
@@ -219,5 +259,46 @@ def test_a_run_of_a_graph_is_retried_where_its_definition_is(house: WorkflowHous
             await house.until(story, lambda: story.ended(key), "its end")
             assert story.output(key) == {"said": ["3"] * 3, "of": "B"}
             assert began_on(story, key) == [second, second, mended]
+
+    play(house, act)
+
+
+def test_a_graph_deployed_over_http_is_there_again_when_a_deployment_gives_its_name_back(
+    house: WorkflowHouse, tmp_path: Path
+):
+    h, i, a = over_http("H"), over_http("I"), graph("A").graph().digest
+
+    async def act(story: Story, client: Sender) -> None:
+        log = DefinitionLog(cluster=Cluster(house.bootstrap), client_id="tests-graphs")
+
+        async def ends_with(key: str, of: str) -> None:
+            await create(client, key)
+            await house.until(story, lambda: story.ended(key), f"the end of {key}")
+            assert (story.output(key), began_on(story, key)) == ({"of": of}, [None])
+
+        async with deploying(house.bootstrap) as deployer:
+            without = await deployer.deploy(_GATE_ALONE, workflows=(_GATE,))
+            taking = await deploy(deployer, code("1", "A", tmp_path / "never"), "A")
+            await deployer.activate(without)
+            assert isinstance(await log.deploy(h), Deployed)
+            house.start("one")
+            await ends_with("review/before", "H")
+            await deployer.activate(taking)
+            await told(log, h.digest, a)
+            assert isinstance(await log.deploy(i), NotDeployed)
+            # Who has never seen it run knows it, too.
+            house.kill("one")
+            await deployer.activate(without, rollback=True)
+            house.start("two")
+            await ends_with("review/after", "H")
+            await told(log, h.digest, a, h.digest)
+            assert isinstance(await log.deploy(i), Deployed)
+            # And so it is for the next, though nobody starts anew.
+            await deployer.activate(taking)
+            await told(log, h.digest, a, h.digest, i.digest, a)
+            await deployer.activate(without)
+            await ends_with("review/again", "I")
+            await told(log, h.digest, a, h.digest, i.digest, a, i.digest)
+        await log.stop()
 
     play(house, act)
