@@ -19,9 +19,8 @@ import httpx
 from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import Terra
 from tests.e2e.house import SECRET, free_port, signed
-from tests.waiting import wait_until
+from tests.waiting import ANSWERED_WITHIN_S, wait_until
 
-PATIENCE_S = 30.0
 #: A client's pauses are so much shorter.
 HASTE = 50
 KEYS = {"dev-id": "test", "x-api-key": "test"}
@@ -104,15 +103,19 @@ class StandIn:
             return False
 
     def look(self) -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{self.url}/stand-in").json()
+        found: dict[str, Any] = httpx.get(f"{self.url}/stand-in", timeout=ANSWERED_WITHIN_S).json()
         return found
 
     def fail(self, kind: str, **more: object) -> None:
-        found = httpx.post(f"{self.url}/stand-in/faults", json={"kind": kind, **more})
+        found = httpx.post(
+            f"{self.url}/stand-in/faults", json={"kind": kind, **more}, timeout=ANSWERED_WITHIN_S
+        )
         assert found.is_success, found.text
 
     def work(self) -> None:
-        httpx.post(f"{self.url}/stand-in/faults/clear").raise_for_status()
+        httpx.post(
+            f"{self.url}/stand-in/faults/clear", timeout=ANSWERED_WITHIN_S
+        ).raise_for_status()
 
     def add(self, *user_ids: str, provider: str = "GARMIN", reference: str = "user_1") -> None:
         more = {"scopes": "DAILY", "created_at": "2026-01-01T00:00:00+00:00"}
@@ -120,7 +123,9 @@ class StandIn:
             {"user_id": each, "provider": provider, "reference_id": reference, **more}
             for each in user_ids
         ]
-        httpx.post(f"{self.url}/stand-in/people", json=people).raise_for_status()
+        httpx.post(
+            f"{self.url}/stand-in/people", json=people, timeout=ANSWERED_WITHIN_S
+        ).raise_for_status()
 
     def access(self, **more: object) -> TerraAccess:
         known = {"api": f"{self.url}/v2", "dev_id": "test", "api_key": "test", "rate": 1_000.0}

@@ -3,6 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
+
+#: Seconds for an answer over HTTP: no test is about how quick one is, and machines can be slow.
+ANSWERED_WITHIN_S: Final = 60.0
 
 
 async def until(done: Callable[[], object], within_s: float = 60.0) -> None:

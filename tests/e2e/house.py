@@ -45,7 +45,7 @@ from headwater.streams.pipeline.worker import EXIT_CRASHED
 from tests.e2e.deliveries import mixed
 from tests.oracle import Folded, fold
 from tests.throwaway_kafka import ThrowawayKafka
-from tests.waiting import until
+from tests.waiting import ANSWERED_WITHIN_S, until
 
 PARTITIONS = 4
 SECRET = "dev-terra-secret"
@@ -84,6 +84,7 @@ class House:
         self.postgres_of: dict[str, str] = {}
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
+        self._arguments: dict[str, tuple[str, ...]] = {}
         self.settings = settings
         #: Whose Headwater the parts are.
         self.python: str | Path = sys.executable
@@ -102,6 +103,7 @@ class House:
 
     def start(self, name: str, *arguments: str) -> None:
         """Starts `gateway`, `worker` or `project`, with a number behind for several of them."""
+        self._arguments[name] = arguments
         command = name.rstrip("0123456789")
         env = {
             **os.environ,
@@ -147,20 +149,26 @@ class House:
     def wait(self, done: Callable[[], bool], what: str, patience_s: float = _PATIENCE_S) -> None:
         deadline = time.monotonic() + patience_s
         while not done():
-            for name, part in self.parts.items():
-                if part.poll() not in (None, EXIT_CRASHED):
-                    raise AssertionError(f"{name} ended with {part.poll()}: {self.log(name)}")
-                if part.poll() == EXIT_CRASHED:
-                    # The worker is crash-only; a supervisor starts it again.
-                    self.start(name)
-                    break
+            self.start_crashed()
             if time.monotonic() > deadline:
                 logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self.parts)
                 raise AssertionError(f"waited {patience_s} s for {what}\n{logs}")
             time.sleep(0.1)
 
+    def start_crashed(self) -> None:
+        """Starts again, as it was, whoever is crash-only and crashed; fails if another ended."""
+        for name, part in list(self.parts.items()):
+            if part.poll() == EXIT_CRASHED:
+                self.start(name, *self._arguments.get(name, ()))
+            elif part.poll() is not None:
+                raise AssertionError(f"{name} ended with {part.poll()}: {self.log(name)}")
+
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()[-3000:]
+
+    def says(self, name: str, words: str) -> bool:
+        """Whether a part has said something since it was first started."""
+        return words in (self.directory / f"{name}.log").read_text()
 
     # --- sending ------------------------------------------------------------------------------
 
@@ -170,7 +178,7 @@ class House:
 
     async def _deliver(self, bodies: Sequence[bytes], gateways: Sequence[str]) -> int:
         waiting = iter(list(enumerate(bodies)))
-        async with httpx.AsyncClient(timeout=10) as client:
+        async with httpx.AsyncClient(timeout=ANSWERED_WITHIN_S) as client:
             sent = await asyncio.gather(
                 *(self._sender(client, waiting, gateways) for _ in range(_SENDERS))
             )
@@ -198,6 +206,18 @@ class House:
                 assert time.monotonic() < deadline, f"{body!r} was never taken"
                 await asyncio.sleep(0.1)
         return duplicates
+
+    def wipe(self, user_id: str) -> None:
+        """Wipes a user, again until all of it is done: a slow house answers before it is."""
+
+        def is_done() -> bool:
+            url = f"{self.url()}/admin/user/{user_id}/wipe"
+            answer = httpx.post(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+            assert answer.status_code in (200, 202), answer.text
+            assert answer.json()["done"] == (answer.status_code == 200), answer.text
+            return answer.status_code == 200
+
+        self.wait(is_done, f"{user_id} to be wiped")
 
     # --- comparing ----------------------------------------------------------------------------
 
@@ -237,14 +257,9 @@ class House:
 
         asyncio.run(telling())
 
-    def expected(self, *, waits_over: bool = False) -> Folded:
-        """What the pipeline must come to; `waits_over` when nothing may wait any more."""
-        folded = fold(self.raw(), user_prefix="user_")
-        if waits_over:
-            for event_id, (status, reason) in folded.outcomes.items():
-                if status == "parked":
-                    folded.outcomes[event_id] = ("dead", reason)
-        return folded
+    def expected(self) -> Folded:
+        """What the pipeline must come to."""
+        return fold(self.raw(), user_prefix="user_")
 
     def outcomes(self) -> dict[str, tuple[str, str]]:
         with psycopg.connect(self.dsn) as connection:
@@ -282,9 +297,9 @@ class House:
         rows = [t.name for t in TABLES if self.rows(t) != folded_rows(t, expected)]
         return f"{len(wrong)} outcomes: {sorted(wrong)[:5]}, tables: {rows}"
 
-    def check(self, *, waits_over: bool = False) -> Folded:
+    def check(self) -> Folded:
         """Waits for the pipeline to come to rest, then compares everything."""
-        expected = self.expected(waits_over=waits_over)
+        expected = self.expected()
         try:
             self.wait(lambda: self.settled(expected), "Postgres to equal the fold")
         except AssertionError as waited:

@@ -7,6 +7,7 @@ of two is the later one, however they are sent.
 import asyncio
 import json
 import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
@@ -22,8 +23,8 @@ Json = dict[str, Any]
 
 MAKERS = ("GARMIN", "WHOOP", "OURA", "WITHINGS")
 FIRST_DAY = datetime(2026, 6, 1)  # noqa: DTZ001 (each person's own day)
-#: Of a delivery that is not taken.
-_ATTEMPTS = 6
+#: Of the sender of a delivery that is not taken.
+_PATIENCE_S = 120.0
 _BURST = 500
 _CONNECTIONS = 32
 #: Senders retry for a day; what is sent claims to be from a little before now.
@@ -269,8 +270,8 @@ async def _post_in_bursts(posts: Sequence[tuple[str, Sent]]) -> None:
 async def _post(session: aiohttp.ClientSession, url: str, sent: Sent) -> None:
     """Posts until it is taken: senders try again when a connection is lost, or Kafka takes long."""
     raw = json.dumps(sent.body).encode()
-    said = "nothing"
-    for _ in range(_ATTEMPTS):
+    said, deadline = "nothing", time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
         headers = signed(raw) | {"x-terra-ordering-timestamp": str(sent.at_ms)}
         with suppress(aiohttp.ClientConnectionError, TimeoutError):
             async with session.post(url, data=raw, headers=headers) as answer:
@@ -279,6 +280,7 @@ async def _post(session: aiohttp.ClientSession, url: str, sent: Sent) -> None:
                 said = await answer.text()
                 if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
                     break
+        await asyncio.sleep(0.1)
     raise AssertionError(f"expected 200, found {said}")
 
 

@@ -23,7 +23,7 @@ import pytest
 from headwater.projections.postgres.migrate import migrate
 from tests.databases import new_database
 from tests.e2e.house import ADMIN, House
-from tests.waiting import wait_until
+from tests.waiting import ANSWERED_WITHIN_S, wait_until
 
 KEY = {"x-api-key": "dev-workflow-key"}
 GRAPH = {"initialNodeRef": "start", "nodes": [{"ref": "start", "task": "noop"}]}
@@ -50,7 +50,7 @@ def house(scratch: Path, module_database: str) -> Iterator[House]:
 def deploy(house: House, caller: int) -> list[str]:
     """Deploys graphs until each is answered as done; the ids of the requests that were."""
     done = []
-    with httpx.Client(timeout=20, headers=KEY) as client:
+    with httpx.Client(timeout=ANSWERED_WITHIN_S, headers=KEY) as client:
         for number in range(EACH):
             request_id = f"caller-{caller}-{number:04}"
 
@@ -225,7 +225,7 @@ def test_an_export_can_be_verified_by_whoever_has_it(house: House):
 
 
 def test_entries_are_listed_and_filtered(house: House):
-    with httpx.Client(base_url=house.url(), headers=ADMIN) as client:
+    with httpx.Client(base_url=house.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
         first = client.get("/v1/audit", params={"limit": 2, "result": "success"}).json()
         assert first["hasMore"]
         newest = first["entries"][0]
@@ -281,10 +281,14 @@ def test_a_callback_that_went_astray_is_seen(house: House):
     assert before.returncode == 0, before.stderr
     # Of two gateways, either may be the one that is asked.
     astray = httpx.post(
-        f"{house.url('gateway2')}/.well-known/workflow/v1/flow", json={"runId": "r"}
+        f"{house.url('gateway2')}/.well-known/workflow/v1/flow",
+        json={"runId": "r"},
+        timeout=ANSWERED_WITHIN_S,
     )
     assert (astray.status_code, astray.json()["code"]) == (409, "remote_execution")
-    found = httpx.get(f"{house.url()}/v1/diagnostics/ownership", headers=ADMIN).json()
+    found = httpx.get(
+        f"{house.url()}/v1/diagnostics/ownership", headers=ADMIN, timeout=ANSWERED_WITHIN_S
+    ).json()
     last = found.pop("lastUnexpectedHitAt")
     assert last
     assert found == {
@@ -302,7 +306,7 @@ def test_a_callback_that_went_astray_is_seen(house: House):
 
 
 def test_without_kafka_nothing_is_answered_as_done(house: House):
-    with httpx.Client(base_url=house.url(), headers=ADMIN, timeout=30) as client:
+    with httpx.Client(base_url=house.url(), headers=ADMIN, timeout=ANSWERED_WITHIN_S) as client:
         assert client.post("/admin/drain", json={}).status_code == 200
         house.broker.stop()
         refused = client.post("/admin/drain", json={})

@@ -4,19 +4,21 @@ Neither Kafka nor Postgres is there, which all of this must not need.
 """
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.e2e.house import free_port, signed
+from tests.waiting import ANSWERED_WITHIN_S
 
 _UP_WITHIN_S = 60.0
 _BODY_LIMIT = 1_000_000
@@ -66,20 +68,23 @@ def port(scratch: Path) -> Iterator[int]:
 
 
 def say(port: int, *pieces: bytes, within_s: float = 20.0) -> bytes:
-    """Sends raw bytes and returns all that comes back until the peer closes or is silent."""
+    """Sends raw bytes and returns the answer; what there is of it, if the peer hangs up."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), timeout=within_s) as connection:
-        try:
+        # Who is refused may be answered, and hung up on, before everything is said.
+        with suppress(ConnectionResetError, BrokenPipeError):
             for piece in pieces:
                 connection.sendall(piece)
-            while b"\r\n\r\n" not in answer and (more := connection.recv(65536)):
+        with suppress(ConnectionResetError, TimeoutError):
+            while not is_whole(answer) and (more := connection.recv(65536)):
                 answer += more
-            connection.settimeout(0.3)
-            while more := connection.recv(65536):
-                answer += more
-        except (ConnectionResetError, BrokenPipeError, TimeoutError):
-            pass
     return answer
+
+
+def is_whole(answer: bytes) -> bool:
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = re.search(rb"^content-length: *(\d+)", head, re.IGNORECASE | re.MULTILINE)
+    return bool(end) and len(body) >= (int(length[1]) if length else 0)
 
 
 def status(answer: bytes) -> int:
@@ -139,14 +144,14 @@ def test_a_sender_that_hangs_up_within_a_body_harms_nobody(port: int) -> None:
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(HEAD + b"content-length: 1000\r\n\r\n{")
-    assert httpx.get(f"http://127.0.0.1:{port}/health/live").is_success
+    assert httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=ANSWERED_WITHIN_S).is_success
 
 
 @pytest.mark.parametrize(
     "path", ["/webhooks/terra/", "//terra", "/webhooks/%00", "/webhooks/..", "/%ff"]
 )
 def test_odd_paths_are_problems_not_failures(port: int, path: str) -> None:
-    answer = httpx.post(f"http://127.0.0.1:{port}{path}", content=b"{}")
+    answer = httpx.post(f"http://127.0.0.1:{port}{path}", content=b"{}", timeout=ANSWERED_WITHIN_S)
     assert 400 <= answer.status_code < 500, answer.text
 
 
@@ -158,10 +163,12 @@ def test_a_host_that_is_none_is_refused(port: int) -> None:
 def test_without_kafka_a_delivery_is_503_and_nothing_claims_to_be_ready(port: int) -> None:
     url = f"http://127.0.0.1:{port}"
     body = b'{"type":"daily","user":{"user_id":"a"}}'
-    answer = httpx.post(f"{url}/webhooks/terra", content=body, headers=signed(body))
+    answer = httpx.post(
+        f"{url}/webhooks/terra", content=body, headers=signed(body), timeout=ANSWERED_WITHIN_S
+    )
     assert (answer.status_code, answer.json()["code"]) == (503, "broker_unavailable")
     assert answer.headers["retry-after"]
-    assert httpx.get(f"{url}/health/ready").status_code == 503
+    assert httpx.get(f"{url}/health/ready", timeout=ANSWERED_WITHIN_S).status_code == 503
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -169,7 +176,7 @@ def test_the_gateway_ends_in_order_when_asked(scratch: Path, number: signal.Sign
     log = scratch / f"ends-{number.name}.log"
     with gateway(log) as (_, process):
         process.send_signal(number)
-        assert process.wait(10) == 0, log.read_text()
+        assert process.wait(_UP_WITHIN_S) == 0, log.read_text()
     assert "Traceback" not in log.read_text()
 
 
@@ -180,7 +187,7 @@ def test_a_taken_port_is_one_line(scratch: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=_UP_WITHIN_S,
         )
     assert run.returncode == 1
     start = f"headwater: The gateway cannot listen on 127.0.0.1:{port}: Address already in use. "

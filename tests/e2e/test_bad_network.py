@@ -135,5 +135,5 @@ def test_a_bad_network_loses_nothing(
         for seconds in draw.sample((1.0, 4.0, LONG_S), 3):
             disturb(proxy, seconds)
             time.sleep(draw.uniform(0.5, 2))
-            house.wait(lambda: True, "crashed workers to be started again")
+            house.start_crashed()
     house.check()

@@ -1,15 +1,17 @@
 """The flow from a signed webhook to a row, through every part, as its users see it."""
 
 import base64
+import itertools
 import json
 import random
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -22,6 +24,7 @@ from headwater.schemas.tables import TABLES
 from tests.e2e.deliveries import auth, body, daily, sleep, terra_user
 from tests.e2e.house import ADMIN, House, opened, signed
 from tests.e2e.month_check import check_month
+from tests.waiting import ANSWERED_WITHIN_S
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +37,8 @@ def house(scratch: Path, postgres: str) -> Iterator[House]:
     dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
     directory = scratch / name
     directory.mkdir()
-    house = House(directory, dsn, HEADWATER_PARK_FOR_S="4")
-    with opened(house, ("gateway", "gateway2", "worker", "project")) as opened_house:
-        yield opened_house
+    with opened(House(directory, dsn), ("gateway", "gateway2", "worker", "project")) as house:
+        yield house
 
 
 def one(house: House, query: str, *values: object) -> tuple[object, ...] | None:
@@ -44,12 +46,20 @@ def one(house: House, query: str, *values: object) -> tuple[object, ...] | None:
         return connection.execute(query, values).fetchone()
 
 
-def post(house: House, raw: bytes, at_s: int | None = None) -> dict[str, object]:
-    answer = httpx.post(
-        f"{house.url()}/webhooks/terra", content=raw, headers=signed(raw, at_s), timeout=10
-    )
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+def post(house: House, raw: bytes, at_s: int | None = None) -> dict[str, Any]:
+    """Posts a delivery, again as senders do while it is not taken; what was answered."""
+    taken: list[httpx.Response] = []
+
+    def is_taken() -> bool:
+        url, headers = f"{house.url()}/webhooks/terra", signed(raw, at_s)
+        answer = httpx.post(url, content=raw, headers=headers, timeout=ANSWERED_WITHIN_S)
+        assert answer.status_code in (200, 503), answer.text
+        if answer.is_success:
+            taken.append(answer)
+        return bool(taken)
+
+    house.wait(is_taken, "a delivery to be taken")
+    return dict(taken[0].json())
 
 
 def expect(house: House, query: str, expected: object, *values: object) -> None:
@@ -68,29 +78,33 @@ def expect_outcome(house: House, event: dict[str, object], status: str, reason: 
 def test_a_thousand_copies_sent_at_once_through_two_gateways_are_processed_once(house: House):
     copies = [daily(100, 3, 777, known=True)] * 1_000
     duplicates = house.deliver(copies, ("gateway", "gateway2"))
-    assert duplicates >= 998  # one for each gateway may have met no other copy
     expect(house, "select count(*) from daily_summary where user_id = 'user_100'", (1,))
     appended = [d for _, _, d in house.raw() if d.subject == "terra-100"]
+    # One for each gateway may have met no other copy.
     assert 1 <= len(appended) <= 2
-    assert duplicates == 1_000 - len(appended)
+    # One whose answer came too late was sent again, and is a copy then.
+    assert duplicates >= 1_000 - len(appended)
     expect_outcome(house, {"raw_event_id": appended[0].event_id}, "processed")
     dropped = "select count(*) from duplicates where event_id = %s"
     expect(house, dropped, (len(appended) - 1,), appended[0].event_id)
 
 
 def test_a_duplicate_is_known_to_another_gateway_and_after_a_restart(house: House):
-    bodies = iter([daily(101, day, 1, known=True) for day in range(1, 29)])
+    bodies = (daily(101, 1, steps, known=True) for steps in itertools.count(1))
 
     def a_copy_is_known_to_gateway2() -> bool:
         raw = next(bodies)
         assert "duplicate" not in post(house, raw)
         time.sleep(0.5)  # The other gateway reads of it; a try that comes too early proves nothing.
         url = f"{house.url('gateway2')}/webhooks/terra"
-        return bool(httpx.post(url, content=raw, headers=signed(raw)).json().get("duplicate"))
+        return bool(
+            httpx.post(url, content=raw, headers=signed(raw), timeout=ANSWERED_WITHIN_S)
+            .json()
+            .get("duplicate")
+        )
 
     house.wait(a_copy_is_known_to_gateway2, "gateway2 to know a delivery that gateway took")
-    house.stop("gateway2")
-    house.start("gateway2")
+    restart(house, "gateway2")
     house.wait(a_copy_is_known_to_gateway2, "gateway2 to know one after a restart")
 
 
@@ -110,7 +124,7 @@ def test_the_order_of_arrival_does_not_matter(house: House, seed: int):
     random.Random(seed).shuffle(sent)
     for raw, at_s in sent:
         post(house, raw, at_s)
-    house.check(waits_over=True)
+    house.check()
     row = one(
         house,
         "select resting_heart_rate, sleep_minutes, recovery_score from daily_summary "
@@ -143,17 +157,42 @@ def test_a_delivery_waits_for_its_connection_and_is_released_by_it(house: House)
     post(house, auth(103))
     expect_outcome(house, early, "processed")
     expect(house, "select steps from daily_summary where user_id = 'user_103'", (55,))
-    traces = httpx.get(
-        f"{house.url()}/admin/traces", params={"request_id": early["request_id"]}, headers=ADMIN
-    ).json()["traces"]
-    stages = [hop["stage"] for hop in traces[0]["hops"]]
-    assert stages == ["received", "admitted", "parked", "released", "normalized"]
+
+    def stages() -> list[str]:
+        traces = httpx.get(
+            f"{house.url()}/admin/traces",
+            params={"request_id": early["request_id"]},
+            headers=ADMIN,
+            timeout=ANSWERED_WITHIN_S,
+        ).json()["traces"]
+        return [hop["stage"] for trace in traces[:1] for hop in trace["hops"]]
+
+    wanted = ["received", "admitted", "parked", "released", "normalized"]
+    house.wait(lambda: stages() == wanted, "its journey")
+
+
+@contextmanager
+def short_waits(house: House) -> Iterator[None]:
+    """A worker that does not wait for long; others would give up what a slow test connects late."""
+    try:
+        house.settings["HEADWATER_PARK_FOR_S"] = "1"
+        restart(house, "worker")
+        yield
+    finally:
+        del house.settings["HEADWATER_PARK_FOR_S"]
+        restart(house, "worker")
+
+
+def restart(house: House, part: str) -> None:
+    house.stop(part)
+    house.start(part)
 
 
 def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(house: House):
     raw = daily(104, 3, 66)
-    event = post(house, raw)
-    expect_outcome(house, event, "dead", "no_connection_for_terra_user")
+    with short_waits(house):
+        event = post(house, raw)
+        expect_outcome(house, event, "dead", "no_connection_for_terra_user")
     found = house_dead_letter(house, event)
     assert found["reason"] == "no_connection_for_terra_user"
     expect_outcome(house, post(house, auth(104)), "processed")  # the cause is gone
@@ -161,7 +200,7 @@ def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(house: Hous
         f"{house.url()}/admin/dlq/replay",
         json={"positions": [{"partition": found["partition"], "offset": found["offset"]}]},
         headers=ADMIN,
-        timeout=20,
+        timeout=ANSWERED_WITHIN_S,
     )
     assert answer.is_success, answer.text
     assert [replayed["ok"] for replayed in answer.json()["results"]] == [True], answer.text
@@ -173,7 +212,7 @@ def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(house: Hous
         f"{house.url()}/admin/deliveries/{event['raw_event_id']}",
         params={"body": "true"},
         headers=ADMIN,
-        timeout=20,
+        timeout=ANSWERED_WITHIN_S,
     ).json()
     assert [one["status"] for one in whole["delivery"]["journeys"]] == ["dead", "processed"]
     assert {one["table"] for one in whole["delivery"]["rows"]} == {"daily_summary", "users"}
@@ -193,12 +232,14 @@ def test_an_operator_sees_and_replays_dead_letters_by_hand(house: House):
     event = post(house, daily(105, 3, -5, known=True))
     expect_outcome(house, event, "dead", "no_usable_record")
     letter = house_dead_letter(house, event)
-    listed = httpx.get(f"{house.url()}/admin/dlq", headers=ADMIN).json()
+    listed = httpx.get(f"{house.url()}/admin/dlq", headers=ADMIN, timeout=ANSWERED_WITHIN_S).json()
     place = (letter["partition"], letter["offset"])
     assert place in {(one["partition"], one["offset"]) for one in listed["rows"]}
-    shown = httpx.get(f"{house.url()}/admin/dlq/{place[0]}/{place[1]}", headers=ADMIN).json()
+    shown = httpx.get(
+        f"{house.url()}/admin/dlq/{place[0]}/{place[1]}", headers=ADMIN, timeout=ANSWERED_WITHIN_S
+    ).json()
     assert "steps" in shown["message"]
-    assert httpx.get(f"{house.url()}/admin/dlq").status_code == 401
+    assert httpx.get(f"{house.url()}/admin/dlq", timeout=ANSWERED_WITHIN_S).status_code == 401
 
     replay = [sys.executable, "-m", "headwater", "dlq", "replay", "--all", "--url", house.url()]
     replay += ["--reason", "no_usable_record"]
@@ -278,16 +319,17 @@ def test_webhooks_are_refused_with_503_while_kafka_is_down_and_nothing_is_preten
     house.broker.kill()
     try:
         answer = httpx.post(
-            f"{house.url()}/webhooks/terra", content=raw, headers=signed(raw), timeout=30
+            f"{house.url()}/webhooks/terra",
+            content=raw,
+            headers=signed(raw),
+            timeout=ANSWERED_WITHIN_S,
         )
         assert answer.status_code == 503
         assert answer.json()["code"] == "broker_unavailable"
         assert int(answer.headers["retry-after"]) > 0
     finally:
         house.broker.start()
-    taker = threading.Thread(target=lambda: house.deliver([raw]))
-    taker.start()
-    taker.join(60)
+    house.deliver([raw])
     expect(house, "select steps from daily_summary where user_id = 'user_114'", (98,))
 
 
@@ -385,5 +427,5 @@ def test_a_month_of_some_people_sent_in_any_order_comes_to_what_a_plain_program_
 
 def test_everything_above_equals_the_fold(house: House):
     """Runs last: all that this house went through, compared row for row."""
-    expected = house.check(waits_over=True)
+    expected = house.check()
     assert all(expected.rows[table.name] for table in TABLES)

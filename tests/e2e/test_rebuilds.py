@@ -17,6 +17,7 @@ import pytest
 
 from tests.e2e.deliveries import mixed
 from tests.e2e.house import ADMIN, House, opened, signed
+from tests.waiting import ANSWERED_WITHIN_S
 
 _MODULE = """
 import msgspec
@@ -97,13 +98,17 @@ def post(house: House, **day: object) -> None:
     body = json.dumps(day).encode()
     url = f"{house.url()}/webhooks/steps"
     deadline = time.monotonic() + 60
-    while not httpx.post(url, content=body, headers=signed(body), timeout=10).is_success:
+    while not httpx.post(
+        url, content=body, headers=signed(body), timeout=ANSWERED_WITHIN_S
+    ).is_success:
         assert time.monotonic() < deadline
 
 
 def ask(house: House, path: str, body: object = None) -> dict[str, Any]:
     method = "GET" if body is None else "POST"
-    answer = httpx.request(method, house.url() + path, json=body, headers=ADMIN, timeout=60)
+    answer = httpx.request(
+        method, house.url() + path, json=body, headers=ADMIN, timeout=ANSWERED_WITHIN_S
+    )
     assert answer.is_success, answer.text
     return dict(answer.json())
 
@@ -234,7 +239,9 @@ def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_
     assert added["columns"] == {"steps": [None, 14]}
 
     path = f"/admin/rebuilds/{found['id']}"
-    refused = httpx.post(f"{house.url()}{path}/back", json={}, headers=ADMIN)
+    refused = httpx.post(
+        f"{house.url()}{path}/back", json={}, headers=ADMIN, timeout=ANSWERED_WITHIN_S
+    )
     assert (refused.status_code, refused.json()["code"]) == (409, "not_compared")
     with strains_posted(house) as strains:
         house.wait(lambda: len(strains) > 1, "deliveries to come")

@@ -12,6 +12,7 @@ from psycopg import sql
 from headwater.schemas.tables import TABLES
 from tests.e2e.deliveries import mixed
 from tests.e2e.house import ADMIN, House, opened
+from tests.waiting import ANSWERED_WITHIN_S
 
 #: The house's own workflows alone.
 RUNNER = ("worker2", "--app", "headwater")
@@ -43,7 +44,9 @@ def versions(house: House) -> dict[str, list[tuple[Any, ...]]]:
 
 def ask(house: House, path: str, body: object = None) -> dict[str, Any]:
     method = "GET" if body is None else "POST"
-    answer = httpx.request(method, house.url() + path, json=body, headers=ADMIN, timeout=30)
+    answer = httpx.request(
+        method, house.url() + path, json=body, headers=ADMIN, timeout=ANSWERED_WITHIN_S
+    )
     assert answer.is_success, answer.text
     return dict(answer.json())
 
@@ -64,10 +67,10 @@ def test_a_replay_of_everything_changes_no_row_and_goes_on_after_a_kill(house: H
     assert rehearsed["matched"] == len(expected.outcomes)
     assert ask(house, f"/admin/replays/{rehearsed['id']}") == rehearsed
 
-    begun = ask(house, "/admin/replays", {"rate": 40})
+    begun = ask(house, "/admin/replays", {"rate": 20})
     path = f"/admin/replays/{begun['id']}"
     assert begun["instance"] == {"workflow": "headwater-replay", "id": begun["id"]}
-    house.wait(lambda: ask(house, path)["replayed"] >= 80, "some pages to be replayed")
+    house.wait(lambda: ask(house, path)["replayed"] >= 40, "some pages to be replayed")
     house.kill("worker2")
     assert ask(house, path)["state"] == "running"
     house.start(*RUNNER)
@@ -97,7 +100,10 @@ def prunes_what_is_past_its_retention(house: House, replay_id: str) -> None:
     assert done["records"] > 0
     house.wait(lambda: not rows_of(house, replay_id), "the rows to go")
     assert rows_of(house, begun["id"]) > 0
-    assert ask(house, "/admin/prunes", {"dry_run": True})["matched"] == 0
+    house.wait(
+        lambda: ask(house, "/admin/prunes", {"dry_run": True})["matched"] == 0,
+        "the rows of the dry run to go, too",
+    )
 
 
 def rows_of(house: House, instance_id: str) -> int:

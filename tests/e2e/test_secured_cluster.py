@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from tests.e2e.deliveries import auth, daily
-from tests.e2e.house import PARTITIONS, House, signed
+from tests.e2e.house import PARTITIONS, House
 from tests.kafka_security import PASSWORD, USER, Certificates, secured_broker
+from tests.waiting import ANSWERED_WITHIN_S
 
 KEYS = {"authorization": "Bearer dev-workflow-key"}
 
@@ -68,26 +69,24 @@ def test_a_delivery_becomes_a_row_and_a_workflow_runs(house: House):
     for part in ("gateway", "worker", "project"):
         house.start(part)
     house.start("worker2", "--app", "tests.apps.service")
-    for raw in (auth(7), daily(7, day=1, steps=1_000)):
-        url = f"{house.url()}/webhooks/terra"
-        answer = httpx.post(url, content=raw, headers=signed(raw), timeout=30)
-        assert answer.status_code == 200, answer.text
+    house.deliver([auth(7), daily(7, day=1, steps=1_000)])
     house.wait(lambda: rows(house) == [("user_7",)], "the row of the delivery")
     instances = f"{house.url()}/api/workflows/workflows/echo/instances"
     made = {"id": "one", "params": 1}
     # A request whose answer did not come in time may have been taken: then there is an instance.
     house.wait(
         lambda: (
-            httpx.post(instances, json=made, headers=KEYS, timeout=30).status_code in (201, 409)
+            httpx.post(instances, json=made, headers=KEYS, timeout=ANSWERED_WITHIN_S).status_code
+            in (201, 409)
         ),
         "the workflow to be taken",
     )
-    house.wait(
-        lambda: (
-            httpx.get(f"{instances}/one", headers=KEYS).json()["details"]["status"] == "complete"
-        ),
-        "the workflow to end",
-    )
+
+    def ended() -> bool:
+        answer = httpx.get(f"{instances}/one", headers=KEYS, timeout=ANSWERED_WITHIN_S)
+        return answer.is_success and answer.json()["details"]["status"] == "complete"
+
+    house.wait(ended, "the workflow to end")
     told = json.loads(headwater(house, "doctor", "--url", house.url(), "--json", any_end=True))
     (certificates,) = [each for each in told["findings"] if each["check"] == "certificates"]
     assert f"kafka {house.bootstrap} until " in certificates["found"]

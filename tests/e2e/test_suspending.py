@@ -43,7 +43,7 @@ def suspend(house: House, part: str, seconds: float) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     # A worker whose partitions went to another ends; somebody starts it again.
-    house.wait(lambda: True, "crashed workers to be started again")
+    house.start_crashed()
 
 
 def test_a_worker_that_was_suspended_hides_and_loses_nothing(house: House):

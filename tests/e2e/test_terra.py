@@ -21,9 +21,10 @@ from psycopg import conninfo, sql
 
 from headwater.gateway.terra_stand_in.made_data import records_of
 from headwater.gateway.terra_stand_in.posting import DIED
-from tests.e2e.house import ADMIN, House, free_port, opened
+from tests.e2e.house import House, free_port, opened
 from tests.terra import KEYS, StandIn
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, key_set, token
+from tests.waiting import ANSWERED_WITHIN_S
 
 DAYS = 90
 USER = "user_past"
@@ -75,7 +76,7 @@ def bearer(user: str = USER) -> str:
 @pytest.fixture
 def user(house: House) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {bearer()}"}
-    with httpx.Client(base_url=house.url(), headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=house.url(), headers=headers, timeout=ANSWERED_WITHIN_S) as client:
         yield client
 
 
@@ -108,15 +109,17 @@ def test_the_past_of_a_connection_arrives_once_though_terra_dies_while_it_is_sen
     begun = user.post("/v1/connect", json={"providers": ["GARMIN"]})
     assert begun.status_code == 200, begun.text
     url = begun.json()["url"]
-    httpx.post(url, data={"provider": "GARMIN"}).raise_for_status()
+    httpx.post(url, data={"provider": "GARMIN"}, timeout=ANSWERED_WITHIN_S).raise_for_status()
     house.wait(lambda: terra.process.poll() is not None, "the stand-in to die")
     assert terra.process.returncode == DIED
     terra.start()
-    httpx.post(url, data={"provider": "GARMIN"}).raise_for_status()
+    httpx.post(url, data={"provider": "GARMIN"}, timeout=ANSWERED_WITHIN_S).raise_for_status()
     count = "select count(*) from daily_summary where steps is not null and sleep_minutes > 0"
     house.wait(lambda: one(house, count) == (DAYS + 1,), "every day, and every night")
     house.wait(lambda: ended(house, "terra-backfill") == 1, "its end")
-    (person,) = httpx.get(f"{terra.url}/v2/subscriptions", headers=KEYS).json()["users"]
+    (person,) = httpx.get(
+        f"{terra.url}/v2/subscriptions", headers=KEYS, timeout=ANSWERED_WITHIN_S
+    ).json()["users"]
     assert one(house, "select count(*) from workflow_instance where instance_id like '%-0'") == (1,)
     today = datetime.now(UTC).date()
     made = {}
@@ -176,8 +179,7 @@ def test_the_doctor_looks_at_a_user_by_asking_terra_as_well(house: House):
 def test_a_user_who_was_wiped_uploads_the_same_file_with_the_same_key_and_it_is_read(
     house: House, terra: StandIn, user: httpx.Client
 ):
-    wiped = httpx.post(f"{house.url()}/admin/user/{USER}/wipe", headers=ADMIN, timeout=60)
-    assert (wiped.status_code, wiped.json()["done"]) == (200, True), wiped.text
+    house.wipe(USER)
     assert one(house, "select count(*) from lab_uploads") == (0,)
     headers = {"idempotency-key": "first"}
     answer = user.post("/v1/labs/upload", files={"file": REPORT}, headers=headers)

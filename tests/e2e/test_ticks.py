@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.e2e.house import House, free_port, opened
+from tests.waiting import ANSWERED_WITHIN_S
 
 KEYS = {"authorization": "Bearer dev-workflow-key"}
 TICK_KEY = {"authorization": "Bearer the-tick-key"}
@@ -39,7 +40,7 @@ def base(house: House) -> str:
 
 
 def names(house: House) -> list[Any]:
-    answer = httpx.get(f"{base(house)}/workflows", headers=KEYS)
+    answer = httpx.get(f"{base(house)}/workflows", headers=KEYS, timeout=ANSWERED_WITHIN_S)
     complete = answer.headers.get("headwater-position", "").count("@") == 4
     return list(answer.json()["workflows"]) if answer.is_success and complete else []
 
@@ -51,21 +52,28 @@ def owners(house: House) -> int:
 
 
 def create(house: House, workflow: str, count: int) -> list[str]:
-    body = {"instances": [{"id": f"{workflow}-{n}", "params": n} for n in range(1, count + 1)]}
+    made = [f"{workflow}-{number}" for number in range(1, count + 1)]
+    body = {"instances": [{"id": name, "params": n} for n, name in enumerate(made, 1)]}
     url = f"{base(house)}/workflows/{workflow}/instances/batch"
-    answer = httpx.post(url, json=body, headers=KEYS, timeout=30)
-    return [each["id"] for each in answer.json()["instances"]]
+
+    def taken() -> bool:
+        return httpx.post(url, json=body, headers=KEYS, timeout=ANSWERED_WITHIN_S).is_success
+
+    # What an answer that came too late was of is there; those that exist are left alone.
+    house.wait(taken, f"{made} to be taken")
+    return made
 
 
 def status(house: House, workflow: str, name: str) -> str:
     url = f"{base(house)}/workflows/{workflow}/instances/{name}"
-    answer = httpx.get(url, headers=KEYS)
-    return str(answer.json()["details"]["status"])
+    answer = httpx.get(url, headers=KEYS, timeout=ANSWERED_WITHIN_S)
+    # What was taken is not there until it is projected.
+    return str(answer.json()["details"]["status"]) if answer.is_success else ""
 
 
 def tick(house: House, **asked: int) -> int:
     url = f"{base(house)}/_runner/tick"
-    answer = httpx.post(url, json=asked, headers=TICK_KEY, timeout=60)
+    answer = httpx.post(url, json=asked, headers=TICK_KEY, timeout=2 * ANSWERED_WITHIN_S)
     assert answer.status_code == 200, answer.text
     return int(answer.json()["processed"])
 
@@ -76,7 +84,7 @@ def statuses(house: House, workflow: str, made: list[str]) -> list[str]:
 
 def test_code_runs_when_it_is_ticked_and_as_much_as_is_asked(house: House):
     made = create(house, "echo", 5)
-    assert statuses(house, "echo", made) == ["active"] * 5
+    house.wait(lambda: statuses(house, "echo", made) == ["active"] * 5, "them to be projected")
     assert tick(house, maxInstances=2) == 2
     house.wait(
         lambda: sorted(statuses(house, "echo", made)) == ["active"] * 3 + ["complete"] * 2,
@@ -103,6 +111,8 @@ def test_what_goes_on_comes_before_what_begins(house: House):
     assert tick(house) == 1
     create(house, "echo", 8)
     url = f"{base(house)}/workflows/waiting/instances/{waiting}/events"
-    assert httpx.post(url, json={"type": "go", "payload": 1}, headers=KEYS).is_success
+    assert httpx.post(
+        url, json={"type": "go", "payload": 1}, headers=KEYS, timeout=ANSWERED_WITHIN_S
+    ).is_success
     assert tick(house, maxInstances=1) == 1
     house.wait(lambda: status(house, "waiting", waiting) == "complete", "it to go on")

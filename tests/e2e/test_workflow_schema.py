@@ -32,6 +32,7 @@ from schemathesis.specs.openapi.checks import (
 from headwater.gateway.workflows.job_bodies import WAIT_MAX_MS
 from tests.e2e.house import House, opened
 from tests.ticked import Ticked, serving
+from tests.waiting import ANSWERED_WITHIN_S
 
 API: Final = "/api/workflows"
 #: The key of the service, and beside it that of those who may tick.
@@ -126,7 +127,9 @@ def named(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module")
 def api(house: House) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=house.url() + API, headers=KEYS, timeout=30) as client:
+    with httpx.Client(
+        base_url=house.url() + API, headers=KEYS, timeout=ANSWERED_WITHIN_S
+    ) as client:
         yield client
 
 

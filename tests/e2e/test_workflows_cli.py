@@ -139,7 +139,7 @@ def test_up_runs_an_app_beside_the_rest(tmp_path: Path, scratch: Path):
         up.send_signal(signal.SIGTERM)
         stopped = read_until(up, "kafka stopped")
         assert stopped[0].startswith("workflows stopped")
-        assert up.wait(10) == 0
+        assert up.wait(PATIENCE_S) == 0
 
 
 def test_the_demo_shows_a_workflow_to_its_end(tmp_path: Path, scratch: Path):
@@ -148,7 +148,7 @@ def test_the_demo_shows_a_workflow_to_its_end(tmp_path: Path, scratch: Path):
         *("up", "--demo", "--data-dir", str(scratch / "up-demo"), "--port", str(free_port())),
         *("--kafka-port", str(free_port()), "--postgres-port", str(free_port())),
     ) as up:
-        shown, said = up.communicate(timeout=120)
+        shown, said = up.communicate(timeout=2 * PATIENCE_S)
     assert up.returncode == 0, said
     _, _, workflow = shown.partition("# workflow day-report")
     rows = [line.split("\t")[:3] for line in workflow.splitlines()[2:]]
@@ -184,7 +184,7 @@ def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, topics: 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 70
     assert "the worker ends, to start again from what is durable" in run.stderr
@@ -197,7 +197,7 @@ def test_two_apps_that_declare_the_same_workflow_are_refused(tmp_path: Path):
     for command in (["worker"], ["up", "--no-demo", "--data-dir", "data", "--port", "0"]):
         arguments = [*command, "--app", "orders", "--app", "billing", "--kafka", "127.0.0.1:1"]
         with headwater(tmp_path, *arguments) as refused:
-            _, said = refused.communicate(timeout=60)
+            _, said = refused.communicate(timeout=PATIENCE_S)
         assert refused.returncode == 2, said
         assert (
             "expected each workflow in one app, found the workflow 'order' in orders and in "
@@ -208,7 +208,7 @@ def test_two_apps_that_declare_the_same_workflow_are_refused(tmp_path: Path):
 def test_an_app_is_named_once_and_the_own_of_the_house_alone(tmp_path: Path):
     for apps in ("orders,orders", "orders,headwater", "orders,"):
         with headwater(tmp_path, "worker", "--app", apps) as refused:
-            _, said = refused.communicate(timeout=60)
+            _, said = refused.communicate(timeout=PATIENCE_S)
         assert refused.returncode == 2
         assert (
             "HEADWATER_APP: expected apps separated by commas, each once; headwater, which is "

@@ -204,7 +204,8 @@ def life_of_an_order(url: str) -> None:
     with following("instances", "logs", *on, "--follow") as logs:
         read_until(logs, "fetched")
         headwater("instances", "pause", *on)
-        assert fields(*on)["state"].startswith("paused until it is resumed; it stands at approval:")
+        paused = "paused until it is resumed; it stands at approval:"
+        wait_until(lambda: fields(*on)["state"].startswith(paused))
         headwater("instances", "resume", *on)
         headwater("instances", "send-event", *on, "--type", "approval", "--payload", '"me"')
         read_until(logs, "approved")
@@ -240,8 +241,8 @@ def a_till_that_is_tried_again(url: str) -> None:
     on = ("-w", "till", "-i", "t-1")
     assert fields(*on)["error"] == "NonRetryableError: no such card"
     headwater("instances", "retry", *on, "--from-step", "charge")
+    wait_until(lambda: fields(*on)["run"] == "1")
     assert with_client(url, lambda c: c.workflow("till").get("t-1").result("1 minute")) == "charged"
-    assert fields(*on)["run"] == "1"
     first = headwater("instances", "history", *on, "--run", "0").stdout
     assert columns(first, 1, 4)[2:] == [
         ("✓ completed", "reserve", "do"),
@@ -256,13 +257,14 @@ def signals_and_ends(url: str) -> None:
     done = with_client(url, lambda c: c.workflow("shop").get("s-2").result("1 minute"))
     assert done == {"sku": "y", "price": 125, "by": None}
     headwater("instances", "restart", *on)
+    wait_until(lambda: fields(*on)["run"] == "1")
     with following("instances", "logs", *on, "--follow") as logs:
         read_until(logs, "fetched")
         logs.send_signal(signal.SIGINT)
         out, said = logs.communicate(timeout=PATIENCE_S)
         assert (logs.returncode, out, said) == (130, "", "\n")
     headwater("instances", "terminate", *on)
-    assert fields(*on)["status"] == "terminated"
+    wait_until(lambda: fields(*on)["status"] == "terminated")
 
 
 def refusals() -> None:
