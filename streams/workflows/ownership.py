@@ -141,6 +141,7 @@ class Ownership:
     async def stop(self) -> None:
         """Leaves the group."""
         takeovers = list(self._takeovers.values())
+        self._takeovers.clear()
         for task in takeovers:
             task.cancel()
         # They read, and close what they read with.
@@ -341,7 +342,7 @@ class Ownership:
 
     async def _take_over(self, number: int, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
-        while True:
+        while self._takes_over(number):
             try:
                 await self._try_to_take_over(number)
             except NewerSchema as error:
@@ -374,10 +375,17 @@ class Ownership:
             else:
                 return
 
+    def _takes_over(self, number: int) -> bool:
+        """Whether it is for this task: libraries may swallow that it was cancelled."""
+        return self._takeovers.get(number) is asyncio.current_task()
+
     async def _try_to_take_over(self, number: int) -> None:
         where = _commands(number)
         committed = await self._consumer.committed(where)
         partition = await self._take(number, committed or 0)
+        if not self._takes_over(number):
+            self._given_up(partition)
+            return
         try:
             self._consumer.seek(where, partition.replied)
             self._consumer.resume(where)

@@ -1,6 +1,7 @@
 """A partition that is assigned is taken over, whatever happens to the first attempt."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from types import SimpleNamespace
 from typing import cast
@@ -180,6 +181,45 @@ def test_what_is_lost_while_partitions_are_given_up_is_not_taken_over_again(topi
     asyncio.run(closed_after(members))
     numbers = [number for _, _, number in members.does]
     assert sorted(numbers) == list(range(PARTITIONS)), members.does
+
+
+def test_a_takeover_that_does_not_hear_that_it_is_cancelled_comes_to_nothing(topics: str):
+    given_up: list[object] = []
+    stale: list[object] = []
+    deaf, others_own = True, asyncio.Event()
+
+    async def take_over(number: int, replied: int) -> Partition:
+        partition = SimpleNamespace(number=number, replied=replied, owner=Idle())
+        if deaf:
+            stale.append(partition)
+            with contextlib.suppress(asyncio.CancelledError):  # as a library does at times
+                await asyncio.sleep(60)
+            await others_own.wait()
+        return cast("Partition", partition)
+
+    async def scenario() -> None:
+        nonlocal deaf
+        drivers = [Driver(partitions=PARTITIONS) for _ in range(2)]
+        one, two = (
+            ownership(topics, driver, take_over, asyncio.Event(), given_up=given_up.append)
+            for driver in drivers
+        )
+        try:
+            async with asyncio.timeout(60):
+                await one.start()
+                await until(lambda: len(stale) == PARTITIONS)
+                deaf = False
+                await two.start()
+                await until(lambda: sum(len(each.partitions) for each in drivers) >= PARTITIONS)
+                others_own.set()
+                await until(lambda: len(given_up) == PARTITIONS)
+        finally:
+            await asyncio.gather(one.stop(), two.stop())
+        owned = [partition for each in drivers for partition in each.partitions.values()]
+        assert sorted(map(id, given_up)) == sorted(map(id, stale))
+        assert sorted(each.number for each in owned) == list(range(PARTITIONS))
+
+    asyncio.run(scenario())
 
 
 def test_a_takeover_whose_commands_cannot_be_read_leaves_nothing_open(topics: str):
