@@ -6,9 +6,11 @@ RuntimeError. aiokafka takes it for a bug, and ends the task that fetches, or se
 `getmany` gives nothing ever after, and nobody is told. Here it becomes what it is: a connection
 that is broken, and made again.
 
-Stopping a consumer: it cancels the fetches that are under way, and one that was resting after a
-failure lets its CancelledError out. So `stop` ends whoever awaits it as if that had been cancelled,
-and the connections stay open. Here it waits for these fetches, and goes on.
+Starting and stopping: whoever is cancelled meanwhile, or meets an error while it stops a client,
+leaves connections open and tasks running, which nothing ends any more. A `stop` may lose the
+cancellation of whoever awaits it, to a task of the client's that ends just then; and one that finds
+a fetch at rest after a failure ends them as if they had been cancelled. Here all of it ends, and
+who is cancelled is whoever was.
 
 Closing a connection over TLS: `stop` waits until the broker has said goodbye, too, which asyncio
 gives it 30 seconds for; so long a takeover would rest. Here it gets one second.
@@ -26,9 +28,6 @@ Making connections: a client makes one at a time. While it waits for a broker th
 connects to no other, whatever has to be sent there. Here it makes one at a time to each broker; one
 that is made when its client has been closed is closed, too.
 
-Giving up a start: whoever is cancelled while it waits for the first broker's answer leaves its
-connection open. Here it is closed.
-
 Finding no broker: the error names the addresses alone; why, it leaves to the log. A wrong password
 is then not told from a broker that is away. Here the error also says why.
 
@@ -42,10 +41,12 @@ import asyncio
 import contextlib
 import ssl
 from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
 from aiokafka.consumer.fetcher import Fetcher
@@ -76,15 +77,17 @@ _PARTIAL_WAIT_MS: Final = 50
 _GOODBYE_S: Final = 1.0
 
 _BOOTSTRAP: Final = AIOKafkaClient.bootstrap
-_CLOSE_CLIENT: Final = AIOKafkaClient.close
 _GET_CONNECTION: Final = AIOKafkaClient._get_conn  # noqa: SLF001
 _CONNECT: Final = AIOKafkaConnection.connect
 _SEND: Final = AIOKafkaConnection.send
 _CLOSE_CONNECTION: Final = AIOKafkaConnection.close
 _STEP: Final = OAuthAuthenticator.step
-_CLOSE: Final = Fetcher.close
 _GET_ACTIONS: Final = Fetcher._get_actions_per_node  # noqa: SLF001
 _START_SENDER: Final = Sender.start
+_START_CONSUMER: Final = AIOKafkaConsumer.start
+_STOP_CONSUMER: Final = AIOKafkaConsumer.stop
+_START_PRODUCER: Final = AIOKafkaProducer.start
+_STOP_PRODUCER: Final = AIOKafkaProducer.stop
 
 
 def mend() -> None:
@@ -97,9 +100,12 @@ def mend() -> None:
     AIOKafkaConnection.send = _send  # type: ignore[method-assign]
     AIOKafkaConnection.close = _close_connection  # type: ignore[method-assign]
     OAuthAuthenticator.step = _step  # type: ignore[method-assign]
-    Fetcher.close = _close  # type: ignore[method-assign]
     Fetcher._get_actions_per_node = _get_actions  # type: ignore[method-assign]  # noqa: SLF001
     Sender.start = _start_sender  # type: ignore[method-assign]
+    AIOKafkaConsumer.start = _start_consumer  # type: ignore[method-assign]
+    AIOKafkaConsumer.stop = _stop_consumer  # type: ignore[method-assign]
+    AIOKafkaProducer.start = _start_producer  # type: ignore[method-assign]
+    AIOKafkaProducer.stop = _stop_producer  # type: ignore[method-assign]
     mend_static_members()
     use_contexts_again()
 
@@ -141,7 +147,13 @@ async def _get_connection(
 
 async def _close_client(self: AIOKafkaClient) -> None:
     _CLOSED.add(self)
-    await _CLOSE_CLIENT(self)  # type: ignore[no-untyped-call]
+    syncing, self._sync_task = self._sync_task, None
+    if syncing is not None:
+        syncing.cancel()
+    # All of them before anything is waited for: whoever waits may be cancelled.
+    closed = [each.close(reason=CloseReason.SHUTDOWN) for each in self._conns.values()]
+    if ending := [*filter(None, [syncing]), *closed]:
+        await asyncio.wait(ending)
 
 
 async def _connect(self: AIOKafkaConnection) -> Any:  # noqa: ANN401 (as aiokafka has it)
@@ -205,17 +217,6 @@ def _close_connection(
     return closed
 
 
-async def _close(self: Fetcher) -> None:
-    self._fetch_task.cancel()  # first, for it begins fetches
-    await asyncio.wait([self._fetch_task])
-    for fetch in self._pending_tasks:
-        fetch.cancel()
-    if self._pending_tasks:
-        await asyncio.wait(self._pending_tasks)
-    self._pending_tasks.clear()
-    await _CLOSE(self)  # type: ignore[no-untyped-call]
-
-
 def _get_actions(self: Fetcher, assignment: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
     wait_ms = self._fetch_max_wait_ms
     states = map(assignment.state_value, assignment.tps)
@@ -251,3 +252,55 @@ async def _start_sender(self: Sender) -> None:
 
     accumulator.drain_by_nodes = drain_by_nodes
     await _START_SENDER(self)  # type: ignore[no-untyped-call]
+
+
+async def _start_consumer(self: AIOKafkaConsumer) -> None:
+    try:
+        await _START_CONSUMER(self)  # type: ignore[no-untyped-call]
+    except asyncio.CancelledError:
+        await self.stop()
+        raise
+
+
+async def _start_producer(self: AIOKafkaProducer) -> None:
+    try:
+        await _START_PRODUCER(self)  # type: ignore[no-untyped-call]
+    except asyncio.CancelledError:
+        await self.stop()
+        raise
+
+
+async def _stop_consumer(self: AIOKafkaConsumer) -> None:
+    def tasks() -> Iterator[asyncio.Task[Any] | None]:
+        for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task"):
+            yield getattr(self._coordinator, name, None)
+        yield getattr(self._coordinator, "_reset_committed_task", None)
+        yield getattr(self._fetcher, "_fetch_task", None)
+        yield from getattr(self._fetcher, "_pending_tasks", ())
+
+    await _stop(_STOP_CONSUMER(self), self._client, tasks)  # type: ignore[no-untyped-call]
+
+
+async def _stop_producer(self: AIOKafkaProducer) -> None:
+    stopped = _STOP_PRODUCER(self)  # type: ignore[no-untyped-call]
+    await _stop(stopped, self.client, lambda: [self._sender.sender_task])
+
+
+async def _stop(
+    stopped: Coroutine[Any, Any, None],
+    client: AIOKafkaClient,
+    tasks: Callable[[], Iterable[asyncio.Task[Any] | None]],
+) -> None:
+    # In a task of its own: one that awaits tasks that listen to no cancellation loses its own.
+    stopping = asyncio.create_task(stopped)
+    try:
+        await asyncio.wait([stopping])
+    finally:
+        left = [stopping, *filter(None, tasks())]
+        for task in left:
+            task.cancel()
+        await client.close()
+        await asyncio.wait(left, timeout=_GOODBYE_S)
+    # Where it was cancelled, that was by aiokafka itself.
+    if not stopping.cancelled():
+        stopping.result()

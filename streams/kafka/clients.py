@@ -1,6 +1,5 @@
 """Clients of Kafka for a while: started, their errors translated, and stopped whatever happens."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,6 +49,5 @@ async def consumer_of(
     except (KafkaError, OSError) as error:  # also TimeoutError
         raise BrokerUnavailable(f"expected {wanted} at {cluster}, found: {error!r}") from error
     finally:
-        # aiokafka cancels a task of its own here and lets that through when it just started.
-        with contextlib.suppress(KafkaError, OSError, asyncio.CancelledError):
+        with contextlib.suppress(KafkaError, OSError):
             await consumer.stop()
