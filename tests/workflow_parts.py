@@ -9,6 +9,7 @@ from typing import Any
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.presence import RESTARTED_WITHIN_S
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests.fakes.engines import ENGINES
 
@@ -30,6 +31,7 @@ def a_client(
     client_id: str = "tests",
     timeout_s: float = 20,
     new_id: Callable[[], str] = lambda: os.urandom(8).hex(),
+    restarted_within_s: float = RESTARTED_WITHIN_S,
 ) -> WorkflowClient:
     return WorkflowClient(
         cluster=Cluster(bootstrap),
@@ -37,6 +39,7 @@ def a_client(
         timeout_s=timeout_s,
         clock=now_ms,
         new_id=new_id,
+        restarted_within_s=restarted_within_s,
     )
 
 

@@ -24,7 +24,7 @@ from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.workflows.presence import Presence
+from headwater.streams.workflows.presence import RESTARTED_WITHIN_S, Presence
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +119,7 @@ class WorkflowClient:
         timeout_s: float,
         clock: Callable[[], int],
         new_id: Callable[[], str],
+        restarted_within_s: float = RESTARTED_WITHIN_S,
     ) -> None:
         self._cluster = cluster
         self._client_id = client_id
@@ -126,7 +127,7 @@ class WorkflowClient:
         self._clock = clock
         self._new_id = new_id
         self._producers = Producers(cluster, client_id)
-        self._presence = Presence(cluster)
+        self._presence = Presence(cluster, restarted_within_s=restarted_within_s)
         self._commit = GroupCommit(self._producers, WORKFLOW_COMMANDS, settled=_settled)
         self._reply_to = -1
         #: The next reply to read; None before the first connection, which begins at the end.

@@ -16,14 +16,16 @@ from headwater.streams.workflows.ownership import GROUP
 
 _GOOD_FOR_S: Final = 1.0
 _ANSWER_MS: Final = 2_000
-_RESTARTED_WITHIN_S: Final = 3.0
+#: A worker that is restarted is back by then.
+RESTARTED_WITHIN_S: Final = 3.0
 
 
 class Presence:
     """The members of the workers' group."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, restarted_within_s: float = RESTARTED_WITHIN_S) -> None:
         self._cluster = cluster
+        self._restarted_within_s = restarted_within_s
         self._asking: asyncio.Task[bool] | None = None
         self._asked_at_s = 0.0
         #: Since when all answers were that nobody is there, as long as somebody asks.
@@ -39,7 +41,7 @@ class Presence:
         """Whether there may be a worker; True as well where Kafka does not answer in time."""
         now_s = asyncio.get_running_loop().time()
         if self._asking is None or (self._asking.done() and now_s - self._asked_at_s > _GOOD_FOR_S):
-            if now_s - self._asked_at_s > _RESTARTED_WITHIN_S:
+            if now_s - self._asked_at_s > self._restarted_within_s:
                 self._absent_since_s = None
             self._asked_at_s = now_s
             self._asking = asyncio.create_task(self._ask(), name="ask for workers")
@@ -51,7 +53,7 @@ class Presence:
             self._absent_since_s = now_s
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="watch for workers")
-        return now_s - self._absent_since_s < _RESTARTED_WITHIN_S
+        return now_s - self._absent_since_s < self._restarted_within_s
 
     async def stop(self) -> None:
         """Waits until nothing is asked any more: within seconds."""

@@ -455,7 +455,9 @@ class WorkflowHouse:
 
     @asynccontextmanager
     async def client(self, name: str = "tests") -> AsyncIterator["Sender"]:
-        async with started(a_client(self.bootstrap, name, _PATIENCE_S)) as client:
+        """One that waits for a worker: what is sent again is one more command."""
+        waits = a_client(self.bootstrap, name, _PATIENCE_S, restarted_within_s=_PATIENCE_S)
+        async with started(waits) as client:
             yield Sender(client)
 
 
