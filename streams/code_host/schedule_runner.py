@@ -55,6 +55,7 @@ _ABSENCE_MS: Final = 60_000
 #: Iterations whose entries stay to be looked at.
 _KEPT: Final = 10
 _EVENTS_MAX: Final = 100
+_WAITS: Final = "it starts nothing before a worker says what {} declares"
 _UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="1 minute", backoff="constant")
 
 
@@ -69,7 +70,8 @@ class _State(msgspec.Struct, frozen=True):
     """What a schedule knows: all ticks up to `after_ms` are settled, and it sleeps to `until_ms`.
 
     Shape:  declared is what an app has said last, deployed what was said of the active deployment;
-            absences counts in how many looks in a row no app had such a schedule.
+            absences counts in how many looks in a row no app had such a schedule; outdated where
+            the schedule was restarted, and no worker has said since what an app declares.
     """
 
     declared: Declared | None
@@ -77,6 +79,7 @@ class _State(msgspec.Struct, frozen=True):
     until_ms: int
     absences: int = 0
     deployed: FromDeployment | None = None
+    outdated: bool = False
 
 
 class _Segment(NamedTuple):
@@ -106,6 +109,8 @@ class _Runner:
         async def begin() -> dict[str, Any]:
             begun = _begin(event.payload, event.timestamp, event.run_number)
             await _say_whose(step, begun.deployed)
+            if begun.outdated:
+                await step.log.info(_WAITS.format("an app"))
             return _plain(begun)
 
         begun = await step.do("begin", begin)
@@ -161,7 +166,7 @@ class _Runner:
         deployed, declared = state.deployed, state.declared
         if deployed is not None and deployed.declared is not None:
             return deployed.declared, deployed.deployment
-        if declared is not None and declared.schedule in self._names:
+        if declared is not None and declared.schedule in self._names and not state.outdated:
             return declared, None
         return None
 
@@ -171,7 +176,9 @@ class _Runner:
         """What is known with a declaration, and the time of the one before it, if one held."""
         known, holds = state.deployed, self._holding(state)
         if isinstance(told, Declared):
-            changed = _changed_to(state, declared=told)
+            if told.again and state.declared is not None and not state.outdated:
+                return state, []
+            changed = _changed_to(state, declared=told, outdated=False)
             if known is not None and known.declared is not None:
                 return changed, []  # The deployment's goes on.
             # What its app says is from now on, unless the app was only away for a while.
@@ -184,7 +191,7 @@ class _Runner:
             changed = _changed_to(state, deployed=told)
             at_ms = min(told.since_ms, now_ms)
             # Before a deployment's first word nothing of one was started, however late that is.
-            if known is not None or holds is not None:
+            if known is not None or holds is not None or told.again:
                 at_ms = max(at_ms, state.after_ms)
         segments = [] if holds is None else [_Segment(*holds, state.after_ms, at_ms)]
         return _changed_to(changed, after_ms=at_ms), segments
@@ -234,13 +241,14 @@ def _begin(payload: Any, started_at: datetime, run_number: int) -> _State:  # no
         )
     after_ms = _unix_ms(started_at)
     if isinstance(told, Declared):
-        return _State(told, after_ms, _until(told, after_ms))
+        return _State(told, after_ms, _until(told, after_ms), outdated=run_number > 0)
     if run_number:
         # Something else may be active by now: it waits until a worker has said what is.
         told = msgspec.structs.replace(told, declared=None, move=0)
         return _State(None, after_ms, after_ms + _NAP_MS, deployed=told)
-    # It looks at once what is due since the activation.
-    return _State(None, min(after_ms, told.since_ms), after_ms, deployed=told)
+    # It looks at once what is due since the activation; one that was deleted has settled that.
+    since_ms = after_ms if told.again else min(after_ms, told.since_ms)
+    return _State(None, since_ms, after_ms, deployed=told)
 
 
 def _read(payload: Any) -> Declared | FromDeployment | str:  # noqa: ANN401
@@ -261,7 +269,7 @@ async def _absent(step: Step, state: _State, now_ms: int) -> dict[str, Any] | No
     deployed = state.deployed is not None
     if state.declared is None or state.absences >= _ABSENCES_MAX:
         return _plain(_changed_to(state, until_ms=now_ms + _NAP_MS)) if deployed else None
-    if not state.absences:
+    if not state.absences and not state.outdated:
         await _warn(step, "no app has such a schedule; nothing is started")
     return _plain(_changed_to(state, until_ms=now_ms + _ABSENCE_MS, absences=state.absences + 1))
 
@@ -285,7 +293,7 @@ async def _say_whose(step: Step, deployed: FromDeployment | None) -> None:
     if deployed is None:
         return
     if not deployed.move:
-        said = "it starts nothing before a worker says what the active deployment declares"
+        said = _WAITS.format("the active deployment")
     elif deployed.declared is None:
         said = "the active deployment has no such schedule"
     else:

@@ -34,6 +34,8 @@ PARAMS_MAX: Final = 8 * 1024
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as data.
 
+    Shape:  again where a worker has said it before: of two workers that say different things, the
+            one that started later holds.
     Units:  grace_ms, by how much a tick may be late and is no missed one.
     """
 
@@ -45,6 +47,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     catch_up: CatchUp
     grace_ms: int
+    again: bool = False
 
     @property
     def at(self) -> Cron:
@@ -56,7 +59,8 @@ class FromDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """What the active deployment says of a schedule.
 
     Shape:  move counts the activations up to this one: of two, the one with more of them holds;
-            declared is None where this deployment has no such schedule, and another had.
+            declared is None where this deployment has no such schedule, and another had; again
+            where a worker has said it before, so that an instance that is new was deleted.
     Units:  since_ms, when it was activated, Unix milliseconds.
     """
 
@@ -65,6 +69,7 @@ class FromDeployment(msgspec.Struct, frozen=True, kw_only=True):
     move: int
     since_ms: int
     declared: Declared | None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

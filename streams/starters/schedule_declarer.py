@@ -1,7 +1,8 @@
 """Sees that every schedule has its instance, and that it knows what it is now.
 
 Those of apps are declared when their worker starts, those of the active deployment whenever one is
-activated. Every worker does both: to declare the same again changes nothing.
+activated, and all of them from time to time. Every worker does that: to declare the same again
+changes nothing.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnkno
 
 log = logging.getLogger(__name__)
 
-#: How often the schedules of the active deployment are declared again: one that was terminated and
-#: restarted knows nothing of what is declared now, however long ago it was told.
-_AGAIN_S: Final = 300.0
+#: How often schedules are declared again: one that was terminated and restarted knows nothing of
+#: what is declared now, however long ago it was told, and one that was deleted is not there.
+AGAIN_S: Final = 300.0
 
 
 async def declare(
@@ -62,7 +63,7 @@ async def declare_activated(
     deployments = await activated(0)
     while True:
         declaring = asyncio.ensure_future(
-            declare(client, schedules_of(deployments), new_id=new_id, again_s=_AGAIN_S)
+            declare(client, schedules_of(deployments), new_id=new_id, again_s=AGAIN_S)
         )
         newer = asyncio.ensure_future(activated(deployments.moves))
         try:
@@ -130,6 +131,7 @@ async def _declare(
         retrying.succeeded()
         if again_s is None or not _is_there(declared):
             return
+        declared = msgspec.structs.replace(declared, again=True)
         await sleep(again_s)
 
 

@@ -1,6 +1,7 @@
 """Schedules in the harness: once a tick, through crashes, downtime and changed declarations."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
 )
-from headwater.schemas.history import ReplySent
+from headwater.schemas.history import DeleteInstance, ReplySent
 from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER, ScheduleRunner
 from headwater.streams.code_host.schedules import Declared, FromDeployment
 from headwater.streams.starters.schedule_declarer import declare, schedules_of
@@ -26,6 +27,10 @@ from tests.deployed_apps import deployed_schedule
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 START = "2026-01-01T00:00:00Z"
+
+
+class Enough(Exception):
+    """A worker has declared for long enough."""
 
 
 def names_of(schedules: Sequence[Schedule]) -> list[str]:
@@ -124,6 +129,31 @@ class World:
         )
         await self.test.run_until_idle()
 
+    async def tell_each_day(
+        self,
+        schedules: Sequence[Declared | FromDeployment],
+        then: Callable[[int], Awaitable[None]],
+        days: int,
+    ) -> None:
+        """Has a worker say it again after each of some days, and something happen before that."""
+        day = 0
+
+        async def nap(_: float) -> None:
+            nonlocal day
+            await self.test.advance(DAY)
+            day += 1
+            await then(day)
+            if day == days:
+                raise Enough
+
+        client, new_id = Client(self.test), lambda: self.test.new_id("evt")
+        with pytest.raises(Enough):
+            await declare(client, schedules, new_id=new_id, sleep=nap, again_s=300.0)
+
+    async def delete(self, workflow: str, name: str) -> None:
+        reply = await self.test.send(workflow, name, DeleteInstance())
+        assert not reply.code, reply
+
     @staticmethod
     async def _no_sleep(_: float) -> None:
         raise AssertionError("expected no need to try again")
@@ -136,6 +166,9 @@ class World:
 
     async def status(self, name: str = "nightly") -> str:
         return (await self.test.get(RUNNER, name).status()).status
+
+    async def said(self, name: str = "nightly") -> list[str]:
+        return [line.message for line in (await self.test.get(RUNNER, name).history()).logs]
 
     async def warnings(self, name: str = "nightly") -> list[str]:
         logs = (await self.test.get(RUNNER, name).history()).logs
@@ -634,10 +667,6 @@ def test_a_schedule_says_whose_it_is():
     play(scenario)
 
 
-class Enough(Exception):
-    """A worker has declared for long enough."""
-
-
 @pytest.mark.parametrize("told_before", [False, True])
 def test_a_terminated_schedule_of_a_deployment_stays_so_until_it_is_restarted(
     told_before: bool, caplog: pytest.LogCaptureFixture
@@ -649,23 +678,64 @@ def test_a_terminated_schedule_of_a_deployment_stays_so_until_it_is_restarted(
         if told_before:
             await world.tell(told)
         await world.test.get(RUNNER, "nightly").terminate()
-        naps: list[float] = []
 
-        async def nap(seconds: float) -> None:
-            naps.append(seconds)
-            await world.test.advance(DAY)
-            if len(naps) == 2:
+        async def restart(day: int) -> None:
+            if day == 2:
                 await world.test.get(RUNNER, "nightly").restart()
-            if len(naps) == 5:
-                raise Enough
 
-        client, new_id = Client(world.test), lambda: world.test.new_id("evt")
-        with pytest.raises(Enough):
-            await declare(client, told, new_id=new_id, sleep=nap, again_s=300.0)
+        await world.tell_each_day(told, restart, 5)
 
     # Of the time since it was restarted.
     assert play(scenario).ticks() == days(3, 5, hour=5)
     assert caplog.text.count("was terminated and stays so") == 1
+
+
+@pytest.mark.parametrize("catch_up", ["all", "latest"])
+def test_a_schedule_that_was_deleted_starts_nothing_of_the_time_before(catch_up: str):
+    async def scenario(world: World) -> None:
+        world.deploy("dep_1", nightly(catch_up=catch_up))
+
+        async def delete(day: int) -> None:
+            if day == 3:
+                await world.test.get(RUNNER, "nightly").terminate()
+                await world.delete(RUNNER, "nightly")
+                for tick in days(1, 3):
+                    await world.delete("report", f"nightly-{re.sub('[-:]', '', tick)}")
+
+        await world.tell_each_day(world.activate("dep_1"), delete, 5)
+
+    assert play(scenario).ticks() == days(1, 5)
+
+
+def test_a_schedule_of_an_app_that_is_restarted_waits_for_what_is_declared_now():
+    changed = nightly(cron="0 2 * * *")
+
+    async def scenario(world: World) -> None:
+        await world.redeploy(changed)
+
+        async def restart(day: int) -> None:
+            if day == 1:
+                await world.test.get(RUNNER, "nightly").terminate()
+                await world.test.get(RUNNER, "nightly").restart()
+                await world.test.advance(HOUR * 3.2)
+
+        await world.tell_each_day([changed.declared], restart, 3)
+        assert "it starts nothing before a worker says what an app declares" in await world.said()
+
+    assert play(scenario, nightly()).ticks() == days(1, 4, hour=2)
+
+
+def test_a_worker_that_says_it_again_changes_nothing_that_another_has_said():
+    old, new = nightly(), nightly(cron="0 4 * * *")
+
+    async def scenario(world: World) -> None:
+        async def release(day: int) -> None:
+            if day == 1:
+                await world.tell([new.declared])
+
+        await world.tell_each_day([old.declared], release, 3)
+
+    assert play(scenario, old).ticks() == [*days(1, 1), *days(2, 3, hour=4)]
 
 
 def test_a_schedule_that_is_new_to_the_app_begins_when_it_is_declared():
