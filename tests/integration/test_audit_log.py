@@ -44,7 +44,7 @@ async def in_log(bootstrap: str, run: str) -> list[str]:
 async def connected(log: AuditLog, name: str) -> None:
     """Waits until a log has connected: until then it says that it has not."""
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await log.append(entry(name))

@@ -189,7 +189,7 @@ class Scene:
         await consumer.start()
         try:
             places = [TopicPartition(EFFECTS, n) for n in range(PARTITIONS)]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     ends = await consumer.end_offsets(places)
                     found = {where: await consumer.committed(where) for where in places}

@@ -249,7 +249,7 @@ def test_a_connection_is_closed_though_the_broker_never_says_goodbye(way: Ways):
         security = {"security_protocol": "SSL", "ssl_context": cluster.options()["ssl_context"]}
         connection = await create_conn(host, int(port), **security)
         network.hold()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(25):
             await connection.close()
 
     with Proxy(lambda: cluster.servers) as network:

@@ -257,7 +257,7 @@ def test_stopping_while_kafka_stalls_ends_and_leaves_nothing_behind(
                 for number in range(10)
             ]
             await asyncio.wait(waiting, timeout=0.1)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await log.stop()
             answers = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(answer, BrokerUnavailable) for answer in answers)

@@ -95,10 +95,11 @@ def test_partitions_that_have_a_leader_go_on_while_others_have_none(
             await appender.append([record])
         await asyncio.to_thread(brokers.second.kill)
         waiting = asyncio.create_task(appender.append([records[gone]]))
-        for _ in range(50):
-            async with asyncio.timeout(2):
-                await appender.append([records[there]])
-        assert not waiting.done()
+        meanwhile = 0
+        while not waiting.done():
+            await appender.append([records[there]])
+            meanwhile += 1
+        assert meanwhile > 1  # One alone could have waited for the end, too.
         with pytest.raises(BrokerUnavailable, match=f"1 records of webhooks/{gone} for 3 s"):
             await waiting
         assert f"1 records of webhooks/{gone} not acknowledged for 0 s" in caplog.text
@@ -116,7 +117,7 @@ def test_no_append_waits_for_ever_for_a_broker_that_is_gone(brokers: Brokers):
         everywhere = [Outgoing(DEAD_LETTERS, each, b"k", b"v") for each in range(PARTITIONS)]
         await appender.append(everywhere)
         await asyncio.to_thread(brokers.kill)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(
                 BrokerUnavailable, match=r"dead-letters/\d, 1 records of dead-letters/\d"
             ):
@@ -351,7 +352,7 @@ def test_what_waits_for_a_partition_without_a_leader_holds_up_nothing_else(broke
         await asyncio.to_thread(brokers.second.kill)
         queues.add(1, (1, 1))
         for number in range(1, 50):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):  # Less than an append is waited for.
                 await added(queues, (0, number))
         assert (1, 1) not in done
         await asyncio.to_thread(brokers.second.start)

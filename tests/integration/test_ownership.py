@@ -75,7 +75,7 @@ def test_a_takeover_that_fails_is_tried_again(topics: str, fails: Callable[[], A
         subject = ownership(topics, driver, take_over, wake_up)
         await subject.start()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not attempts or attempts[0] not in driver.partitions:
                     wake_up.clear()
                     await wake_up.wait()
@@ -97,7 +97,7 @@ def test_a_takeover_that_is_given_up_ends(topics: str):
     async def scenario() -> None:
         subject = ownership(topics, Driver(partitions=1), take_over, asyncio.Event())
         await subject.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await begun.wait()
             tasks = list(subject._takeovers.values())
             await subject.stop()
@@ -266,7 +266,7 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
         running = asyncio.create_task(subject.run())
         try:
             await until(lambda: "of kind 'chart'" in caplog.text)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(driver.partitions) < len(set(attempts)) - 1:
                     wake_up.clear()
                     await wake_up.wait()
@@ -300,7 +300,7 @@ def test_what_is_heard_late_of_a_partition_concerns_nobody_who_has_it_now(topics
         subject = ownership(topics, driver, take_over, wake_up)
 
         async def owned() -> Partition:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while 0 not in driver.partitions:
                     wake_up.clear()
                     await wake_up.wait()

@@ -81,7 +81,7 @@ class Told:
         self._news.set()
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(self.posts) < count:
                 await self._news.wait()
                 self._news.clear()
@@ -111,7 +111,7 @@ def play(bootstrap: str, scene: Callable[[str, str], Coroutine[Any, Any, None]])
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
     """Waits until somebody says so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while text not in caplog.text:  # noqa: ASYNC110 (a log has no event)
             await asyncio.sleep(0.05)
 

@@ -83,7 +83,7 @@ class World:
 
     async def until(self, query: str, expected: list[Any]) -> None:
         """Waits until a query gives what is expected."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await self.ask(query) != expected:
                 pass
 

@@ -161,7 +161,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
         port = server.sockets[0].getsockname()[1]
         access = TerraAccess(api=f"http://127.0.0.1:{port}", dev_id="d", api_key="k")
         terra = Terra(access, draw=lambda: 0.0, wall_s=time.time, attempts=1)
-        async with server, asyncio.timeout(20):
+        async with server, asyncio.timeout(60):
             await _fails(terra, TerraFailed, "found none: TimeoutError")
             await left.wait()
 

@@ -87,7 +87,7 @@ def test_a_fault_beside_the_turns_ends_the_worker(topics: str):
         raise LookupError("expected what cannot be")
 
     async def scenario() -> None:
-        async with running(worker) as working, asyncio.timeout(30):
+        async with running(worker) as working, asyncio.timeout(60):
             await worker.declared()
             worker._in_background(fails())
             await working
@@ -114,7 +114,7 @@ def test_a_store_that_is_torn_ends_the_worker_and_the_next_one_fills_it(
                     store._store._db.close()  # Whatever is asked of it from now on fails.
                 asked = asyncio.create_task(client.send("echo", "torn", StartRun('"1"')))
                 with pytest.raises(StoreTorn, match="deleted it"):
-                    await asyncio.wait_for(working, 30)
+                    await asyncio.wait_for(working, 60)
             async with running(a_worker(topics, stores=stores)):
                 assert not (await asked).code
 

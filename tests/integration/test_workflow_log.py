@@ -115,7 +115,7 @@ def test_holes_of_control_records_are_no_claims(topics: str, run: Run):
 async def ended(bootstrap: str, partition: int, offset: int) -> None:
     """Waits for the log to reach an offset, with a bound."""
     where = TopicPartition(WORKFLOW_HISTORY, partition)
-    async with asyncio.timeout(20), AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+    async with asyncio.timeout(60), AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign([where])
         while (await consumer.end_offsets([where]))[where] < offset:  # noqa: ASYNC110 (no event)
             await asyncio.sleep(0.01)
@@ -398,7 +398,7 @@ def test_without_a_worker_the_outcome_is_unknown_and_the_command_stays(topics: s
         send = asyncio.create_task(waiting.send("orders", "x", PauseRun(), command_id="c"))
         reply = FakeOwner.reply(commands[-1], outcome, partition, 1)
         reply = msgspec.structs.replace(reply, command_id="c")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not send.done():
                 await replied(owner, [(commands[-1].reply_to, reply)])
         assert await send == reply

@@ -94,7 +94,7 @@ class Scene:
 
     async def written_down(self, *keys: str) -> None:
         """Waits until all that the history says of instances is behind a checkpoint."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for key in keys:
                 partition = partition_of(key.encode(), PARTITIONS)
                 position = -1

@@ -183,7 +183,7 @@ def test_steps_at_once_overlap():
             entered.append(name)
             if len(entered) == 2:
                 both.set()
-            await asyncio.wait_for(both.wait(), timeout=1)
+            await asyncio.wait_for(both.wait(), timeout=60)
             return name
 
         return await asyncio.gather(

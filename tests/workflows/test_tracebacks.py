@@ -162,6 +162,6 @@ def test_an_error_without_a_traceback_fails_like_any_other(function: Callable[..
         assert status.error.traceback == "(its traceback could not be made)"
 
     async def in_time(test: WorkflowTest) -> None:
-        await asyncio.wait_for(scenario(test), 10)
+        await asyncio.wait_for(scenario(test), 60)
 
     run(in_time, workflow("order")(function))

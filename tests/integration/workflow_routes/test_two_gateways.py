@@ -128,7 +128,7 @@ def test_an_event_that_is_sent_while_its_wait_begins_is_not_lost(house: House) -
 
 
 async def ended(gateway: httpx.AsyncClient, workflow: str, name: str) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found = (await gateway.get(of(workflow, name))).json()["details"]
             if found["status"] in ("complete", "errored", "terminated"):

@@ -58,7 +58,10 @@ class Full(Exception):
 
 
 @pytest.mark.parametrize("length", [4, 6])
-def test_who_has_enough_ends_the_reading_and_is_not_waited_for(length: int) -> None:
+def test_who_has_enough_ends_the_reading_and_is_not_waited_for(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.gateway.http.bodies._DRAIN_S", 600)
     taken: list[bytes] = []
 
     def take(piece: bytes) -> None:
@@ -72,7 +75,7 @@ def test_who_has_enough_ends_the_reading_and_is_not_waited_for(length: int) -> N
         receive = trickle(b"ab", b"cd") if length == 4 else sender([b"ab", b"cd", b"ef"])
         with pytest.raises(Full):
             await reader.feed(receive, length, hold, take)
-        async with asyncio.timeout(1):  # A drain waits two seconds where nothing comes.
+        async with asyncio.timeout(60):  # A drain waits for longer where nothing comes.
             await reader.drain(receive, hold)
 
     asyncio.run(scenario())

@@ -55,7 +55,7 @@ def test_partitions_with_a_leader_are_sent_to_while_that_of_another_is_asked_for
             request_timeout_ms=30_000,
         )
         await sender.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             waiting = await sent(accumulator, GONE)
             while not client.asked:  # noqa: ASYNC110 (nobody would set an event)
                 await asyncio.sleep(0)

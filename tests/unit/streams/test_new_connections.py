@@ -52,7 +52,7 @@ def test_a_broker_that_stands_still_holds_up_no_connection_to_another_one(
 
         monkeypatch.setattr("aiokafka.client.create_conn", create_conn)
         client = a_client()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             waiting = [asyncio.create_task(client._get_conn(STANDS_STILL)) for _ in range(2)]
             await asyncio.sleep(0)
             assert await client._get_conn(ANSWERS) is await client._get_conn(ANSWERS)
@@ -113,7 +113,7 @@ def test_who_gives_up_while_the_first_broker_is_asked_leaves_no_connection_open(
         server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         client = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}")
-        async with server, asyncio.timeout(10):
+        async with server, asyncio.timeout(60):
             starting = asyncio.create_task(client.bootstrap())
             await asked.wait()
             starting.cancel()
