@@ -54,7 +54,7 @@ async def connected(log: AuditLog, name: str) -> None:
 
 def test_what_several_gateways_append_at_once_is_there_once_and_in_the_order_of_each(topics: str):
     async def scenario() -> list[str]:
-        logs = [AuditLog(cluster=Cluster(topics), append_timeout_s=10) for _ in range(GATEWAYS)]
+        logs = [AuditLog(cluster=Cluster(topics), append_timeout_s=60) for _ in range(GATEWAYS)]
         try:
             for number, log in enumerate(logs):
                 await log.start()
@@ -91,7 +91,7 @@ def test_without_kafka_it_says_so(topics: str):
 
 def test_an_entry_that_nobody_waits_for_any_more_is_appended(topics: str):
     async def scenario() -> None:
-        log = AuditLog(cluster=Cluster(topics), append_timeout_s=10)
+        log = AuditLog(cluster=Cluster(topics), append_timeout_s=60)
         await log.start()
         try:
             await connected(log, "left-begin")

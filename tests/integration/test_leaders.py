@@ -291,7 +291,7 @@ def history_of_both(brokers: Brokers) -> Cluster:
 @asynccontextmanager
 async def working(cluster: Cluster) -> AsyncIterator[tuple[WorkflowWorker, WorkflowClient]]:
     worker = a_worker(str(cluster))
-    async with running(worker), started(a_client(str(cluster), timeout_s=5)) as client:
+    async with running(worker), started(a_client(str(cluster), timeout_s=60)) as client:
         yield worker, client
 
 
@@ -308,14 +308,19 @@ def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
     )
 
     async def scenario() -> None:
-        async with working(history_of_both) as (worker, client):
+        few_s = a_client(str(history_of_both), "impatient", timeout_s=5)
+        async with (
+            working(history_of_both) as (worker, client),
+            started(few_s) as impatient,
+        ):
             sender = Sender(client)
             await sender.ready()
+            await Sender(impatient).ready()
             for each in (there.pop(), gone.pop()):
                 assert (await sender.send("echo", each, TEXT)).code in ("", TAKEN)
             epoch = worker._driver.partitions[0].epoch
             await asyncio.to_thread(brokers.second.kill)
-            stuck = [asyncio.create_task(client.send("echo", each, TEXT)) for each in gone]
+            stuck = [asyncio.create_task(impatient.send("echo", each, TEXT)) for each in gone]
             for each in there[1:]:
                 assert not (await client.send("echo", each, TEXT)).code
             with pytest.raises(OutcomeUnknown):

@@ -52,7 +52,7 @@ def status(api: httpx.Client, workflow: str, name: str) -> dict[str, Any]:
 
 
 def until(api: httpx.Client, workflow: str, name: str, *statuses: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while True:
         found = status(api, workflow, name)
         if found["status"] in statuses:

@@ -88,7 +88,7 @@ def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path:
 
 def looked(api: httpx.Client, name: str, wanted: dict[str, int]) -> dict[str, Any]:
     """The explanation of a graph, once its tokens wait for this."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while True:
         found: dict[str, Any] = api.get(of("voting", name, "graph/explain")).json()
         if found["waitingFor"] == wanted:

@@ -483,8 +483,8 @@ def test_a_restart_drops_the_step_that_is_running(api: httpx.Client) -> None:
 
 
 def test_a_step_is_seen_while_its_first_attempt_runs(api: httpx.Client) -> None:
-    name = create(api, "slow", 8_000)
-    deadline = time.monotonic() + 7
+    name = create(api, "slow", 12_000)
+    deadline = time.monotonic() + 11
     while "currentStep" not in (meta := api.get(of("slow", name)).json()["meta"]):
         assert time.monotonic() < deadline
         time.sleep(0.02)
