@@ -47,6 +47,7 @@ from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.replays import replay_routes
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
+from headwater.gateway.http.segments import split_as_sent, whole_parameters
 from headwater.gateway.http.strays import strays_told
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.http.wiping import Wiping, wipe_routes
@@ -145,7 +146,10 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             *of_workflows,
         ],
         lifespan=[lambda _app: _running(kafka, wiping, reader, service, users)],
-        middleware=[_auditing(settings, audit, peer_of, metrics, clock, new_request_id)],
+        middleware=[
+            whole_parameters,
+            _auditing(settings, audit, peer_of, metrics, clock, new_request_id),
+        ],
         before_send=[_add_headers],
         after_exception=[strays_told(refusals, peer_of, clock)],
         exception_handlers=HANDLERS,
@@ -184,7 +188,7 @@ def front_of(app: Litestar) -> ASGIApp:
         if receiver is not None:
             await receiver(scope, receive, send)
         elif host_known(scope):
-            await app(scope, receive, send)
+            await app(split_as_sent(scope), receive, send)
         else:
             await _refuse_name(scope, send, app.state[STATE_NAME])
 

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
-from urllib.parse import quote
 
 from headwater.gateway.client.retries import Repeat
 
@@ -46,24 +45,6 @@ def members(**texts: str | None) -> str:
     """A JSON object of members that are JSON texts already; those that are None are left out."""
     given = {name: text for name, text in texts.items() if text is not None}
     return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in given.items()) + "}"
-
-
-def path(*segments: str) -> str:
-    """A path below the base URL.
-
-    Errors: ValueError for an empty segment, which would lead elsewhere; TypeError for no text.
-    """
-    given: tuple[object, ...] = segments
-    for each in given:
-        if not isinstance(each, str):
-            raise TypeError(
-                f"expected the name or the id of what is asked for to be text, found {each!r:.80}"
-            )
-    if not all(segments):
-        raise ValueError("expected the name or the id of what is asked for, found nothing")
-    # A segment of dots alone would lead elsewhere, too.
-    quoted = (quote(each, safe="") for each in segments)
-    return "/" + "/".join(q if q.strip(".") else q.replace(".", "%2E") for q in quoted)
 
 
 def idempotency_key(given: str) -> str:

@@ -15,10 +15,10 @@ from headwater.gateway.client.requests import (
     Request,
     asked_for,
     idempotency_key,
-    path,
 )
 from headwater.gateway.client.retries import Repeat
 from headwater.gateway.client.transport import Transport, unreached
+from headwater.gateway.paths import path
 from headwater.schemas.answers import STREAMED
 from headwater.schemas.failures import ClientError, CommandRefusedError
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 import click
 import httpx
 
+from headwater.gateway.paths import path
+
 _TIMEOUT_S: Final = 30.0
 
 
@@ -67,6 +69,17 @@ class Api:
             ) from error
         except httpx.InvalidURL as error:
             raise click.UsageError(f"--url: {error}") from error
+
+
+def path_of(*segments: str) -> str:
+    """A path whose segments may be anything that was typed.
+
+    Errors: UsageError for an empty one.
+    """
+    try:
+        return path(*segments)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _accepted(answer: httpx.Response) -> Any:  # noqa: ANN401 (JSON)

@@ -4,10 +4,10 @@ import base64
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
+from headwater.gateway.commands.api import path_of
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api, journey_rows
 from headwater.gateway.commands.options import admin_options, examples, json_option
@@ -151,7 +151,7 @@ def show_delivery(
     ID is its event id, the id of a request that brought it (the gateway's request_id), or its place
     in the log, webhooks/PARTITION@OFFSET.
     """
-    path = f"/admin/deliveries/{quote(named.removeprefix('webhooks/'), safe='@')}"
+    path = path_of("admin", "deliveries", named.removeprefix("webhooks/"))
     found = admin_api(url, admin_key).get(path, body="true" if body else None)
     if as_json:
         print_json(found)

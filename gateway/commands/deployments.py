@@ -3,10 +3,10 @@
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
+from headwater.gateway.commands.api import path_of
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
@@ -199,9 +199,7 @@ def _content_of(artifact: Path) -> bytes:
 
 
 def _path(deployment_id: str) -> str:
-    if not deployment_id.strip("."):
-        raise click.UsageError(f"expected the id of a deployment, found {deployment_id!r}")
-    return f"{_BASE}/{quote(deployment_id, safe='')}"
+    return _BASE + path_of(deployment_id)
 
 
 def _tag(replaces: str | None) -> dict[str, str]:

@@ -9,12 +9,12 @@ from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import click
 
 from headwater.gateway.commands import findings
-from headwater.gateway.commands.api import Api, something_else
+from headwater.gateway.commands.api import Api, path_of, something_else
 from headwater.gateway.commands.findings import Finding
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api
@@ -86,7 +86,7 @@ def doctor_user(
     """
     api = admin_api(url, admin_key)
     address = str(api.client.base_url).rstrip("/")
-    known = api.get(f"/admin/user/{quote(user_id, safe='')}")
+    known = api.get(path_of("admin", "user", user_id))
     me = None if token is None else _me(address, token)
     errors = api.get("/admin/traces", user_id=user_id, level="error", limit=_ERRORS_SHOWN)
     steps = [

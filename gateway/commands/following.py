@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, Final, TypeAlias
-from urllib.parse import quote
 
 import click
 
+from headwater.gateway.commands.api import path_of
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, json_option, several
 from headwater.gateway.commands.output import print_json, say
@@ -79,7 +79,7 @@ def carry_out(
     api, path = admin_api(how.url, how.admin_key), f"/admin/{name}s"
     found: Answer
     if how.follow is not None:
-        found = api.get(f"{path}/{quote(how.follow, safe='')}")
+        found = api.get(path + path_of(how.follow))
     elif how.dry_run:
         found = api.post(path, {**order, "dry_run": True})
     else:

@@ -1,10 +1,10 @@
 """`headwater why` and `headwater impact`: where values come from, and what a delivery has set."""
 
 from typing import Any
-from urllib.parse import quote
 
 import click
 
+from headwater.gateway.commands.api import path_of
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
@@ -37,8 +37,8 @@ def why(
 
     KEY is one argument for each column of the table's key, in their order.
     """
-    path = "/".join(quote(part, safe="") for part in (table, *key))
-    found = admin_api(url, admin_key).get(f"/admin/why/{path}", column=column)
+    path = path_of("admin", "why", table, *key)
+    found = admin_api(url, admin_key).get(path, column=column)
     if as_json:
         print_json(found)
         return
@@ -67,8 +67,7 @@ def _lines(found: dict[str, Any]) -> list[dict[str, Any]]:
 @json_option
 def impact(raw_event_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
     """Say what a delivery has set: rows, columns that still have its values, and workflows."""
-    path = f"/admin/impact/{quote(raw_event_id, safe='')}"
-    found = admin_api(url, admin_key).get(path)
+    found = admin_api(url, admin_key).get(path_of("admin", "impact", raw_event_id))
     if as_json:
         print_json(found)
         return

@@ -1,11 +1,10 @@
 """`headwater rebuild`: a projection made again beside the old one, compared, and switched to."""
 
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
-from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.api import Api, path_of
 from headwater.gateway.commands.following import followed
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
@@ -71,7 +70,7 @@ def rebuild(  # noqa: PLR0913 (its options)
 
 
 def _path(rebuild_id: str) -> str:
-    return f"/admin/rebuilds/{quote(rebuild_id, safe='')}"
+    return path_of("admin", "rebuilds", rebuild_id)
 
 
 def _followed(api: Api, found: dict[str, Any], *, quiet: bool) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """`headwater user`: what is known of one user, and forgetting it."""
 
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
+from headwater.gateway.commands.api import path_of
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
@@ -34,7 +34,7 @@ def user() -> None:
 @json_option
 def show_user(user_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
     """Show a user's connections, how many rows there are, what came last, and what waits."""
-    found: dict[str, Any] = admin_api(url, admin_key).get(f"/admin/user/{quote(user_id, safe='')}")
+    found: dict[str, Any] = admin_api(url, admin_key).get(path_of("admin", "user", user_id))
     if as_json:
         print_json(found)
         return
@@ -67,7 +67,7 @@ def wipe_user(
     It cannot be undone. What is delivered from now on is new. Once it is ordered it is carried out,
     whoever dies meanwhile; ordering it again is safe, and says how much was left.
     """
-    api, path = admin_api(url, admin_key), f"/admin/user/{quote(user_id, safe='')}"
+    api, path = admin_api(url, admin_key), path_of("admin", "user", user_id)
     if not yes:
         counts = {name: n for name, n in api.get(path)["counts"].items() if n}
         there = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "nothing"

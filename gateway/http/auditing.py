@@ -27,6 +27,7 @@ from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.ports import AuditLog
 from headwater.gateway.http.problems import on_house_error
 from headwater.gateway.http.request_scope import problem_code_of, request_id_of
+from headwater.gateway.http.segments import meant, shown
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 
@@ -167,8 +168,9 @@ def _resource(scope: Scope) -> str:
     user = scope["path_params"].get(_USER)
     if isinstance(user, str) and user:
         digest = sha256(user.encode(errors="replace")).hexdigest()
-        path = "/".join(f"sha256:{digest}" if part == user else part for part in path.split("/"))
-    return _text(path, _PATH_CHARS)
+        parts = path.split("/")
+        path = "/".join(f"sha256:{digest}" if meant(part) == user else part for part in parts)
+    return _text(shown(path), _PATH_CHARS)
 
 
 def _text(text: str, chars: int = _TEXT_CHARS) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
-from urllib.parse import unquote
 
 import msgspec
 from litestar import Request, get
@@ -14,6 +13,7 @@ from litestar.params import FromPath, QueryParameter
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.segments import sent_segments
 from headwater.processors.columns import RowUpdate
 from headwater.processors.lineage import (
     Said,
@@ -125,7 +125,8 @@ def lineage_routes(
     ) -> Why:
         del key  # Its segments may hold slashes, so they are read as they were sent.
         wanted = _table(table)
-        segments = _segments(request.scope["raw_path"], table)
+        segments = sent_segments(request.scope)
+        segments = segments[segments.index(table) + 1 :]
         return await _why(reader, log, providers, wanted, _key(wanted, segments), column)
 
     @get(
@@ -149,11 +150,6 @@ def _table(name: str) -> Table:
         known = ", ".join(TABLE_BY_NAME)
         raise Problem("not_found", f"expected one of {known}, found {name[:_SHOWN_CHARS]!r}")
     return TABLE_BY_NAME[name]
-
-
-def _segments(raw_path: bytes, table: str) -> list[str]:
-    parts = [unquote(part) for part in raw_path.partition(b"?")[0].decode("latin-1").split("/")]
-    return parts[parts.index(table) + 1 :]
 
 
 def _key(table: Table, segments: Sequence[str]) -> tuple[str, ...]:

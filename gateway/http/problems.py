@@ -20,6 +20,7 @@ from litestar.types import ExceptionHandlersMap
 from litestar.typing import FieldDefinition
 
 from headwater.gateway.http.request_scope import AnyRequest, keep_problem_code, request_id_of
+from headwater.gateway.http.segments import shown
 from headwater.gateway.patterns import in_words
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import REFUSALS
@@ -219,7 +220,7 @@ def on_litestar_error(request: AnyRequest, error: HTTPException) -> Response[byt
 
 def on_unexpected(request: AnyRequest, error: Exception) -> Response[bytes]:
     """Answers a bug of ours: the log has the story, the caller its request id."""
-    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    _LOG.error("%s %s failed", request.method, shown(request.scope["path"]), exc_info=error)
     return _response(request, "internal_error", "The failure is logged under this request's id.")
 
 
@@ -298,7 +299,7 @@ def _response(
     status, body = document(
         code=code,
         detail=detail,
-        instance=request.scope["path"],
+        instance=shown(request.scope["path"]),
         request_id=request_id,
         status=status,
         extensions=extensions,

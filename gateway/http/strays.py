@@ -10,6 +10,7 @@ from litestar.types import Scope
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.request_scope import request_id_of
+from headwater.gateway.http.segments import shown
 from headwater.schemas.records import RequestAnswered
 
 #: What Litestar calls when a request has failed, before it is answered.
@@ -39,7 +40,7 @@ def strays_told(
                 code=code,
                 reason="",
                 # repr: no path may end a line of the log, or hold what Postgres cannot.
-                detail=f"{scope['method']} {scope['path'][:_SHOWN_CHARS]!r}",
+                detail=f"{scope['method']} {shown(scope['path'])[:_SHOWN_CHARS]!r}",
                 event_id="",
                 size=0,
                 peer=peer_of(scope),

@@ -28,6 +28,7 @@ import httpx
 import psycopg
 from psycopg import sql
 
+from headwater.gateway.paths import path
 from headwater.gateway.providers import installed_providers
 from headwater.processors.providers.placement import Placement
 from headwater.projections.postgres.migrate import migrate
@@ -211,7 +212,7 @@ class House:
         """Wipes a user, again until all of it is done: a slow house answers before it is."""
 
         def is_done() -> bool:
-            url = f"{self.url()}/admin/user/{user_id}/wipe"
+            url = f"{self.url()}/admin/user{path(user_id)}/wipe"
             answer = httpx.post(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
             assert answer.status_code in (200, 202), answer.text
             assert answer.json()["done"] == (answer.status_code == 200), answer.text

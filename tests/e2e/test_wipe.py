@@ -20,7 +20,9 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from headwater.gateway.blobs.store import reports_of
 from headwater.gateway.commands.mirror import Mirror
+from headwater.gateway.paths import path
 from headwater.schemas.topics import TOPICS, Cleanup
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -30,7 +32,9 @@ from tests.e2e.deliveries import body, mixed
 from tests.e2e.house import ADMIN, PARTITIONS, READER, House, opened
 from tests.waiting import ANSWERED_WITHIN_S
 
-USER = "user_to-be-forgotten"
+#: Whatever deliveries may carry has to be found, and forgotten.
+USER = "user_to/be forgotten?#1"
+ABOUT = "/admin/user" + path(USER)
 SUBJECT = "terra-of-the-forgotten"
 MARKER = "a lighthouse at dusk"
 TRACES_OF_THEM = (USER.encode(), SUBJECT.encode(), MARKER.encode())
@@ -191,12 +195,12 @@ def instances(house: House) -> set[str]:
 
 
 def counts(house: House) -> dict[str, int]:
-    answer = httpx.get(f"{house.url()}/admin/user/{USER}", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+    answer = httpx.get(f"{house.url()}{ABOUT}", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
     return {name: number for name, number in answer.json()["counts"].items() if number}
 
 
 def test_nothing_is_left_of_a_user_who_was_wiped_while_parts_were_killed(house: House):
-    blob = house.directory / "data" / "blobs" / "lab-uploads" / USER / "report.pdf"
+    blob = house.directory / "data" / "blobs" / reports_of(USER) / "report.pdf"
     blob.parent.mkdir(parents=True)
     blob.write_bytes(MARKER.encode())
     copy = house.directory / "copy.sqlite"
@@ -249,9 +253,7 @@ def _wipe_and_kill(house: House) -> None:
 
     def order() -> None:
         with suppress(httpx.TransportError):
-            httpx.post(
-                f"{house.url()}/admin/user/{USER}/wipe", headers=ADMIN, timeout=ANSWERED_WITHIN_S
-            )
+            httpx.post(f"{house.url()}{ABOUT}/wipe", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
 
     ordering = threading.Thread(target=order)
     ordering.start()

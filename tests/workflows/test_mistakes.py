@@ -20,7 +20,7 @@ from headwater import (
     task,
     workflow,
 )
-from headwater.gateway.client.requests import path
+from headwater.gateway.paths import path
 from headwater.streams.authoring.batches import batch_of
 from tests.workflows.running import (
     Calls,

@@ -4,18 +4,22 @@ Kafka is in memory, Postgres is away and Terra is nobody's, so most of what is a
 failure is a problem document, each typing error in a query is named, each key is asked for.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
+import httpx
 import pytest
 from litestar import Litestar
 from litestar.routes import ASGIRoute, HTTPRoute
 from litestar.testing import TestClient
 
+from headwater.gateway.app import front_of
 from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.commands.user_tokens import verifier_of
 from headwater.gateway.http.wiping import Wiping
@@ -45,6 +49,9 @@ TICK = "/api/workflows/_runner/tick"
 #: Monitors, viewers of Kafka and browsers ask these, some with parameters of their own.
 ASKED_BY_TOOLS = re.compile(r"/(health|metrics|registry|\.well-known|schema|webhooks/\{)")
 
+#: Of an id: slashes, what ends a path or a query, what looks escaped, dots.
+AWKWARD = "/a/b//c d?e#f%2Fg\u00fc/.."
+
 
 class Asked(NamedTuple):
     """A route as it is called."""
@@ -65,7 +72,7 @@ class Asked(NamedTuple):
         return "x-admin-key" if self.key == "dev-admin-key" else "authorization"
 
 
-def application(folder: Path) -> Litestar:
+def application(folder: Path, **ports: Any) -> Litestar:  # noqa: ANN401 (theirs)
     jwks = folder / "jwks.json"
     jwks.write_bytes(key_set())
     settings = Settings(jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
@@ -80,6 +87,7 @@ def application(folder: Path) -> Litestar:
             blobs=blobs,
         ),
         wiping=Wiping(log=MemoryWipes(away=True), blobs=blobs, new_id=lambda: "wipe", looks=1),
+        **ports,
     )
 
 
@@ -166,6 +174,34 @@ def test_each_moment_that_a_route_takes_is_rfc_3339_with_an_offset(
             assert "RFC 3339" in problem["detail"], (route, found)
         for found in ("2026-07-01T00:00:00Z", "2026-07-01T00:00:00.5+01:00"):  # its plus a space
             assert_problem(ask(client, route, f"?{name}={found}"), 503, "store_unavailable")
+
+
+def test_each_route_finds_ids_with_slashes_and_whatever_else(
+    client: TestClient[Any], routes: list[Asked]
+) -> None:
+    asked = [route for route in routes if "{" in route.template and route.path != "/schema/x"]
+    assert len(asked) > 50
+
+    async def answers() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=front_of(client.app))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
+            return await asyncio.gather(
+                *(
+                    asking.request(
+                        route.method,
+                        route.path.replace("/x", f"/{quote(AWKWARD, safe='')}"),
+                        headers={route.key_header: route.key},
+                    )
+                    for route in asked
+                )
+            )
+
+    for route, answer in zip(asked, client.blocking_portal.call(answers), strict=True):
+        assert "No route has this path" not in answer.text, route
+        assert answer.status_code not in (405, 500), (route, answer.text)
+        if answer.is_error:
+            shown = route.path.replace("/x", f"/{AWKWARD.replace('/', '%2F')}")
+            assert answer.json()["instance"] == shown
 
 
 def test_what_does_not_match_is_explained_in_words(client: TestClient[Any]) -> None:

@@ -1,17 +1,21 @@
 """What is done with a key has an entry before it is answered; what has none is counted."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx
 import pytest
 from litestar import Litestar, Request, post
 from litestar.params import FromPath
 from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 
+from headwater.gateway.app import front_of
 from headwater.gateway.client.retries import Failure, failure_of
 from headwater.gateway.http.auditing import Auditing, note
 from headwater.gateway.http.keys import admit, key_id
@@ -156,6 +160,24 @@ def test_what_failed_is_answered_as_it_is_also_without_its_entry(
     audit.away = True
     refused = client.put("/api/graphs/review", json={}, headers=KEY)
     assert_problem(refused, 400, "GRAPH_INVALID")
+
+
+@pytest.mark.parametrize("user_id", ["a/b", "/", "ü ?#%2F"])
+def test_who_is_wiped_is_not_named_whatever_the_name(
+    audit: MemoryAudit, tmp_path: Path, user_id: str
+):
+    """Over the front: what servers hand on has no slash within a segment any more."""
+
+    async def wipe() -> httpx.Response:
+        app = front_of(application(tmp_path, audit=audit))
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
+            path = f"/admin/user/{quote(user_id, safe='')}/wipe"
+            return await asking.post(path, headers=ADMIN)
+
+    assert asyncio.run(wipe()).json()["code"] == "broker_unavailable"
+    (entry,) = audit.entries
+    assert entry.resource == f"/admin/user/sha256:{sha256(user_id.encode()).hexdigest()}/wipe"
 
 
 def test_who_is_wiped_is_not_named(audit: MemoryAudit):
