@@ -23,6 +23,7 @@ from headwater.gateway.deployments.checking import Checking
 from headwater.gateway.deployments.deploying import Deploying
 from headwater.gateway.deployments.routes import deployment_routers
 from headwater.gateway.http.admin import admin_routes
+from headwater.gateway.http.asyncapi import asyncapi_route
 from headwater.gateway.http.audit_routes import audit_router
 from headwater.gateway.http.auditing import Auditing
 from headwater.gateway.http.bodies import BodyReader
@@ -142,6 +143,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             *_watching(settings, reader, clock),
             _admin_routes(settings, reader, log, replays, sources, wiping, workflows),
             registry,
+            asyncapi_route(_VERSION),
             health_routes(log, reader, metrics),
             *of_workflows,
         ],

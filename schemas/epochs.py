@@ -1,17 +1,26 @@
 """How records name their writer: the epoch of the owner of the partition, in a header."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
-#: The writer's epoch, in decimal digits.
 EPOCH: Final = "headwater.epoch"
-#: On a record that says nothing but that its writer owns the partition from now on: who that is.
 CLAIM: Final = "headwater.claim"
-#: On a claim of the topic `waiting`: from which offset of `webhook-outcomes` on nobody has looked
-#: yet for void records, and the newest epoch there, as offset@epoch.
 UNSEEN: Final = "headwater.unseen"
-#: On the tombstone of a row that a wipe has removed: readers are told without naming its user.
 WIPED: Final = ("headwater.wiped", b"1")
+
+#: What each header says, by its name.
+MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        EPOCH: "The writer's epoch, in decimal digits.",
+        CLAIM: "On a record that says nothing but that its writer owns the partition from now on: "
+        "who that is.",
+        UNSEEN: "On a claim of the topic waiting: from which offset of webhook-outcomes on nobody "
+        "has looked yet for void records, and the newest epoch there, as offset@epoch.",
+        WIPED[0]: "On the tombstone of a row that a wipe has removed: readers are told without "
+        "naming its user.",
+    }
+)
 #: The key of a claim, whose value is empty. No other key of ours begins like that.
 CLAIM_KEY: Final = b"\x00claim"
 

@@ -26,6 +26,7 @@ LINKS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "/schema/swagger": "Try the API: authorize with your keys, and send requests.",
         "/schema/openapi.json": "The API's description, OpenAPI 3.1.",
+        "/asyncapi.json": "The topics and their records, AsyncAPI 3.0.",
         "/health/ready": "Are deliveries taken?",
         "/metrics": "Counters for Prometheus.",
         "/registry/subjects": "The schemas of all records, for Kafka viewers.",

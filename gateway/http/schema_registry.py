@@ -102,9 +102,13 @@ def _schema_of(subject: str) -> str:
 
 
 def _versions(subject: str) -> list[int]:
-    name = _schema_of(subject)
+    return versions_of(_schema_of(subject))
+
+
+def versions_of(name: str) -> list[int]:
+    """The version numbers of a schema, the newest last."""
     parts = (version.rsplit(".", 1) for version in SCHEMA_IDS)
-    return [int(number) for stem, number in parts if stem == name]
+    return sorted(int(number) for stem, number in parts if stem == name)
 
 
 registry: Final = Router(

@@ -6,6 +6,8 @@ viewers show them, and our own under `headwater.`. All values are text.
 """
 
 import traceback
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -16,26 +18,49 @@ from headwater.streams.kafka.records import Incoming, Outgoing
 REASON: Final = "headwater.reason"
 EVENT_ID: Final = "headwater.event_id"
 REQUEST_ID: Final = "headwater.request_id"
-#: The key that the record had where it was read; missing if it had none.
 KEY: Final = "headwater.key"
 DEAD_AT: Final = "headwater.dead_at_ms"
 ORIGINAL_TIMESTAMP: Final = "headwater.original_timestamp_ms"
-#: On a record that is put back into its topic: the position of the dead letter or of the delivery,
-#: or the id of the replay that did it. Agents let such a record pass where they would drop a
-#: duplicate or count an old wait.
+#: Agents let such a record pass where they would drop a duplicate or count an old wait.
 REPLAY_OF: Final = "headwater.replay_of"
-#: On a replay of what has had its effects on workflows, which it must not have again.
 NO_EFFECTS: Final = "headwater.no_effects"
-#: On a dead letter of an effect of a delivery, and on its replay: the rule to follow once more, and
-#: no other.
 RULE: Final = "headwater.rule"
-#: On a record of the topic `dead-letters` that marks another one as replayed.
 REPLAYED: Final = "headwater.replayed"
 REPLAYED_AT: Final = "headwater.replayed_at_ms"
-#: On a record of the topic `dead-letters` that marks another one as gone from it.
 EXPIRED: Final = "headwater.expired"
 
 CONNECT_PREFIX: Final = "__connect.errors."
+
+#: What each header says, by its name.
+MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        CONNECT_PREFIX + "topic": "Where the record was read.",
+        CONNECT_PREFIX + "partition": "Where the record was read.",
+        CONNECT_PREFIX + "offset": "Where the record was read.",
+        CONNECT_PREFIX + "connector.name": "Always headwater.",
+        CONNECT_PREFIX + "task.id": "The partition of the agent that gave up.",
+        CONNECT_PREFIX + "stage": "The stage that gave up.",
+        CONNECT_PREFIX + "class.name": "The stage, as viewers of Connect expect it.",
+        CONNECT_PREFIX + "exception.class.name": "The exception, or the reason without one.",
+        CONNECT_PREFIX + "exception.message": "What was expected, found and where.",
+        CONNECT_PREFIX + "exception.stacktrace": "The end of the traceback, if there is one.",
+        REASON: "A stable code of what was wrong.",
+        EVENT_ID: "The delivery, if it is known.",
+        REQUEST_ID: "The request that brought it, if it is known.",
+        KEY: "The key that the record had where it was read; missing if it had none.",
+        DEAD_AT: "When it was given up, in Unix milliseconds.",
+        ORIGINAL_TIMESTAMP: "When the record was appended, in Unix milliseconds.",
+        REPLAY_OF: "On a record that is put back into its topic: the position of the dead letter "
+        "or of the delivery, or the id of the replay that did it.",
+        NO_EFFECTS: "On a replay of what has had its effects on workflows, which it must not have "
+        "again.",
+        RULE: "On a dead letter of an effect of a delivery, and on its replay: the rule to follow "
+        "once more, and no other.",
+        REPLAYED: "On a record of the topic dead-letters that marks another one as replayed.",
+        REPLAYED_AT: "Beside it: when, in Unix milliseconds.",
+        EXPIRED: "On a record of the topic dead-letters that marks another one as gone from it.",
+    }
+)
 _OWN: Final = (
     REASON,
     EVENT_ID,
