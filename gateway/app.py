@@ -29,6 +29,7 @@ from headwater.gateway.http.auditing import Auditing
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import READ_S, Budget
 from headwater.gateway.http.callers import Callers
+from headwater.gateway.http.heads import answer_head, naming_head
 from headwater.gateway.http.health import health_routes
 from headwater.gateway.http.hosts import hosts_known
 from headwater.gateway.http.keys import key_id
@@ -75,6 +76,9 @@ _HOST_KNOWN: Final = "host_known"
 _SERVICE: Final = "workflow_service"
 
 _SECURITY: Final = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+
+#: Answers that say which methods a path takes: to OPTIONS, and to one that it does not take.
+_NAMING_METHODS: Final = frozenset({204, 405})
 
 #: Of `/webhooks/{source}`.
 _REFUSALS: Final = (
@@ -189,10 +193,12 @@ def front_of(app: Litestar) -> ASGIApp:
         receiver = receivers.get(scope["path"]) if scope["method"] == HTTPMethod.POST else None
         if receiver is not None:
             await receiver(scope, receive, send)
-        elif host_known(scope):
-            await app(split_as_sent(scope), receive, send)
-        else:
+        elif not host_known(scope):
             await _refuse_name(scope, send, app.state[STATE_NAME])
+        elif scope["method"] == HTTPMethod.HEAD:
+            await answer_head(app, split_as_sent(scope), receive, send)
+        else:
+            await app(split_as_sent(scope), receive, send)
 
     return front
 
@@ -315,8 +321,7 @@ def _at_root(home: Home, receiver: Receiver | None) -> ASGIRouteHandler:
     """The page, at a path where deliveries may come in, too."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        looks = scope.get("method") in {HTTPMethod.GET, HTTPMethod.HEAD}
-        if receiver is None or looks:
+        if receiver is None or scope.get("method") == HTTPMethod.GET:
             await home(scope, receive, send)
         else:
             await receiver(scope, receive, send)
@@ -409,6 +414,8 @@ async def _add_headers(message: Message, scope: Scope) -> None:
     if message["type"] != "http.response.start" or scope["type"] != ScopeType.HTTP:
         return
     headers = list(message.get("headers", []))
+    if message["status"] in _NAMING_METHODS:
+        headers = [naming_head(each) for each in headers]
     if all(name.lower() != b"x-request-id" for name, _ in headers):
         headers.append((b"x-request-id", request_id_of(scope).encode()))
     message["headers"] = [*headers, *_SECURITY]

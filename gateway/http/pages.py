@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from html import escape
-from http import HTTPMethod
 from types import MappingProxyType
 from typing import Final
 
@@ -80,7 +79,6 @@ class Home:
         html = wants_html(accept.decode("latin-1"))
         body = self._html if html else self._json
         media_type = b"text/html; charset=utf-8" if html else b"application/json"
-        shown = b"" if scope.get("method") == HTTPMethod.HEAD else body
         answer = [(b"content-type", media_type), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": answer})
-        await send({"type": "http.response.body", "body": shown, "more_body": False})
+        await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -18,7 +18,7 @@ Hook: TypeAlias = Callable[[Exception, Scope], Awaitable[None]]
 
 _SHOWN_CHARS: Final = 100
 #: Who looks for a page that is not there has posted nothing.
-_LOOKS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOOKS: Final = frozenset({"GET", "OPTIONS"})
 
 
 def strays_told(
