@@ -17,7 +17,7 @@ from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 from litestar.openapi.spec import Components
 from litestar.params import FromPath
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, Message, Middleware, Receive, Scope, Send
 
 from headwater.gateway.deployments.checking import Checking
 from headwater.gateway.deployments.deploying import Deploying
@@ -152,10 +152,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             *of_workflows,
         ],
         lifespan=[lambda _app: _running(kafka, wiping, reader, service, users)],
-        middleware=[
-            whole_parameters,
-            _auditing(settings, audit, peer_of, metrics, clock, new_request_id),
-        ],
+        middleware=_middleware(settings, audit, peer_of, metrics, clock, new_request_id),
         before_send=[_add_headers],
         after_exception=[strays_told(refusals, peer_of, clock)],
         exception_handlers=HANDLERS,
@@ -272,15 +269,15 @@ def _watching(settings: Settings, reader: Reader, clock: Callable[[], int]) -> l
     return [audit_router(reader, key), *ownership_routers(settings, hits, key)]
 
 
-def _auditing(
+def _middleware(
     settings: Settings,
     log: AuditLog,
     peer_of: Callable[[Scope], str],
     metrics: Metrics,
     clock: Callable[[], int],
     new_id: Callable[[], str],
-) -> Auditing:
-    return Auditing(
+) -> list[Middleware]:
+    auditing = Auditing(
         log,
         project=settings.project,
         peer_of=peer_of,
@@ -288,6 +285,7 @@ def _auditing(
         clock=clock,
         new_id=new_id,
     )
+    return [whole_parameters, auditing]
 
 
 def _user_ports(

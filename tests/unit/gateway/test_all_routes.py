@@ -47,7 +47,7 @@ KEYS = {
 }
 TICK = "/api/workflows/_runner/tick"
 #: Monitors, viewers of Kafka and browsers ask these, some with parameters of their own.
-ASKED_BY_TOOLS = re.compile(r"/(health|metrics|registry|\.well-known|schema|webhooks/\{)")
+ASKED_BY_TOOLS = re.compile(r"/(health|metrics|registry|asyncapi|\.well-known|schema|webhooks/\{)")
 
 #: Of an id: slashes, what ends a path or a query, what looks escaped, dots.
 AWKWARD = "/a/b//c d?e#f%2Fg\u00fc/.."
