@@ -53,6 +53,7 @@ OF_STREAMS: Final = [check for check in CHECKS if check is not response_schema_c
 CONFIG: Final[dict[str, Any]] = {
     "seed": 20261121,
     "headers": KEYS,
+    "request-timeout": ANSWERED_WITHIN_S,
     "generation": {"deterministic": True, "with-security-parameters": False},
     "phases": {
         "fuzzing": {

@@ -224,7 +224,7 @@ async def _check_published(house: BookHouse, roots: list[tuple[str, str]]) -> No
     }
     found: list[tuple[bytes, str, Any]] = []
     # A record waits for seconds where Kafka was away, and its run does not wait for it.
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while len(found) < len(expected):
             found = [each for each in await house.published() if each[1] in names]
     assert sorted((name, repr(value)) for _, name, value in found) == sorted(expected)

@@ -169,7 +169,8 @@ class BookHouse(WorkflowHouse):
                 if "instance_id" not in row or self.concerns(row["instance_id"])
             ]
             assert found == fold, f"{table} is not the fold: {_differences(found, fold)}"
-        assert self.ask("SELECT * FROM projection_errors") == []
+        errors = self.ask("SELECT * FROM projection_errors")
+        assert not errors, errors
 
 
 def _differences(found: list[Row], fold: list[Row]) -> list[Row]:
