@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
 from headwater.processors.providers.headwater.delivering import delivery_of
@@ -422,15 +422,23 @@ class DeadLetters:
         Shape:  (partition, offset) of the topic dead-letters -> one answer each, in order.
         Errors: BrokerUnavailable; replaying again is safe.
         """
+        # Before they are read: what comes to the topic after that is not missing.
+        bounds = await self._bounds({partition for partition, _ in positions})
         back: dict[tuple[int, int], Replayed] = {}
         async for records in each_place(self._cluster, DEAD_LETTERS, positions):
             for record in records:
                 back[record.partition, record.offset] = await self._put_back(record)
-        missing = [place for place in positions if place not in back]
-        if missing:
-            async with consumer_of(self._cluster, DEAD_LETTERS) as consumer:
-                back |= {place: await self._missing(consumer, *place) for place in missing}
+        for place in [each for each in positions if each not in back]:
+            why = await self._missing(*place, *bounds.get(place[0], (0, -1)))
+            back[place] = Replayed(*place, "", ok=False, detail=why)
         return [back[place] for place in positions]
+
+    async def _bounds(self, partitions: Collection[int]) -> dict[int, tuple[int, int]]:
+        """The first offset of each partition that there is, and its end."""
+        async with consumer_of(self._cluster, DEAD_LETTERS) as consumer:
+            where = [each for each in consumer.assignment() if each.partition in partitions]
+            first, end = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
+        return {each.partition: (first[each], end[each]) for each in where}
 
     async def again(self, places: Sequence[tuple[int, int]]) -> list[Again]:
         """Appends deliveries once more, so that they are looked at again now.
@@ -462,23 +470,18 @@ class DeadLetters:
         await self._appender.append([_marker(partition, REPLAYED, mark)])
         return Replayed(partition, offset, topic, ok=True, detail="")
 
-    async def _missing(self, consumer: AIOKafkaConsumer, partition: int, offset: int) -> Replayed:
+    async def _missing(self, partition: int, offset: int, first: int, end: int) -> str:
         """Says why there is no dead letter at a place; one that was there is marked."""
-        where = TopicPartition(DEAD_LETTERS, partition)
-        if where not in consumer.assignment():
-            return Replayed(partition, offset, "", ok=False, detail="no such partition")
-        first = (await consumer.beginning_offsets([where]))[where]
-        end = (await consumer.end_offsets([where]))[where]
+        if end < 0:
+            return "no such partition"
         if offset >= end:
-            detail = f"no such offset: the partition holds {first} to {end - 1}"
-            return Replayed(partition, offset, "", ok=False, detail=detail)
-        position = f"{partition}@{offset}".encode()
-        await self._appender.append([_marker(partition, EXPIRED, [(EXPIRED, position)])])
-        # Compaction keeps the last of those that are alike.
-        why = "it was wiped, or written again behind it"
+            return f"no such offset: the partition holds {first} to {end - 1}"
+        position = (EXPIRED, f"{partition}@{offset}".encode())
+        await self._appender.append([_marker(partition, EXPIRED, [position])])
         if offset < first:
-            why = f"the topic has {first} to {end - 1}"
-        return Replayed(partition, offset, "", ok=False, detail=f"expired: {why}")
+            return f"expired: the topic has {first} to {end - 1}"
+        # Compaction keeps the last of those that are alike.
+        return "expired: it was wiped, or written again behind it"
 
 
 def _once_more(record: Incoming) -> Outgoing:

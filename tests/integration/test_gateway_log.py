@@ -266,29 +266,31 @@ def test_answers_without_a_broker_are_counted_and_nobody_waits(
     assert any("have no trace: 3" in message for message in caplog.messages)
 
 
+async def expire(topics: str, partition: int) -> int:
+    """The place of a dead letter that was the last, and is gone."""
+    cluster = Cluster(topics)
+    appender = Appender(cluster=cluster, client_id="expiry")
+    admin = AIOKafkaAdminClient(bootstrap_servers=topics)
+    await admin.start()
+    try:
+        sent = await appender.send([Outgoing(DEAD_LETTERS, partition, b"k", b"v")])
+        (offset,) = await appender.acknowledged(sent)
+        where = TopicPartition(DEAD_LETTERS, partition)
+        await admin.delete_records({where: RecordsToDelete(offset + 1)})
+    finally:
+        await admin.close()
+        await appender.stop()
+    return offset
+
+
 def test_a_dead_letter_that_its_topic_has_no_more_is_marked(topics: str) -> None:
     partition = 2
-
-    async def expire() -> int:
-        cluster = Cluster(topics)
-        appender = Appender(cluster=cluster, client_id="expiry")
-        admin = AIOKafkaAdminClient(bootstrap_servers=topics)
-        await admin.start()
-        try:
-            sent = await appender.send([Outgoing(DEAD_LETTERS, partition, b"k", b"v")])
-            (offset,) = await appender.acknowledged(sent)
-            where = TopicPartition(DEAD_LETTERS, partition)
-            await admin.delete_records({where: RecordsToDelete(offset + 1)})
-        finally:
-            await admin.close()
-            await appender.stop()
-        return offset
 
     async def marks() -> list[str | None]:
         reading = read_partition(Cluster(topics), [DEAD_LETTERS], partition)
         return [text_header(each, EXPIRED) async for records in reading for each in records]
 
-    gone = asyncio.run(expire())
+    gone = asyncio.run(expire(topics, partition))
     body = {"positions": [{"partition": partition, "offset": gone}]}
     with app_on(topics) as client:
         answer = client.post(
@@ -297,6 +299,21 @@ def test_a_dead_letter_that_its_topic_has_no_more_is_marked(topics: str) -> None
     assert (answer["replayed"], answer["failed"]) == (0, 1)
     assert answer["results"][0]["detail"].startswith("expired: the topic has")
     assert f"{partition}@{gone}" in asyncio.run(marks())
+
+
+def test_a_place_that_has_no_record_yet_is_not_marked(topics: str) -> None:
+    """Though the topic grows while it is looked for: by the mark of the one before it."""
+    partition = 1
+    gone = asyncio.run(expire(topics, partition))
+    positions = [{"partition": partition, "offset": each} for each in (gone, gone + 1)]
+    with app_on(topics) as client:
+        answer = client.post(
+            "/admin/dlq/replay",
+            json={"positions": positions},
+            headers={"x-admin-key": "dev-admin-key"},
+        ).json()
+    details = [result["detail"][:8] for result in answer["results"]]
+    assert details == ["expired:", "no such "]
 
 
 def test_a_delivery_is_appended_again_as_it_was_and_one_that_is_gone_is_not(topics: str):
