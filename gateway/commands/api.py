@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 import httpx
 
-from headwater.gateway.paths import path
+from headwater.gateway.paths import NothingNamed, path
 
 _TIMEOUT_S: Final = 30.0
 
@@ -78,7 +78,7 @@ def path_of(*segments: str) -> str:
     """
     try:
         return path(*segments)
-    except ValueError as error:
+    except NothingNamed as error:
         raise click.UsageError(str(error)) from error
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sqlite3
 from pathlib import Path
 
 import click
@@ -32,7 +33,13 @@ _HOST = "127.0.0.1"
         'headwater terra-stand-in --fault \'{"kind": "die", "after": 10}\'',
     ),
 )
-@click.option("--port", type=int, default=8091, show_default=True, help="Port on loopback.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    default=8091,
+    show_default=True,
+    help="Port on loopback.",
+)
 @click.option("--target", help="Where deliveries are posted. Default: this machine's gateway.")
 @click.option(
     "--file",
@@ -83,7 +90,12 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (an option each)
         lab_field=settings.terra_lab_field,
         lab_shape=lab_shape,
     )
-    app = create_stand_in(setup, now_ms, map(_fault, faults))
+    try:
+        app = create_stand_in(setup, now_ms, map(_fault, faults))
+    except sqlite3.Error as error:
+        raise click.UsageError(
+            f"--file: expected one that a stand-in keeps, found another: {error}"
+        ) from error
     say(
         f"This is a stand-in for Terra: it plays {setup.url}/v2 with people who do not exist, and "
         f"posts to {setup.target}. {setup.url}{SWITCHES} says how it is. Ctrl-C stops it."

@@ -156,7 +156,9 @@ def sign(
 @source_option
 @click.option("-H", "--header", "given", multiple=True, metavar="'NAME: VALUE'",
               help="A header of the request; may be repeated.")  # fmt: skip
-@click.option("--headers", "listed", type=click.File("r"), help="A file of headers, a line each.")
+# As servers read headers: any byte is a character.
+@click.option("--headers", "listed", type=click.File("r", encoding="latin-1"),
+              help="A file of headers, a line each.")  # fmt: skip
 @click.option("--at", type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ"]),
               help="When the request came, in UTC. Default: now.")  # fmt: skip
 @json_option

@@ -22,6 +22,7 @@ from headwater.gateway.commands.options import (
 )
 from headwater.gateway.commands.times import at
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
+from headwater.gateway.paths import NothingNamed
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
     INSTANCE_EXISTS,
@@ -127,6 +128,8 @@ class Service:
         try:
             async with client:
                 yield client
+        except NothingNamed as error:
+            raise click.UsageError(str(error)) from error
         except ClientError as error:
             raise click.ClickException(explained(error.code, error.detail)) from error
 

@@ -162,6 +162,16 @@ def test_help_works_from_outside() -> None:
         (["worker", "--app", "no_such_app"], 2, "headwater: expected a module no_such_app in"),
         (["worker", "--app", "apps/mine.py"], 2, "headwater: expected an app as package.module"),
         (["up", "--app", "no_such_app"], 2, "headwater: expected a module no_such_app in"),
+        (["terra-stand-in", "--port", "99999"], 2, "headwater terra-stand-in: Invalid value for '"),
+        (["terra-stand-in", "--port", "0"], 2, "headwater terra-stand-in: Invalid value for '--po"),
+        (
+            ["terra-stand-in", "--port", "47113", "--file", __file__],
+            2,
+            "headwater terra-stand-in: --file: expected one that a stand-in keeps, found",
+        ),
+        (["graph", "show", ""], 2, "headwater graph show: expected the name or the id of what is"),
+        (["instances", "get", "-w", "order", "-i", ""], 2, "headwater instances get: expected "),
+        (["user", "show", ""], 2, "headwater user show: expected the name or the id of what is "),
     ],
 )
 def test_every_failure_is_one_line_on_stderr(arguments: list[str], code: int, line: str) -> None:
@@ -171,6 +181,15 @@ def test_every_failure_is_one_line_on_stderr(arguments: list[str], code: int, li
     assert run.stderr.count("\n") == 1
     assert run.stderr.count("\n") == 1, run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_what_is_no_text_is_no_header(tmp_path: Path) -> None:
+    captured, body = tmp_path / "captured", tmp_path / "body"
+    captured.write_bytes(bytes(range(128, 256)) + b"\nterra-signature: t=1,v1=\xff\n")
+    body.write_bytes(bytes(range(256)))
+    run = headwater("webhook", "verify", "--headers", str(captured), str(body))
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].startswith("Refused")
 
 
 def test_who_has_no_postgres_hears_where_one_is() -> None:
