@@ -33,7 +33,7 @@ DATA_TYPES: Final = ("activity", "sleep", "daily", "body")
 #: A request for data is only noted by Terra; a lab report has to be sent first.
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 _UPLOAD_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0)
-#: Seconds until an answer is there whole: those above are for each piece of it.
+#: Seconds until an answer is there whole, from when all was sent: those above are for each piece.
 _WHOLE_S: Final = 60.0
 #: Attempts at a request; whoever needs more, tries again later.
 _ATTEMPTS: Final = 4
@@ -186,8 +186,7 @@ class Terra:
             asked: float | None = None
             await self._sleep(self._pace.turn_s(_steady_s()))
             try:
-                async with asyncio.timeout(_WHOLE_S):
-                    answer = await self._http.request(method, path.lstrip("/"), **more)
+                answer = await self._answered(method, path.lstrip("/"), **more)
             except (httpx.RequestError, TimeoutError) as error:
                 failed = TerraFailed(
                     f"expected an answer from {method} {self._access.api}{path}, found none: "
@@ -206,6 +205,19 @@ class Terra:
             if hopeless or repeats >= self._attempts:
                 raise failed
             await self._sleep(backoff_s(repeats - 1, self._draw()))
+
+    async def _answered(self, method: str, path: str, **more: Any) -> httpx.Response:  # noqa: ANN401
+        """The answer to a request; a slow line may send that for as long as it sends any of it.
+
+        Errors: httpx.RequestError; TimeoutError.
+        """
+        async with asyncio.timeout(None) as whole:
+
+            async def trace(event: str, _: object) -> None:
+                if event.endswith("receive_response_headers.started"):
+                    whole.reschedule(_steady_s() + _WHOLE_S)
+
+            return await self._http.request(method, path, extensions={"trace": trace}, **more)
 
 
 def _steady_s() -> float:

@@ -168,6 +168,38 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
     asyncio.run(act())
 
 
+def test_a_lab_report_may_take_longer_to_send_than_its_answer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headwater.gateway.terra.client._WHOLE_S", 0.5)
+
+    async def takes_its_time(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        length = 0
+        while (line := await reader.readline()) != b"\r\n":
+            if line.lower().startswith(b"content-length:"):
+                length = int(line.split(b":")[1])
+        # A slow line: the time of an answer is over before the report is here.
+        await asyncio.sleep(1.0)
+        await reader.readexactly(length)
+        body = b'{"upload_id": "u1"}'
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    async def act() -> tuple[str, str]:
+        server = await asyncio.start_server(takes_its_time, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        access = TerraAccess(api=f"http://127.0.0.1:{port}", dev_id="d", api_key="k")
+        terra = Terra(access, draw=lambda: 0.0, wall_s=time.time, attempts=1)
+        report = {
+            "name": "a.pdf",
+            "content_type": "application/pdf",
+            "content": bytes(10 * 1024 * 1024),
+        }
+        async with server, asyncio.timeout(60), terra:
+            return await terra.upload_lab_report("user_a", **report)
+
+    assert asyncio.run(act())[0] == "u1"
+
+
 def test_a_refusal_says_what_terra_said_and_is_not_repeated(terra: StandIn):
     async def act() -> None:
         async with terra.client() as client:
