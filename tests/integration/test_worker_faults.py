@@ -100,7 +100,7 @@ def test_a_store_that_is_torn_ends_the_worker_and_the_next_one_fills_it(
     topics: str, tmp_path: Path
 ):
     stores = StateStores(tmp_path, 8 * 1024 * 1024, now_ms)
-    client = a_client(topics)
+    client = a_client(topics, timeout_s=60, restarted_within_s=60)
 
     async def scenario() -> None:
         worker = a_worker(topics, stores=stores)

@@ -34,7 +34,7 @@ def test_a_topic_that_is_not_there_holds_up_nobody_else(house: WorkflowHouse):
         key = await scene.create("creator", "unhindered")
         assert await scene.ends(key) == "unhindered-x"
         await scene.until(
-            lambda: scene.story.ended("created/unhindered-x"), "what it has created to end", 10
+            lambda: scene.story.ended("created/unhindered-x"), "what it has created to end"
         )
 
     work(house)
@@ -51,7 +51,7 @@ def test_an_event_that_was_sent_in_time_counts_though_the_worker_was_suspended(
             # Long enough that all of them are seen to wait before the first has waited enough.
             patient = [f"stalled-{attempt}-{n}" for n in range(4)]
             keys = await asyncio.gather(
-                *(scene.create("patient", each, "3000") for each in patient)
+                *(scene.create("patient", each, "6000") for each in patient)
             )
             for key in keys:
                 await scene.status(key, RunStatus.WAITING)

@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import httpx
 
@@ -44,7 +45,7 @@ def test_a_stream_goes_on_where_it_broke_off(api: httpx.Client, told: str) -> No
 def test_what_happens_while_it_is_followed_is_told(api: httpx.Client, house: House) -> None:
     name = create(api, "waiting", 2)
     with (
-        httpx.Client(base_url=base(house, "gateway2"), headers=KEY) as other,
+        httpx.Client(base_url=base(house, "gateway2"), headers=KEY, timeout=30) as other,
         ThreadPoolExecutor(2) as pool,
     ):
         follows = [
@@ -92,8 +93,10 @@ def test_a_gateway_that_is_told_to_end_does_so_though_somebody_follows(
         httpx.Client(base_url=base(house, "gateway2"), headers=KEY, timeout=30) as two,
         ThreadPoolExecutor(1) as pool,
     ):
+        begun = Event()
+        two.event_hooks = {"response": [lambda _: begun.set()]}
         follows = pool.submit(follow, two, path)
-        time.sleep(0.5)
+        assert begun.wait(60)
         gateway = house.parts["gateway2"]
         house.stop("gateway2")
         assert gateway.returncode == 0, "it had to be killed"

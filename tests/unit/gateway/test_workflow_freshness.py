@@ -7,6 +7,7 @@ import pytest
 
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.schemas.errors import StoreUnavailable
+from tests.waiting import until
 
 
 class Store:
@@ -91,11 +92,12 @@ def test_nobody_is_asked_while_nobody_waits() -> None:
 
 def test_a_thousand_waiters_are_one_question_at_a_time() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
-        waits = [asyncio.create_task(freshness.reached({0: n}, 5)) for n in range(1_000)]
+        waits = [asyncio.create_task(freshness.reached({0: n}, 60)) for n in range(1_000)]
         await asyncio.sleep(0.05)
-        assert 1 <= store.asked <= 50
+        await until(lambda: store.asked)
+        assert store.asked <= 50
         store.offsets = {0: 500}
-        await asyncio.sleep(0.1)
+        await until(lambda: sum(wait.done() for wait in waits) >= 500)
         assert [wait.done() for wait in waits] == [n < 500 for n in range(1_000)]
         store.offsets = {0: 1_000}
         assert all(await asyncio.gather(*waits))
