@@ -184,8 +184,15 @@ def test_topics_of_authors_are_made_and_those_of_headwater_refused(kafka: str):
 
 
 async def partitions_of(kafka: str, *topics: str) -> list[int]:
+    """How many each has; of a topic that was just made, a broker may not know them yet."""
+    counts: dict[str, int] = {}
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
     await admin.start()
-    found = {each["topic"]: each["partitions"] for each in await admin.describe_topics([*topics])}
-    await admin.close()
-    return [len(found[topic]) for topic in topics]
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(counts.get(topic) for topic in topics):
+                found = await admin.describe_topics([*topics])
+                counts = {each["topic"]: len(each["partitions"]) for each in found}
+    finally:
+        await admin.close()
+    return [counts[topic] for topic in topics]
