@@ -10,7 +10,7 @@ and RocksDB would keep Python's lock in a thread as well. ADR 0023 has the measu
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NewType, TypeAlias, cast
 
@@ -205,16 +205,26 @@ class StateStore:
         self._last = Written({}, 0)
         self._write(batch, {})
 
-    def purge(self, family: Family, prefix: bytes = b"") -> None:
+    def purge(self, family: Family, prefixes: Iterable[bytes] = (b"",)) -> None:
         """Writes files that have keys which begin so anew, without the bytes of what was deleted.
 
-        RocksDB would keep those until it comes by, which may be never. Keys at the edges of a file
-        are named in a list of files, too, until the store is opened the next time.
+        RocksDB would keep those until it comes by, which may be never.
         """
-        start = self._prefix(family) + prefix
+        self._flush()
+        try:
+            for prefix in prefixes:
+                start = self._prefix(family) + prefix
+                self._db.compact_range(start, _end(start))
+        except Exception as error:
+            raise self._torn(error) from error
+        # The list of files names the first and the last key of each. A change begins it anew, with
+        # what was there before the change: so it takes one more until those are gone, too.
+        self._write(WriteBatch(raw_mode=True), {})
+        self._flush()
+
+    def _flush(self) -> None:
         try:
             self._db.flush()
-            self._db.compact_range(start, _end(start))
         except Exception as error:
             raise self._torn(error) from error
 

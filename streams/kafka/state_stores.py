@@ -169,6 +169,8 @@ def _options(cache: Cache, buffers: WriteBufferManager, buffer_bytes: int) -> Op
     # What is soon written again is not worth it.
     lz4, none = DBCompressionType.lz4(), DBCompressionType.none()
     options.set_compression_per_level([none, none, lz4, lz4, lz4, lz4, lz4])
+    # Its list of files is written anew with each change: see `StateStore.purge`.
+    options.set_max_manifest_file_size(1)
     # RocksDB's own log is for its developers.
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1024 * 1024)

@@ -119,9 +119,10 @@ class PartitionState:
     def purge(self, names: Iterable[str]) -> None:
         """Has the store give up the bytes of what named somebody, and was deleted."""
         store = self._staged.store
-        for name in names:
-            for table in ALL_TABLES:
-                store.purge(_ROWS, _place(table, table.row_key((name,))[:-1]))
+        rows = (
+            _place(table, table.row_key((name,))[:-1]) for name in names for table in ALL_TABLES
+        )
+        store.purge(_ROWS, rows)
         for family in (_WAITS, _BEGUN, _WIPED):
             store.purge(family)
 

@@ -5,7 +5,7 @@ itself has to see it: so changes are staged, and written when the owner says tha
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -43,7 +43,9 @@ class Store(Protocol):
     def write(self, changes: Changes, positions: Mapping[str, int]) -> None: ...  # noqa: D102
     def drop(self, family: Family) -> None: ...  # noqa: D102
     def clear(self) -> None: ...  # noqa: D102
-    def purge(self, family: Family, prefix: bytes = b"") -> None: ...  # noqa: D102
+    def purge(  # noqa: D102
+        self, family: Family, prefixes: Iterable[bytes] = (b"",)
+    ) -> None: ...
     def close(self) -> None: ...  # noqa: D102
 
 

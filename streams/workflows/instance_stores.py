@@ -68,8 +68,8 @@ class DiskStore:
             return
         gone: dict[bytes, bytes | None] = dict.fromkeys(key.encode() for key in keys)
         self._store.write({_STATES: gone, _WAKES: gone}, {})
-        for name in gone:
-            self._store.purge(_STATES, name)
+        for family in (_STATES, _WAKES):
+            self._store.purge(family, gone)
 
     def wakes(self) -> Iterator[tuple[int, str]]:
         """Times and keys of the instances that time moves."""

@@ -1,7 +1,7 @@
 """A store in memory: what `StateStore` is, for tests that open many."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headwater.streams.kafka.state_store import Changes, Family
 
@@ -45,7 +45,7 @@ class MemoryStore:
         self._values.clear()
         self._positions.clear()
 
-    def purge(self, family: Family, prefix: bytes = b"") -> None:
+    def purge(self, family: Family, prefixes: Iterable[bytes] = (b"",)) -> None:
         """What is deleted here, is gone."""
 
     def close(self) -> None:

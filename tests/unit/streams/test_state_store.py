@@ -196,6 +196,23 @@ def test_files_that_are_missing_are_noticed(tmp_path: Path, filled: Path):
     assert {"sst", "log", "MANIFEST", "CURRENT"} <= harmed
 
 
+def test_no_file_names_what_was_purged_also_where_it_was_the_first_or_last_key(tmp_path: Path):
+    store = opened(tmp_path)
+    for each in range(20):
+        # A file of its own.
+        store.write({ROWS: {b"%02d-someone" % each: b"of someone", b"other": b""}}, {})
+        store.purge(CLAIMS)
+    assert _naming(tmp_path, b"someone")
+    store.write({ROWS: {b"%02d-someone" % each: None for each in range(20)}}, {})
+    store.purge(ROWS, [b"%02d" % each for each in range(20)])
+    assert not _naming(tmp_path, b"someone")
+    assert store.get(ROWS, b"other") == b""
+
+
+def _naming(folder: Path, name: bytes) -> list[str]:
+    return [file.name for file in data_of(folder).iterdir() if name in file.read_bytes()]
+
+
 @pytest.mark.parametrize("reading", ["get", "multi_get", "scan"])
 def test_a_store_that_is_torn_while_it_is_open_is_deleted(tmp_path: Path, reading: str):
     store = opened(tmp_path)
