@@ -46,6 +46,7 @@ from headwater.gateway.workflows.runs import routes as runs
 from headwater.gateway.workflows.runs import world_routes
 from headwater.gateway.workflows.runs.running import Running, RunPorts
 from headwater.gateway.workflows.runs.world import World
+from headwater.gateway.workflows.statuses import Statuses
 from headwater.gateway.workflows.tail import Tails
 from headwater.gateway.workflows.tick import Ticks
 from headwater.gateway.workflows.write_routes import bulk, creations, events, retry, steering, tick
@@ -121,7 +122,9 @@ class WorkflowService:
             ports.workflows, self._freshness, ports.definitions, ports.of_runs.deployments, folds
         )
         self._looking = Looking(self._reading, ports.workflows, folds)
-        self._writing = Writing(ports.commands, ports.workflows, self._freshness, limits)
+        self._writing = Writing(
+            ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
+        )
         self._world_key = keys.world
         self._running = Running(
             ports.of_runs,

@@ -20,9 +20,9 @@ from headwater.gateway.workflows.parameters import prefers_async
 from headwater.gateway.workflows.positions import furthest
 from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.refusals import refusal
+from headwater.gateway.workflows.statuses import Statuses
 from headwater.processors.runs.labels import labels_of
 from headwater.processors.runs.limits import HOUSE_PREFIX, name_fault
-from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.answers import (
     Answer,
     EventSent,
@@ -72,13 +72,13 @@ class Writing:
     def __init__(
         self,
         commands: Commands,
-        workflows: Workflows,
+        statuses: Statuses,
         freshness: Freshness,
         limits: Limits,
     ) -> None:
         self._limits = limits
         self._commands = commands
-        self._workflows = workflows
+        self._statuses = statuses
         self._freshness = freshness
 
     @accepting
@@ -191,11 +191,11 @@ class Writing:
         (reply,) = told.replies
         if told.applied:
             try:
-                found = await self._workflows.instance(workflow, instance_id)
+                found = await self._statuses.of(workflow, instance_id)
             except StoreUnavailable:
                 found = None
             if found is not None:
-                return found.instance.details
+                return found
         return _status(reply)
 
 

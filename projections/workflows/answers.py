@@ -139,8 +139,13 @@ def status_of(row: Row) -> StatusOfRun:
 def listed_of(row: Row) -> InstanceListed:
     """An instance in a listing."""
     return InstanceListed(
-        id=row["instance_id"], details=_stands(InstanceStatus, row), labels=row["labels"]
+        id=row["instance_id"], details=instance_status_of(row), labels=row["labels"]
     )
+
+
+def instance_status_of(row: Row) -> InstanceStatus:
+    """How an instance stands."""
+    return _stands(InstanceStatus, row)
 
 
 def found_of(row: Row) -> InstanceFound:
@@ -151,7 +156,7 @@ def found_of(row: Row) -> InstanceFound:
         InstanceFound,
         row,
         id=row["instance_id"],
-        details=_stands(InstanceStatus, row),
+        details=instance_status_of(row),
         current_step=step,
         current_tokens=tokens,
         awaited_slot=None if slot is None else made(SlotAwaited, slot),

@@ -29,6 +29,7 @@ from headwater.projections.workflows.answers import (
     event_of,
     found_of,
     instance_of,
+    instance_status_of,
     job_of,
     line_of,
     raw,
@@ -40,6 +41,7 @@ from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas.answers import (
     Event,
     InstanceFound,
+    InstanceStatus,
     JobListed,
     LogLine,
     Step,
@@ -264,6 +266,17 @@ class Workflows:
             INSTANCE, workflow_name=workflow_name, instance_id=instance_id
         )
         return instance_of(rows[0]) if rows else None
+
+    async def statuses(
+        self, instances: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], InstanceStatus]:
+        """How instances stand, by their workflows and ids; those that there are none of lack."""
+        rows = await self._reader.answers(
+            statement("workflow_statuses"),
+            workflow_names=[workflow for workflow, _ in instances],
+            instance_ids=[instance_id for _, instance_id in instances],
+        )
+        return {(row["workflow_name"], row["instance_id"]): instance_status_of(row) for row in rows}
 
     async def beginning(
         self, workflow_name: str, instance_id: str, run_number: int
