@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from headwater.gateway.users.ports import ForUsers
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.answers import Placed
+from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import ReplySent
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.workflows.client import Addressed
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays, MemoryWipes
@@ -55,6 +57,12 @@ class Instances:
     async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
         del workflow_name, instance_id
         return instance(status="complete", output=json.dumps(self.output))
+
+    async def statuses(
+        self, instances: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], InstanceStatus]:
+        ended = InstanceStatus(status=RunStatus.COMPLETE, output=self.output)
+        return dict.fromkeys(instances, ended)
 
 
 @pytest.fixture(scope="module")
