@@ -1,6 +1,7 @@
 """Artifacts of deployments on this machine's disk: fetched and unpacked when they are needed."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
@@ -59,8 +60,10 @@ class ArtifactFolders:
     def _remove_left(self) -> None:
         """Removes what was not unpacked to its end."""
         for each in self._folder.glob(f"{_LEFT}*"):
-            if 1_000 * each.stat().st_mtime < now_ms() - _LEFT_MS:
-                shutil.rmtree(each, ignore_errors=True)
+            # Whoever unpacks there may be done by now.
+            with contextlib.suppress(FileNotFoundError):
+                if 1_000 * each.stat().st_mtime < now_ms() - _LEFT_MS:
+                    shutil.rmtree(each, ignore_errors=True)
 
 
 def _on_disk(place: Path) -> None:
