@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from headwater.processors.replay.commands import Cancel, Raise
+from headwater.processors.replay.commands import Cancel, CodeCommand, Raise
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.host_messages import Drop, Forget, Requested, Started
@@ -19,7 +19,7 @@ from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.turns import Flight, Partition, Released, Turn
+from headwater.streams.engine.turns import Flight, Partition, Released, StepTransaction, Turn
 from tests.fakes.engines import ENGINES, REPLAY
 
 #: The host that has a workflow.
@@ -262,14 +262,20 @@ GIVEN_UP: Final = Cancel(STEP.key, (STEP,))
 FAILED: Final = Raise(Failure("LookupError", "no use"))
 
 
-def test_what_gives_up_a_step_waits_for_its_sql_once_postgres_is_at_it():
+def given_up_amid_its_sql(*commands: CodeCommand) -> tuple[Worker, int, StepTransaction]:
+    """A worker whose code gives up a step that Postgres is at, and then asks for these."""
     worker = Worker(0)
     activation = worker.activation(0)
     worker.driver.host_sent([Requested(activation, RETURNED)])
     (step,) = worker.turn().steps
     assert step.partition.owner.sql.tries(step.commit)
-    worker.driver.host_sent([Requested(activation, GIVEN_UP), Requested(activation, FAILED)])
+    worker.driver.host_sent([Requested(activation, each) for each in (GIVEN_UP, *commands)])
     assert worker.turn().flights == []
+    return worker, activation, step
+
+
+def test_what_gives_up_a_step_waits_for_its_sql_once_postgres_is_at_it():
+    worker, _, step = given_up_amid_its_sql(FAILED)
     worker.driver.step_settled(step, RETURNED)
     ((_, record),) = worker.flight().records()
     assert [type(event) for event in record.events] == [StepCompleted]
@@ -278,13 +284,7 @@ def test_what_gives_up_a_step_waits_for_its_sql_once_postgres_is_at_it():
 
 
 def test_a_step_whose_sql_fails_after_it_was_given_up_is_not_tried_again():
-    worker = Worker(0)
-    activation = worker.activation(0)
-    worker.driver.host_sent([Requested(activation, RETURNED)])
-    (step,) = worker.turn().steps
-    assert step.partition.owner.sql.tries(step.commit)
-    worker.driver.host_sent([Requested(activation, GIVEN_UP)])
-    assert worker.turn().flights == []
+    worker, _, step = given_up_amid_its_sql()
     raised = StepRaised(STEP, 1, Failure("Error", "no such table"), POLICY)
     worker.driver.step_settled(step, raised)
     worker.follows(worker.flight(), 2)
@@ -293,13 +293,7 @@ def test_a_step_whose_sql_fails_after_it_was_given_up_is_not_tried_again():
 
 
 def test_a_step_may_be_given_up_while_postgres_cannot_be_asked():
-    worker = Worker(0)
-    activation = worker.activation(0)
-    worker.driver.host_sent([Requested(activation, RETURNED)])
-    (step,) = worker.turn().steps
-    assert step.partition.owner.sql.tries(step.commit)
-    worker.driver.host_sent([Requested(activation, GIVEN_UP)])
-    assert worker.turn().flights == []
+    worker, activation, step = given_up_amid_its_sql()
     worker.driver.step_waits(step)
     released = worker.follows(worker.flight(), 2)
     assert released.to_hosts == {0: [Drop(activation, STEP.key)]}, "its host waits for it no longer"
