@@ -427,7 +427,9 @@ class WorkflowWorker:
 
     def _given_up(self, partition: Partition) -> None:
         self._let_go()
-        self._outbox.forget(partition.number)
+        # A takeover that comes to nothing may end when the next one has its partition.
+        if partition.number not in self._driver.partitions:
+            self._outbox.forget(partition.number)
         self._checkpoints.forget(partition)
         self._replies.forget(partition)
         self._sql.forget(partition)
