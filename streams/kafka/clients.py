@@ -31,6 +31,19 @@ async def admin_of(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
+async def started(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:
+    """Starts a consumer; one that cannot be started is stopped, and cannot be started again.
+
+    Errors: KafkaError, OSError.
+    """
+    try:
+        await consumer.start()
+    except BaseException:  # also if it is cancelled: connections would stay open
+        await consumer.stop()
+        raise
+    return consumer
+
+
 @asynccontextmanager
 async def consumer_of(
     cluster: Cluster,

@@ -8,6 +8,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
+from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
 
 _ANSWER_S: Final = 10.0
@@ -69,12 +70,7 @@ class Offsets:
         consumer = AIOKafkaConsumer(
             **self._cluster.options(), group_id=self._group, enable_auto_commit=False
         )
-        try:
-            await consumer.start()
-        except BaseException:
-            await consumer.stop()
-            raise
-        self._consumer = consumer
+        self._consumer = await started(consumer)
         return consumer
 
     async def _away(self, error: Exception) -> BrokerUnavailable:

@@ -30,6 +30,7 @@ from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
@@ -95,17 +96,20 @@ class Starter:
 
     async def run(self) -> None:
         """Carries out every effect that comes."""
-        self._consumer = AIOKafkaConsumer(**self._options)
-        self._consumer.subscribe([EFFECTS], listener=_Listener(self))
         reading = Retrying(log, "effects of deliveries cannot be read")
         errors = (KafkaError, IllegalStateError, OSError, BrokerUnavailable)
         try:
-            await reading.until_done(self._consumer.start, errors)
+            await reading.until_done(self._join, errors)
             while True:
                 await reading.until_done(self._round, errors)
         finally:
             await self._consumer.stop()
             await self._appender.stop(within_s=_STOP_S)
+
+    async def _join(self) -> None:
+        self._consumer = AIOKafkaConsumer(**self._options)
+        self._consumer.subscribe([EFFECTS], listener=_Listener(self))
+        await started(self._consumer)
 
     async def _round(self) -> None:
         for where in list(self._fresh):

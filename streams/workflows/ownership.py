@@ -30,6 +30,7 @@ from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.retrying import Retrying
@@ -133,10 +134,12 @@ class Ownership:
 
     async def start(self) -> None:
         """Joins the group, waiting for Kafka."""
+        await Retrying(log, "waiting for Kafka").until_done(self._join, (KafkaError, OSError))
+
+    async def _join(self) -> None:
         self._consumer = AIOKafkaConsumer(**self._options)
         self._consumer.subscribe([WORKFLOW_COMMANDS], listener=_Listener(self))
-        starting = Retrying(log, "waiting for Kafka")
-        await starting.until_done(self._consumer.start, (KafkaError, OSError))
+        await started(self._consumer)
 
     async def stop(self) -> None:
         """Leaves the group."""

@@ -8,10 +8,11 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headwater.processors.providers.results import Effect
@@ -33,6 +34,8 @@ from headwater.streams.pipeline.webhook_log import DeadLetters
 from headwater.streams.starters.effects import Starter
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.conftest import PARTITIONS
+from tests.integration.strangers import stranger_in
+from tests.waiting import until
 
 RULES = """
 [[rule]]
@@ -238,6 +241,21 @@ def test_each_delivery_starts_and_signals_once_in_order(topics: str):
         assert len(starts) == len({each.instance_id for each in starts}) == 90
 
     play(topics, "once", act)
+
+
+def test_who_the_group_refuses_waits_until_it_is_let_in(
+    topics: str, caplog: pytest.LogCaptureFixture
+):
+    async def act(scene: Scene) -> None:
+        await scene.post(scene.delivery("user_a", 0))
+        async with AsyncExitStack() as exits:
+            async with stranger_in(scene.group, EFFECTS, topics):
+                task = await exits.enter_async_context(scene.following())
+                await until(lambda: "cannot be read" in caplog.text or task.done())
+            await until(lambda: scene.workflows.signals("user_a") == [0] or task.done())
+        assert scene.workflows.signals("user_a") == [0]
+
+    play(topics, "stranger", act)
 
 
 def test_what_was_sent_and_not_committed_is_sent_again(topics: str):

@@ -10,15 +10,17 @@ import pytest
 from typing_extensions import override
 
 from headwater.processors.runs.engine import engine_of
+from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.clock import now_ms
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.workflows.log import WorkflowLog
-from headwater.streams.workflows.ownership import Ownership
+from headwater.streams.workflows.ownership import GROUP, Ownership
 from tests.conftest import PARTITIONS
 from tests.fakes.engines import ENGINES
+from tests.integration.strangers import stranger_in
 from tests.waiting import until
 
 
@@ -80,6 +82,26 @@ def test_a_takeover_that_fails_is_tried_again(topics: str, fails: Callable[[], A
                     wake_up.clear()
                     await wake_up.wait()
             assert attempts.count(attempts[0]) == 2
+        finally:
+            await subject.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_the_group_refuses_waits_until_it_is_let_in(
+    topics: str, caplog: pytest.LogCaptureFixture
+):
+    async def take_over(number: int, replied: int) -> Partition:
+        return cast("Partition", SimpleNamespace(number=number, replied=replied))
+
+    async def scenario() -> None:
+        subject = ownership(topics, Driver(partitions=1), take_over, asyncio.Event())
+        async with stranger_in(GROUP, WORKFLOW_COMMANDS, topics):
+            starting = asyncio.create_task(subject.start())
+            await until(lambda: "waiting for Kafka" in caplog.text or starting.done())
+        try:
+            async with asyncio.timeout(60):
+                await starting
         finally:
             await subject.stop()
 
