@@ -34,7 +34,8 @@ from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.pipeline.answer_log import AnswerLog
 from headwater.streams.pipeline.audit_log import AuditLog
-from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
+from headwater.streams.pipeline.dead_letter_log import DeadLetters
+from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.pipeline.wipe_log import WipeLog
 from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.client import WorkflowClient

@@ -14,7 +14,8 @@ from headwater.schemas.audit import OperationAudited
 from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
 from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.webhook_log import Again, Answer, Appended, Replayed, Stored
+from headwater.streams.pipeline.dead_letter_log import Again, Replayed
+from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
 
 
 class DeploymentLog(Protocol):

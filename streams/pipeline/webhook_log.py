@@ -1,4 +1,4 @@
-"""What the gateway needs of Kafka: appending deliveries, and replaying dead letters.
+"""The topic `webhooks`, as the gateway sees it: appending deliveries, and reading them again.
 
 Duplicates. Two copies in one gateway meet here: the second waits for the first and answers as its
 duplicate. So does the retry of a delivery whose sender gave up, while its first try is with the
@@ -25,24 +25,12 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import WebhookReceived, WebhooksClaimed
-from headwater.schemas.topics import ADMISSIONS, DEAD_LETTERS, WEBHOOKS
-from headwater.streams.kafka.appender import Appender
-from headwater.streams.kafka.clients import consumer_of
+from headwater.schemas.topics import ADMISSIONS, WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import (
-    CONNECT_PREFIX,
-    EXPIRED,
-    REPLAY_OF,
-    REPLAYED,
-    REPLAYED_AT,
-    key_of,
-    original,
-    text_header,
-)
 from headwater.streams.kafka.group_commit import GroupCommit, PartitionProducers
-from headwater.streams.kafka.places import each_place, read_places
+from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.producers import Producers
-from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
@@ -381,120 +369,3 @@ def _ce_source(source: str) -> bytes:
 @lru_cache(maxsize=1024)
 def _ce_type(source: str, kind: str) -> bytes:
     return f"{source}.{kind}".encode()
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    """What came of replaying a dead letter."""
-
-    partition: int
-    offset: int
-    topic: str
-    ok: bool
-    detail: str
-
-
-class Again(msgspec.Struct, frozen=True):
-    """A delivery that was appended once more: to which offset; None if it lies there no more."""
-
-    partition: int
-    offset: int
-    again_at: int | None
-
-
-class DeadLetters:
-    """The topic `dead-letters`, as operators see it, and deliveries to be looked at again."""
-
-    def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
-        self._cluster = cluster
-        self._clock = clock
-        self._appender = Appender(cluster=cluster, client_id="headwater-replay")
-
-    async def start(self) -> None:
-        """Connects at the first replay; nothing to do before."""
-
-    async def stop(self) -> None:
-        """Disconnects."""
-        await self._appender.stop()
-
-    async def replay(self, positions: Sequence[tuple[int, int]]) -> list[Replayed]:
-        """Puts dead letters back where they came from, key and value untouched.
-
-        Shape:  (partition, offset) of the topic dead-letters -> one answer each, in order.
-        Errors: BrokerUnavailable; replaying again is safe.
-        """
-        # Before they are read: what comes to the topic after that is not missing.
-        bounds = await self._bounds({partition for partition, _ in positions})
-        back: dict[tuple[int, int], Replayed] = {}
-        async for records in each_place(self._cluster, DEAD_LETTERS, positions):
-            for record in records:
-                back[record.partition, record.offset] = await self._put_back(record)
-        for place in [each for each in positions if each not in back]:
-            why = await self._missing(*place, *bounds.get(place[0], (0, -1)))
-            back[place] = Replayed(*place, "", ok=False, detail=why)
-        return [back[place] for place in positions]
-
-    async def _bounds(self, partitions: Collection[int]) -> dict[int, tuple[int, int]]:
-        """The first offset of each partition that there is, and its end."""
-        async with consumer_of(self._cluster, DEAD_LETTERS) as consumer:
-            where = [each for each in consumer.assignment() if each.partition in partitions]
-            first, end = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
-        return {each.partition: (first[each], end[each]) for each in where}
-
-    async def again(self, places: Sequence[tuple[int, int]]) -> list[Again]:
-        """Appends deliveries once more, so that they are looked at again now.
-
-        Shape:  (partition, offset) of the topic webhooks -> one answer each, in order. They are
-                marked as replays, so they are no copies.
-        Errors: BrokerUnavailable; asking again is safe.
-        """
-        again: dict[tuple[int, int], int] = {}
-        # A few at a time: all of them may be more than there is memory for.
-        async for records in each_place(self._cluster, WEBHOOKS, places):
-            for record in records:
-                if record.value is not None:
-                    place = (record.partition, record.offset)
-                    sent = await self._appender.send([_once_more(record)])
-                    (again[place],) = await self._appender.acknowledged(sent)
-        return [Again(*place, again.get(place)) for place in places]
-
-    async def _put_back(self, letter: Incoming) -> Replayed:
-        partition, offset = letter.partition, letter.offset
-        topic = text_header(letter, CONNECT_PREFIX + "topic")
-        if topic is None or letter.value is None:
-            return Replayed(partition, offset, "", ok=False, detail="not a dead letter")
-        position = f"{partition}@{offset}".encode()
-        back = int(text_header(letter, CONNECT_PREFIX + "partition") or 0)
-        headers = [*original(letter), (REPLAY_OF, position)]
-        await self._appender.append([Outgoing(topic, back, key_of(letter), letter.value, headers)])
-        mark = [(REPLAYED, position), (REPLAYED_AT, str(self._clock()).encode())]
-        await self._appender.append([_marker(partition, REPLAYED, mark)])
-        return Replayed(partition, offset, topic, ok=True, detail="")
-
-    async def _missing(self, partition: int, offset: int, first: int, end: int) -> str:
-        """Says why there is no dead letter at a place; one that was there is marked."""
-        if end < 0:
-            return "no such partition"
-        if offset >= end:
-            return f"no such offset: the partition holds {first} to {end - 1}"
-        position = (EXPIRED, f"{partition}@{offset}".encode())
-        await self._appender.append([_marker(partition, EXPIRED, [position])])
-        if offset < first:
-            return f"expired: the topic has {first} to {end - 1}"
-        # Compaction keeps the last of those that are alike.
-        return "expired: it was wiped, or written again behind it"
-
-
-def _once_more(record: Incoming) -> Outgoing:
-    """A delivery as it is appended again: marked, so it is no copy."""
-    mark = (REPLAY_OF, f"{WEBHOOKS}/{record.partition}@{record.offset}".encode())
-    headers = [*original(record), mark]
-    return Outgoing(WEBHOOKS, record.partition, record.key, record.value, headers)
-
-
-def _marker(partition: int, what: str, headers: list[tuple[str, bytes]]) -> Outgoing:
-    """A record of the topic `dead-letters` that says something of another one.
-
-    Shape:  it has a key and a value of its own, so that compaction keeps it beside the other.
-    """
-    key = b":".join((what.encode(), headers[0][1]))
-    return Outgoing(DEAD_LETTERS, partition, key, b"", headers)

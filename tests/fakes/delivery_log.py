@@ -13,7 +13,8 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.webhook_log import Again, Answer, Appended, Replayed, Stored
+from headwater.streams.pipeline.dead_letter_log import Again, Replayed
+from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
 
 Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
 

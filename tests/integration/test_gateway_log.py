@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from itertools import count
+from random import Random
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -23,10 +24,12 @@ from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import EXPIRED, text_header
 from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.pipeline import webhook_log
 from headwater.streams.pipeline.answer_log import AnswerLog
-from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
+from headwater.streams.pipeline.dead_letter_log import DeadLetters
+from headwater.streams.pipeline.webhook_log import WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery, an_answer
 from tests.unit.gateway.memory_app import memory_app
@@ -342,6 +345,41 @@ def test_a_delivery_is_appended_again_as_it_was_and_one_that_is_gone_is_not(topi
         assert stored[-1] is not None
         mark = ("headwater.replay_of", f"webhooks/{partition}@{at}")
         assert stored[-1].headers == (("ce_id", "again-1"), mark)
+
+    asyncio.run(whole())
+
+
+def test_many_that_are_appended_again_are_each_found_where_that_is_said(topics: str):
+    """Of several partitions, in any order, two of them asked for twice."""
+    ids = [f"many-again-{number}" for number in range(300)]
+    records = [
+        Outgoing(WEBHOOKS, number % 4, each.encode(), encode(a_delivery(each)))
+        for number, each in enumerate(ids)
+    ]
+
+    async def whole() -> None:
+        appender = Appender(cluster=Cluster(topics), client_id="again")
+        letters = DeadLetters(cluster=Cluster(topics), clock=now_ms)
+        try:
+            sent = await appender.send(records)
+            firsts = await appender.acknowledged(sent)
+            places = [
+                (each.partition, first + number)
+                for each, first in zip(sent, firsts, strict=True)
+                for number in range(each.records)
+            ]
+            Random(7).shuffle(places)
+            again = await letters.again([*places, *places[:2]])
+            assert [(one.partition, one.offset) for one in again] == [*places, *places[:2]]
+            to = [(one.partition, one.again_at or -1) for one in again]
+            assert len(set(to)) == len(ids), "each was appended once, wherever it was asked for"
+            found = await read_places(Cluster(topics), WEBHOOKS, [*places, *to])
+            assert [found[place].key for place in to] == [
+                found[place].key for place in [*places, *places[:2]]
+            ]
+        finally:
+            await appender.stop()
+            await letters.stop()
 
     asyncio.run(whole())
 
