@@ -3,7 +3,7 @@
 import asyncio
 import re
 import sys
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -171,10 +171,11 @@ async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verific
     async with _rows(settings) as reader:
         verification = Verification(await next_offset(reader), anchors)
         last = -1
-        async for records in read_partition(cluster, [AUDIT], PARTITION):
-            rows = await between(reader, last + 1, records[-1].offset)
-            last = records[-1].offset
-            verification.take([LogEntry(each.offset, each.value) for each in records], rows)
+        async with aclosing(read_partition(cluster, [AUDIT], PARTITION)) as batches:
+            async for records in batches:
+                rows = await between(reader, last + 1, records[-1].offset)
+                last = records[-1].offset
+                verification.take([LogEntry(each.offset, each.value) for each in records], rows)
         beyond = await between(reader, last + 1, limit=_PAGE)
         # Those that were appended meanwhile are no finding.
         async for records in read_partition(cluster, [AUDIT], PARTITION, start=last + 1):

@@ -6,6 +6,7 @@ neither missing nor a patch on old rows. Rows have no other home than Postgres, 
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import Final, Self
 
@@ -99,9 +100,10 @@ class WorkflowRebuild:
         before = done = sum(place.next_offset for place in places.values())
         total = sum(ends.values())
         for (_, number), place in places.items():
-            async for records in self._project(number, place, ends[number]):
-                done += records
-                await self._progress(done, total)
+            async with aclosing(self._project(number, place, ends[number])) as moves:
+                async for moved in moves:
+                    done += moved
+                    await self._progress(done, total)
         await self._work.progress(total, total)
         return before
 
@@ -109,18 +111,19 @@ class WorkflowRebuild:
         """Projects a partition from a place on, up to an end; gives by how much it has moved."""
         where, start = (self._topic, number), place.next_offset
         reading = read_partition(self._cluster, [self._topic], number, start=start, end=end)
-        async for some in reading:
-            known, newer = readable(some)
-            if newer is not None:
-                raise NewerSchema(why_waits(newer))
-            records = self._projection.read(known, place.claims)
-            span = Span(start, some[-1].offset + 1)
-            claims, plan = {where: place.claims}, self._projection.plan(records)
-            await self._store.apply(
-                Batch(records=records, spans={where: span}, plan=plan, claims=claims)
-            )
-            yield span.end - span.start
-            start = span.end
+        async with aclosing(reading) as batches:
+            async for some in batches:
+                known, newer = readable(some)
+                if newer is not None:
+                    raise NewerSchema(why_waits(newer))
+                records = self._projection.read(known, place.claims)
+                span = Span(start, some[-1].offset + 1)
+                claims, plan = {where: place.claims}, self._projection.plan(records)
+                await self._store.apply(
+                    Batch(records=records, spans={where: span}, plan=plan, claims=claims)
+                )
+                yield span.end - span.start
+                start = span.end
 
     async def _progress(self, done: int, total: int) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -1,6 +1,7 @@
 """Taking over a partition: from its snapshots and its log to an owner."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -66,10 +67,10 @@ class HistoryReader(Protocol):
 
     def read(
         self, partition: int, start: int, end: int
-    ) -> AsyncIterator[list[tuple[int, HistoryAppended]]]:
+    ) -> AsyncGenerator[list[tuple[int, HistoryAppended]]]:
         """Yields records with their offsets."""
 
-    def read_snapshots(self, partition: int) -> AsyncIterator[tuple[bytes, SnapshotTaken | None]]:
+    def read_snapshots(self, partition: int) -> AsyncGenerator[tuple[bytes, SnapshotTaken | None]]:
         """Yields snapshots."""
 
 
@@ -155,14 +156,15 @@ async def _read_on(
 ) -> None:
     """Reads the history from where it has to be read, up to the own claim."""
     instances, room = restored.instances, live_max
-    async for records in log.read(partition, restored.start, epoch + 1):
-        for offset, record in records:
-            restore(restored.claims, [(offset, record)], instances)
-            if record.cause >= committed and record.epoch == restored.claims.epoch:
-                restored.outcomes[record.cause] = _outcome(instances, offset, record)
-        loaded = instances.loaded_bytes > _LOADED_BYTES
-        if records and (loaded or instances.count_at_work() > room):
-            room = max(live_max, 2 * instances.evict_restored(records[-1][0] + 1))
+    async with aclosing(log.read(partition, restored.start, epoch + 1)) as batches:
+        async for records in batches:
+            for offset, record in records:
+                restore(restored.claims, [(offset, record)], instances)
+                if record.cause >= committed and record.epoch == restored.claims.epoch:
+                    restored.outcomes[record.cause] = _outcome(instances, offset, record)
+            loaded = instances.loaded_bytes > _LOADED_BYTES
+            if records and (loaded or instances.count_at_work() > room):
+                room = max(live_max, 2 * instances.evict_restored(records[-1][0] + 1))
 
 
 async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) -> Mark:
@@ -177,25 +179,27 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) ->
     store.clear()
     filler, parts = Filler(store), Parts(instances.parts)
     newest, late, checkpoint = -1, None, None
-    async for name, snapshot in log.read_snapshots(partition):
-        if snapshot is None or not _is_readable(snapshot, instances.engines):
-            checkpoint = None
-            break
-        if snapshot.epoch < newest and (late is None or snapshot.position < late.position):
-            late = snapshot
-        newest = max(newest, snapshot.epoch)
-        if name == CHECKPOINT:
-            checkpoint = snapshot
-            continue
-        key, _, number = name.decode().partition(PART)
-        if number:
-            parts.add(key, int(number), snapshot)
-            continue
-        stored = parts.joined(key, snapshot)
-        if stored is None:  # It was deleted, after what was read of it so far; or it is torn.
-            filler.remove(key)
-        else:
-            filler.put(key, stored)
+    async with aclosing(log.read_snapshots(partition)) as snapshots:
+        async for name, snapshot in snapshots:
+            if snapshot is None or not _is_readable(snapshot, instances.engines):
+                checkpoint = None
+                break
+            if snapshot.epoch < newest and (late is None or snapshot.position < late.position):
+                late = snapshot
+            newest = max(newest, snapshot.epoch)
+            if name == CHECKPOINT:
+                checkpoint = snapshot
+                continue
+            key, _, number = name.decode().partition(PART)
+            if number:
+                parts.add(key, int(number), snapshot)
+                continue
+            if (
+                stored := parts.joined(key, snapshot)
+            ) is None:  # It was deleted, after what was read of it so far; or it is torn.
+                filler.remove(key)
+            else:
+                filler.put(key, stored)
     if checkpoint is None or parts.torn:
         store.clear()
         return _BEGINNING

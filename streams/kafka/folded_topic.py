@@ -7,6 +7,7 @@ reads asks Kafka where the topic ends, before an answer that has to know all tha
 import logging
 import os
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Final, Generic, TypeVar
 
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord, UnknownSchema
@@ -72,8 +73,9 @@ class FoldedTopic(Generic[OutcomeT]):
             reading = read_partition(
                 self._cluster, [self._topic], PARTITION, start=self._next, end=end
             )
-            async for records in reading:
-                self._apply(records)
+            async with aclosing(reading) as batches:
+                async for records in batches:
+                    self._apply(records)
             self._next = end
 
     def _apply(self, records: list[Incoming]) -> None:

@@ -43,7 +43,8 @@ async def read_partition(
 
     Shape:  from `start` on, which may be one for each of some topics, else from the first; up to,
             without, `end`, which the log must have reached, else up to the end as of now.
-            Compaction leaves holes among the offsets.
+            Compaction leaves holes among the offsets. Whoever may leave it before its end wraps it
+            in `aclosing`: its consumer is open until then.
     Errors: BrokerUnavailable.
     """
     if isinstance(start, int) and end is not None and start >= end:

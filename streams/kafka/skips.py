@@ -49,9 +49,10 @@ async def pass_over_skipped(cluster: Cluster) -> None:
 
     async def read() -> None:
         places.clear()
-        async for records in read_partition(cluster, [SKIPPED], _PARTITION):
-            marks = [msgspec.json.decode(record.value or b"", type=Mark) for record in records]
-            places.extend(Place(mark.topic, mark.partition, mark.offset) for mark in marks)
+        async with aclosing(read_partition(cluster, [SKIPPED], _PARTITION)) as batches:
+            async for records in batches:
+                marks = [msgspec.json.decode(record.value or b"", type=Mark) for record in records]
+                places.extend(Place(mark.topic, mark.partition, mark.offset) for mark in marks)
 
     await Retrying(log, "waiting for Kafka to learn which records are skipped").until_done(read)
     for place in set(places) - newer.skipped():

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import (
-    AsyncIterator,
+    AsyncGenerator,
     Awaitable,
     Callable,
     Container,
@@ -359,9 +359,10 @@ class Agent:
     async def _outcomes(self, tenure: Tenure, hidden: Container[bytes]) -> list[Outgoing]:
         """Outcomes that were hidden; no memory has them, so the topic is read."""
         fold, last = Fold(), dict[bytes, bytes | None]()
-        async for records in self._read(OUTCOMES, tenure.partition):
-            self._gets_on(tenure.partition, f"looked at {place_of(records[-1])}")
-            last.update(last_of(fold, records, hidden))
+        async with aclosing(self._read(OUTCOMES, tenure.partition)) as batches:
+            async for records in batches:
+                self._gets_on(tenure.partition, f"looked at {place_of(records[-1])}")
+                last.update(last_of(fold, records, hidden))
         partition, headers = tenure.partition, tenure.headers
         return [Outgoing(OUTCOMES, partition, key, value, headers) for key, value in last.items()]
 
@@ -468,7 +469,7 @@ class Agent:
 
     def _read(
         self, topic: str, partition: int, start: int | None = None, end: int | None = None
-    ) -> AsyncIterator[list[Incoming]]:
+    ) -> AsyncGenerator[list[Incoming]]:
         return read_partition(self._cluster, [topic], partition, start=start, end=end)
 
 

@@ -6,6 +6,7 @@ depends on more (whose it is, what waits, a wipe) they pass on as it lies in the
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
@@ -170,8 +171,9 @@ async def read_here(
     """
     for number, start, end in spans:
         records = read_partition(cluster, [WEBHOOKS], number, start=start, end=end)
-        async for gathered in _gathered(records):
-            yield reading.chunk(gathered)
+        async with aclosing(records) as batches:
+            async for gathered in _gathered(batches):
+                yield reading.chunk(gathered)
 
 
 async def _gathered(reader: AsyncIterator[list[Incoming]]) -> AsyncIterator[list[Incoming]]:

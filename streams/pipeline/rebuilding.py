@@ -268,12 +268,13 @@ class Rebuild:
         for number, store in enumerate(self._stores):
             store.drop(_LIVE)
             newest = Newest()
-            async for records in read_partition(cluster, [table.topic], number):
-                rows = {}
-                for record in records:
-                    if newest.admit(epoch_of(record.headers)) and record.key != CLAIM_KEY:
-                        rows[record.key or b""] = record.value
-                store.write({_LIVE: rows}, {})
+            async with aclosing(read_partition(cluster, [table.topic], number)) as batches:
+                async for records in batches:
+                    rows = {}
+                    for record in records:
+                        if newest.admit(epoch_of(record.headers)) and record.key != CLAIM_KEY:
+                            rows[record.key or b""] = record.value
+                    store.write({_LIVE: rows}, {})
             if self._states[number].wipes.known:
                 store.purge(_LIVE)  # The topic may still have their rows, from before.
 

@@ -7,6 +7,7 @@ partition does so until its own record says that it is done, and begins again af
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Final, TypeAlias
 
 from headwater.schemas.errors import BrokerUnavailable
@@ -79,10 +80,12 @@ class Sweeps:
         """Looks through all topics; False if that has to be begun again."""
         for topic in LOOKED_THROUGH:
             try:
-                async for records in read_partition(self._cluster, [topic], tenure.partition):
-                    if tenure.over:
-                        return False
-                    search.look(topic, records)
+                reading = read_partition(self._cluster, [topic], tenure.partition)
+                async with aclosing(reading) as batches:
+                    async for records in batches:
+                        if tenure.over:
+                            return False
+                        search.look(topic, records)
             except BrokerUnavailable as error:
                 log.warning("a wipe is tried again: %s", error)
                 return False

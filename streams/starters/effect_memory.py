@@ -7,6 +7,7 @@ did within the second before its last commit, and what others wrote until it was
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from typing import Final
 
 from headwater.schemas.codec import decode
@@ -47,12 +48,14 @@ async def look_back(cluster: Cluster, partition: int, end: int) -> Seen:
     """
     seen = Seen()
     start = max(0, end - LOOK_BACK)
-    async for records in read_partition(cluster, [EFFECTS], partition, start=start, end=end):
-        known, newer = readable(records)
-        if newer is not None:
-            raise NewerSchema(why_waits(newer))
-        for effect, offset in _effects(known):
-            seen.is_copy(effect, offset)
+    reading = read_partition(cluster, [EFFECTS], partition, start=start, end=end)
+    async with aclosing(reading) as batches:
+        async for records in batches:
+            known, newer = readable(records)
+            if newer is not None:
+                raise NewerSchema(why_waits(newer))
+            for effect, offset in _effects(known):
+                seen.is_copy(effect, offset)
     return seen
 
 

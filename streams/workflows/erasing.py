@@ -9,7 +9,8 @@ compaction stopped, is a beginning of a history, and then that it was deleted.
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
 
 from headwater.processors.runs.claims import Claims
@@ -50,29 +51,31 @@ async def erase_deleted(cluster: Cluster, appender: Appender) -> int:
 async def _deleted(cluster: Cluster, partition: int) -> dict[bytes, int]:
     """Where instances were deleted the last time, by their key."""
     claims, found = Claims(), dict[bytes, int]()
-    async for record in _history(cluster, partition):
-        if record.value is None:
-            continue
-        try:
-            appended = decode(record.value, HistoryAppended)
-        except (UndecodableRecord, UnknownSchema):
-            continue  # A projection says so.
-        counts = claims.admit(record.offset, appended)
-        if counts and appended.instance_id and isinstance(appended.events[0], InstanceDeleted):
-            found[key_of_record(record.key or b"")] = record.offset
+    async with aclosing(_history(cluster, partition)) as history:
+        async for record in history:
+            if record.value is None:
+                continue
+            try:
+                appended = decode(record.value, HistoryAppended)
+            except (UndecodableRecord, UnknownSchema):
+                continue  # A projection says so.
+            counts = claims.admit(record.offset, appended)
+            if counts and appended.instance_id and isinstance(appended.events[0], InstanceDeleted):
+                found[key_of_record(record.key or b"")] = record.offset
     return found
 
 
 async def _keys(cluster: Cluster, partition: int, deleted: dict[bytes, int]) -> list[bytes]:
     """The keys of the records up to the deletion of their instance, in the order to remove them."""
     found: dict[bytes, dict[bytes, None]] = defaultdict(dict)
-    async for record in _history(cluster, partition):
-        key = record.key or b""
-        of = key_of_record(key)
-        if record.value is None:
-            found[of].pop(key, None)
-        elif record.offset <= deleted.get(of, -1):
-            found[of][key] = None
+    async with aclosing(_history(cluster, partition)) as history:
+        async for record in history:
+            key = record.key or b""
+            of = key_of_record(key)
+            if record.value is None:
+                found[of].pop(key, None)
+            elif record.offset <= deleted.get(of, -1):
+                found[of][key] = None
     ordered: list[bytes] = []
     for records in filter(None, found.values()):
         deletion, *before = reversed(records)
@@ -80,7 +83,8 @@ async def _keys(cluster: Cluster, partition: int, deleted: dict[bytes, int]) -> 
     return ordered
 
 
-async def _history(cluster: Cluster, partition: int) -> AsyncIterator[Incoming]:
-    async for records in read_partition(cluster, [WORKFLOW_HISTORY], partition):
-        for record in records:
-            yield record
+async def _history(cluster: Cluster, partition: int) -> AsyncGenerator[Incoming]:
+    async with aclosing(read_partition(cluster, [WORKFLOW_HISTORY], partition)) as batches:
+        async for records in batches:
+            for record in records:
+                yield record

@@ -18,7 +18,8 @@ broker refuses those of a producer whose predecessor is missing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -189,7 +190,7 @@ class WorkflowLog:
             tenure.stop("it was given up")
             self._producers.leave(partition)
 
-    async def read(self, partition: int, start: int, end: int) -> AsyncIterator[list[Placed]]:
+    async def read(self, partition: int, start: int, end: int) -> AsyncGenerator[list[Placed]]:
         """Yields the records from start on and before end, some at a time, with their offsets.
 
         Shape:  an end that the log has reached; offsets may have holes. Whether a record counts
@@ -198,15 +199,17 @@ class WorkflowLog:
                 that record was given.
         """
         topics = [WORKFLOW_HISTORY]
-        async for records in read_partition(self._cluster, topics, partition, start=start, end=end):
-            known, newer = readable(records)
-            yield [
-                (record.offset, decode(record.value, HistoryAppended))
-                for record in known
-                if record.value is not None  # It removes one of an instance that was deleted.
-            ]
-            if newer is not None:
-                raise NewerSchema(why_waits(newer))
+        reading = read_partition(self._cluster, topics, partition, start=start, end=end)
+        async with aclosing(reading) as batches:
+            async for records in batches:
+                known, newer = readable(records)
+                yield [
+                    (record.offset, decode(record.value, HistoryAppended))
+                    for record in known
+                    if record.value is not None  # It removes one of an instance that was deleted.
+                ]
+                if newer is not None:
+                    raise NewerSchema(why_waits(newer))
 
     async def append(self, partition: int, records: Sequence[tuple[bytes, HistoryAppended]]) -> int:
         """Appends records, each with its instance's key; returns where they begin once they count.
@@ -319,19 +322,22 @@ class WorkflowLog:
 
     async def read_snapshots(
         self, partition: int
-    ) -> AsyncIterator[tuple[bytes, SnapshotTaken | None]]:
+    ) -> AsyncGenerator[tuple[bytes, SnapshotTaken | None]]:
         """Yields all snapshots of a partition by key; of several for one key the last is valid.
 
         Snapshots are disposable: one that a newer release wrote is one that is not there.
         Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema.
         """
-        async for records in read_partition(self._cluster, [WORKFLOW_SNAPSHOTS], partition):
-            for record in records:
-                value = record.value
-                if value is None:
-                    value = next((v for name, v in record.headers if name == _REMOVED), None)
-                known = value is not None and not is_newer(record)
-                yield record.key or b"", decode(value, SnapshotTaken) if known else None
+        async with aclosing(
+            read_partition(self._cluster, [WORKFLOW_SNAPSHOTS], partition)
+        ) as batches:
+            async for records in batches:
+                for record in records:
+                    value = record.value
+                    if value is None:
+                        value = next((v for name, v in record.headers if name == _REMOVED), None)
+                    known = value is not None and not is_newer(record)
+                    yield record.key or b"", decode(value, SnapshotTaken) if known else None
 
 
 async def _place(producer: Appender, claim: Outgoing) -> int:

@@ -34,7 +34,7 @@ from headwater.streams.pipeline.stage_output import effect_of
 from headwater.streams.starters.effects import Starter
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.conftest import PARTITIONS
-from tests.integration.strangers import stranger_in
+from tests.integration.consumers import stranger_in
 from tests.waiting import until
 
 RULES = """

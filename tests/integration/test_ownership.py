@@ -20,7 +20,7 @@ from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import GROUP, Ownership
 from tests.conftest import PARTITIONS
 from tests.fakes.engines import ENGINES
-from tests.integration.strangers import stranger_in
+from tests.integration.consumers import stranger_in
 from tests.waiting import until
 
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -47,6 +48,7 @@ from tests.fakes.workflow_log import (
     counted,
     some,
 )
+from tests.integration.consumers import open_consumers
 from tests.throwaway_kafka import ThrowawayKafka
 from tests.waiting import until
 
@@ -159,6 +161,20 @@ def test_who_writes_what_not_everybody_reads_waits_before_claiming_again(
         with pytest.raises(OwnershipLost) as lost:
             await log.append(partition, some(epoch, 1))
         assert lost.value.pause_s == 5.0
+
+    run(scenario)
+
+
+def test_who_reads_no_further_leaves_no_consumer_open(run: Run):
+    async def scenario(place: Place) -> None:
+        log, partition = place.log(), place.partition
+        epoch = await log.claim(partition, "worker-1")
+        await log.append(partition, some(epoch, 3))
+        before = open_consumers()
+        async with aclosing(log.read(partition, 0, epoch + 1)) as batches:
+            async for _ in batches:
+                break
+        assert open_consumers() == before
 
     run(scenario)
 

@@ -1,5 +1,6 @@
-"""A stranger in a consumer group: for as long as it is there, nobody else is let in."""
+"""Consumers of this process that are open, and one that is a stranger in a group."""
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -7,9 +8,18 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 
+def open_consumers() -> list[AIOKafkaConsumer]:
+    """Those that hold connections."""
+    found = [each for each in gc.get_objects() if type(each) is AIOKafkaConsumer]
+    return [each for each in found if not each._closed]
+
+
 @asynccontextmanager
 async def stranger_in(group: str, topic: str, bootstrap: str) -> AsyncIterator[None]:
-    """Is in a group, with a way to divide partitions that our members do not have."""
+    """Is in a group, with a way to divide partitions that our members do not have.
+
+    For as long as it is there, none of them is let in.
+    """
     consumer = AIOKafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,

@@ -1,0 +1,31 @@
+"""A topic that is folded: what a fold that fails leaves behind."""
+
+import asyncio
+
+import pytest
+
+from headwater.schemas.catalogue import IDS
+from headwater.schemas.errors import NotYetReadable
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.folded_topic import FoldedTopic
+from tests.integration.consumers import open_consumers
+from tests.integration.test_publishing import a_topic
+
+#: As a later release writes it.
+NEWER = b"\x00" + (max(IDS.values()) + 1).to_bytes(4, "big")
+
+
+def test_a_fold_that_meets_a_newer_record_leaves_no_consumer_open(topics: str):
+    async def scenario() -> None:
+        name = await a_topic(topics)
+        topic = FoldedTopic(name, lambda _: None, cluster=Cluster(topics), client_id="folds")
+        try:
+            before = open_consumers()
+            with pytest.raises(NotYetReadable):
+                await topic.append("name", NEWER)
+            # What asks for the end of the topic stays open.
+            assert len(open_consumers()) == len(before) + 1
+        finally:
+            await topic.stop()
+
+    asyncio.run(scenario())
