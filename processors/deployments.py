@@ -89,6 +89,11 @@ class Deployments:
             next((each for each in found.workflows if each.name == name), None) if found else None
         )
 
+    def newest_with(self, workflow: str) -> str | None:
+        """The id of the deployment that was deployed last of those that have a workflow."""
+        newest_first = reversed(self.by_id)
+        return next((each for each in newest_first if self.workflow(each, workflow)), None)
+
     def schedules(self) -> dict[str, DeployedSchedule | None]:
         """The schedules of the active deployment; None for those that others had before it."""
         before = (self.by_id[name] for name in self.activated_at_ms)

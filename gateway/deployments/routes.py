@@ -326,8 +326,7 @@ def _replaced(if_match: str | None) -> str:
     if found is None:
         raise Problem(
             "invalid_parameter",
-            f'If-Match: expected the id of a deployment, in quotes, or "{NONE}", found '
-            f"{if_match[:80]!r}",
+            f'If-Match: expected "dep_…" or "{NONE}", the quotes included, found {if_match[:80]!r}',
             field="If-Match",
         )
     return found[1]

@@ -108,8 +108,9 @@ class Code:
         kind = self._workflows.get(workflow)
         if kind is None or wanted not in {"", kind}:
             active = self._deployments.active
-            deployed = () if active is None else (each.name for each in active.workflows)
-            return unknown_workflow(workflow, {*self._workflows, *deployed})
+            deployed = () if active is None else [each.name for each in active.workflows]
+            idle = None if workflow in deployed else self._deployments.newest_with(workflow)
+            return unknown_workflow(workflow, {*self._workflows, *deployed}, idle)
         return Made(kind, None, self._params.get(workflow), self._concurrency.get(workflow))
 
     # -- where it lies

@@ -57,12 +57,16 @@ class Batch:
         return bool(self.records or self.effects)
 
 
-def unknown_workflow(name: str, known: Collection[str]) -> Rejection:
-    """The refusal to create an instance of a workflow that nobody has code for."""
+def unknown_workflow(name: str, known: Collection[str], idle: str | None) -> Rejection:
+    """The refusal to create an instance of a workflow that nobody has code for.
+
+    Shape:  idle is a deployment that has it and is not active, if there is one.
+    """
     authors = sorted(each for each in known if not each.startswith(HOUSE_PREFIX))
     names = ", ".join(authors) or "none"
-    fault = f"expected one of the workflows {names}, found {name}"
-    return Rejection(WORKFLOW_NOT_FOUND, bounded(fault))
+    fault = bounded(f"expected one of the workflows {names}, found {name}")
+    where = f"; {idle} has it, and is not active" if idle else ""
+    return Rejection(WORKFLOW_NOT_FOUND, fault + where)
 
 
 def not_deleted(run: Run, since_ms: int | None) -> Rejection:

@@ -420,6 +420,13 @@ def test_new_runs_begin_on_what_is_active_and_stay_there(house: House, app: Path
         made = httpx.post(api, json={"id": name}, headers=USER, timeout=60)
         assert made.is_success, made.text
 
+    write(app, "version.py", "VERSION = 0")
+    idle = deploy(house, zipped(app)).json()["id"]
+
+    def told() -> str:
+        return str(httpx.post(api, json={"id": "none"}, headers=USER, timeout=60).json()["detail"])
+
+    house.wait(lambda: told().endswith(f"; {idle} has it, and is not active"), "where it is said")
     one = release(1)
     create("before")
     two = release(2)

@@ -417,6 +417,7 @@ def test_an_if_match_that_names_no_deployment_is_refused(
 ):
     problem = refusal(steer(client, path, **{"if-match": tag}), 400, "invalid_parameter")
     assert problem["field"] == "If-Match"
+    assert 'expected "dep_…" or "none", the quotes included' in problem["detail"]
 
 
 def test_rollbacks_go_back_the_way_that_activations_came(

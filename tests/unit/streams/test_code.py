@@ -332,6 +332,19 @@ def test_the_workflows_that_are_named_to_whoever_mistypes_one_are_those_of_autho
     assert refused.message == "expected one of the workflows order, found ordre"
 
 
+def test_who_asks_for_what_is_deployed_and_not_active_is_told_where_it_is():
+    world = World(app=())
+    for each in ("dep_3", "dep_4"):
+        world.deployments.apply(deployed(each, of("refund")))
+    refused = world.code.for_new_run("refund", StartRun("1"), None)
+    assert isinstance(refused, Rejection)
+    assert refused.message == (
+        "expected one of the workflows board, found refund; dep_4 has it, and is not active"
+    )
+    world.activate("dep_4")
+    assert isinstance(world.code.for_new_run("refund", StartRun("1"), None), Made)
+
+
 def test_what_waits_for_code_goes_on_when_that_is_deployed():
     world = World(app=())
     world.activate("dep_1")
