@@ -295,7 +295,7 @@ def test_a_wheel_is_deployed_as_it_is(house: House, tmp_path: Path):
         (("activate",), 2, "Missing argument 'ID'"),
         (("activate", "dep_x"), 1, "404 deployment_not_found"),
         (("activate", ""), 2, "expected the name or the id of what is asked for, found nothing"),
-        (("activate", "dep_x", "--replaces", "x"), 1, "If-Match: expected the id of a deployment"),
+        (("activate", "dep_x", "--replaces", "x"), 1, 'If-Match: expected "dep_…" or "none"'),
         (("show", "dep/x"), 1, "404"),
         (("rollback", "dep_x"), 1, "404 deployment_not_found"),
         (("rollback", ""), 1, "400 invalid_body: deploymentId"),
