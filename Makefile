@@ -35,7 +35,7 @@ test: setup .venv-notebook/stamp ## Run every test against the real parts (ARGS=
 	@$(PYTEST) $(ARGS)
 
 soak: setup ## Long campaigns of faults, with seeds of your own (SEEDS="1 2 3")
-	@HEADWATER_TEST_SEEDS="$(SEEDS)" $(BIN)/pytest -m soak --timeout 3600 $(ARGS)
+	@TEST_SEEDS="$(SEEDS)" $(BIN)/pytest -m soak --timeout 3600 $(ARGS)
 
 bench: setup .venv-bench/stamp ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

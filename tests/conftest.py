@@ -20,8 +20,8 @@ from tests.throwaway_kafka import ThrowawayKafka
 
 #: Partitions of each topic on the broker that tests share.
 PARTITIONS = 4
-#: For a search, HEADWATER_TEST_SEEDS="1 2 3 …" plays every scene with each.
-SEEDS = [int(seed) for seed in os.environ.get("HEADWATER_TEST_SEEDS", "").split()] or [1]
+#: For a search, TEST_SEEDS="1 2 3 …" plays every scene with each.
+SEEDS = [int(seed) for seed in os.environ.get("TEST_SEEDS", "").split()] or [1]
 
 
 def pytest_configure() -> None:

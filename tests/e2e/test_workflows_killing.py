@@ -31,7 +31,7 @@ from tests.e2e.workflow_house import Mark, Sender, Story, opened
 from tests.fakes.followed_graphs import followed
 
 INSTANCES = 200
-KILLS = int(os.environ.get("HEADWATER_TEST_KILLS", "3"))
+KILLS = int(os.environ.get("TEST_KILLS", "3"))
 _ROUNDS = itertools.count(1)
 
 
