@@ -248,10 +248,20 @@ for _command in COMMANDS:
 
 def main() -> None:
     """Runs the command line; every failure is one line on stderr and an exit code."""
-    code = _guarded(lambda: cli.main(prog_name="headwater", standalone_mode=False))
+    code = _guarded(_run)
     # Else Python looks for cycles in all that was loaded, again and again, before it ends.
     gc.freeze()
     sys.exit(code)
+
+
+def _run() -> object:
+    for argument in sys.argv[1:]:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            found = os.fsencode(argument)
+            raise click.UsageError(f"expected arguments in UTF-8, found {found!r}") from error
+    return cli.main(prog_name="headwater", standalone_mode=False)
 
 
 def _guarded(run: Callable[[], object]) -> int:

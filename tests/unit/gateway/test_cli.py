@@ -48,7 +48,7 @@ def found(path: tuple[str, ...]) -> click.Command:
     return command
 
 
-def headwater(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def headwater(*arguments: str | bytes, **variables: str) -> subprocess.CompletedProcess[str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER")}
     return subprocess.run(
         [sys.executable, "-m", "headwater", *arguments],
@@ -171,14 +171,30 @@ def test_help_works_from_outside() -> None:
         ),
         (["graph", "show", ""], 2, "headwater graph show: expected the name or the id of what is"),
         (["instances", "get", "-w", "order", "-i", ""], 2, "headwater instances get: expected "),
+        (
+            ["user", "show", b"\xff"],
+            2,
+            "headwater: expected arguments in UTF-8, found b'\\xff' (see",
+        ),
+        (
+            ["instances", "create", "-w", "order", "--params", "1e400"],
+            2,
+            "headwater instances create: Invalid value for '--params': expected JSON, found '1e4",
+        ),
+        (
+            ["instances", "create", "-w", "order", "--params", r'["\udc00"]'],
+            2,
+            "headwater instances create: Invalid value for '--params': expected JSON, found '[",
+        ),
         (["user", "show", ""], 2, "headwater user show: expected the name or the id of what is "),
     ],
 )
-def test_every_failure_is_one_line_on_stderr(arguments: list[str], code: int, line: str) -> None:
+def test_every_failure_is_one_line_on_stderr(
+    arguments: list[str | bytes], code: int, line: str
+) -> None:
     run = headwater(*arguments)
     assert (run.returncode, run.stdout) == (code, "")
     assert run.stderr.startswith(line)
-    assert run.stderr.count("\n") == 1
     assert run.stderr.count("\n") == 1, run.stderr
     assert "Traceback" not in run.stderr
 

@@ -470,7 +470,7 @@ def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str,
     ("arguments", "words"),
     [
         (["create", "-w", "order", "--params", "{sku: x}"], "expected JSON, found '{sku: x}'"),
-        (["create", "-w", "order", "--params", "NaN"], "NaN is no JSON"),
+        (["create", "-w", "order", "--params", "NaN"], "found 'NaN'"),
         (["create", "-w", "order", "--params", "@nowhere.json"], "found: No such file"),
         (["create", "-w", "order", "--params", "[" * 9999], "found too many levels"),
         (["send-event", *ON], "Missing option '--type'"),
