@@ -6,6 +6,7 @@ of its own, once the other one is durable.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -28,6 +29,10 @@ from headwater.streams.kafka.dead_letters import (
 )
 from headwater.streams.kafka.places import each_place
 from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.topics import Found, find_topics
+
+_TOPIC: Final = CONNECT_PREFIX + "topic"
+_PARTITION: Final = CONNECT_PREFIX + "partition"
 
 #: How long a producer that is of no more use may take to end.
 _STOP_S: Final = 5.0
@@ -81,9 +86,12 @@ class DeadLetters:
         """
         # Before they are read: what comes to the topic after that is not missing.
         bounds = await self._bounds({partition for partition, _ in positions})
+        topics = await find_topics(self._cluster)
         back: dict[tuple[int, int], Replayed] = {}
-        async for letters in each_place(self._cluster, DEAD_LETTERS, positions):
-            back |= {(each.partition, each.offset): each for each in await self._put_back(letters)}
+        async with aclosing(each_place(self._cluster, DEAD_LETTERS, positions)) as batches:
+            async for letters in batches:
+                told = await self._put_back(letters, topics)
+                back |= {(each.partition, each.offset): each for each in told}
         missing = {place for place in positions if place not in back}
         gone = [
             place for place in missing if place[0] in bounds and place[1] < bounds[place[0]].end
@@ -100,19 +108,21 @@ class DeadLetters:
             first, end = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
         return {each.partition: _Bounds(first[each], end[each]) for each in where}
 
-    async def _put_back(self, letters: Sequence[Incoming]) -> list[Replayed]:
+    async def _put_back(
+        self, letters: Sequence[Incoming], topics: Mapping[str, Found]
+    ) -> list[Replayed]:
         """Puts dead letters back, and says so of each when all of these are durable."""
         told = []
         back, marks = [], []
         for letter in letters:
-            topic = text_header(letter, CONNECT_PREFIX + "topic")
-            place = letter.partition, letter.offset
-            if topic is None or letter.value is None:
-                told.append(Replayed(*place, "", ok=False, detail="not a dead letter"))
-                continue
-            told.append(Replayed(*place, topic, ok=True, detail=""))
-            back.append(_back(letter, topic))
-            marks.append(_replayed(letter, self._clock()))
+            topic, partition = (text_header(letter, name) or "" for name in (_TOPIC, _PARTITION))
+            fault = _fault(letter, topic, partition, topics)
+            told.append(
+                Replayed(letter.partition, letter.offset, topic, ok=not fault, detail=fault)
+            )
+            if not fault:
+                back.append(_back(letter, topic, int(partition)))
+                marks.append(_replayed(letter, self._clock()))
         await self._appender.append_or_stop(back)
         await self._appender.append_or_stop(marks)
         return told
@@ -126,11 +136,12 @@ class DeadLetters:
         """
         again: dict[tuple[int, int], int] = {}
         # A few at a time: all of them may be more than there is memory for.
-        async for records in each_place(self._cluster, WEBHOOKS, places):
-            there = [record for record in records if record.value is not None]
-            offsets = await self._appended([_once_more(record) for record in there])
-            for record in there:
-                again[record.partition, record.offset] = next(offsets[record.partition])
+        async with aclosing(each_place(self._cluster, WEBHOOKS, places)) as batches:
+            async for records in batches:
+                there = [record for record in records if record.value is not None]
+                offsets = await self._appended([_once_more(record) for record in there])
+                for record in there:
+                    again[record.partition, record.offset] = next(offsets[record.partition])
         return [Again(*place, again.get(place)) for place in places]
 
     async def _appended(self, records: Sequence[Outgoing]) -> Mapping[int, Iterator[int]]:
@@ -160,9 +171,22 @@ def _why_missing(offset: int, bounds: _Bounds | None) -> str:
     return "expired: it was wiped, or written again behind it"
 
 
-def _back(letter: Incoming, topic: str) -> Outgoing:
+def _fault(letter: Incoming, topic: str, partition: str, topics: Mapping[str, Found]) -> str:
+    """Why a dead letter cannot be put back; "" if it can."""
+    if not topic or not partition or letter.value is None:
+        return "not a dead letter"
+    if topic not in topics:
+        return f"no topic {topic} of Headwater's"
+    # As text: what somebody else wrote may be no number.
+    if partition not in map(str, range(topics[topic].partitions)):
+        return f"no partition {partition} of {topic}"
+    if key_of(letter) is None and "compact" in topics[topic].config["cleanup.policy"]:
+        return f"no key, without which {topic} takes no record"
+    return ""
+
+
+def _back(letter: Incoming, topic: str, partition: int) -> Outgoing:
     """A dead letter as it is put back."""
-    partition = int(text_header(letter, CONNECT_PREFIX + "partition") or 0)
     headers = [*original(letter), (REPLAY_OF, _place(letter.partition, letter.offset))]
     return Outgoing(topic, partition, key_of(letter), letter.value, headers)
 

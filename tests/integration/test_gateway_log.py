@@ -22,7 +22,14 @@ from headwater.schemas.topics import ADMISSIONS, DEAD_LETTERS, TRACES, WEBHOOKS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import EXPIRED, text_header
+from headwater.streams.kafka.dead_letters import (
+    CONNECT_PREFIX,
+    EXPIRED,
+    KEY,
+    REPLAY_OF,
+    REPLAYED,
+    text_header,
+)
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.records import Outgoing, partition_of
@@ -289,12 +296,13 @@ async def expire(topics: str, partition: int) -> int:
     return offset
 
 
+async def marks(topics: str, topic: str, header: str, partition: int) -> list[str | None]:
+    reading = read_partition(Cluster(topics), [topic], partition)
+    return [text_header(each, header) async for records in reading for each in records]
+
+
 def test_a_dead_letter_that_its_topic_has_no_more_is_marked(topics: str) -> None:
     partition = 2
-
-    async def marks() -> list[str | None]:
-        reading = read_partition(Cluster(topics), [DEAD_LETTERS], partition)
-        return [text_header(each, EXPIRED) async for records in reading for each in records]
 
     gone = asyncio.run(expire(topics, partition))
     body = {"positions": [{"partition": partition, "offset": gone}]}
@@ -304,7 +312,7 @@ def test_a_dead_letter_that_its_topic_has_no_more_is_marked(topics: str) -> None
         ).json()
     assert (answer["replayed"], answer["failed"]) == (0, 1)
     assert answer["results"][0]["detail"].startswith("expired: the topic has")
-    assert f"{partition}@{gone}" in asyncio.run(marks())
+    assert f"{partition}@{gone}" in asyncio.run(marks(topics, DEAD_LETTERS, EXPIRED, partition))
 
 
 def test_a_place_that_has_no_record_yet_is_not_marked(topics: str) -> None:
@@ -320,6 +328,62 @@ def test_a_place_that_has_no_record_yet_is_not_marked(topics: str) -> None:
         ).json()
     details = [result["detail"][:8] for result in answer["results"]]
     assert details == ["expired:", "no such "]
+
+
+#: Headers of dead letters, and why each cannot be put back; "" if it can.
+FATES = [
+    ({"topic": WEBHOOKS, "partition": "1"}, ""),
+    ({"topic": "nobody-made-it", "partition": "1"}, "no topic nobody-made-it of Headwater's"),
+    ({"topic": WEBHOOKS, "partition": "99"}, "no partition 99 of webhooks"),
+    ({"topic": WEBHOOKS, "partition": "-1"}, "no partition -1 of webhooks"),
+    ({"topic": WEBHOOKS, "partition": "one"}, "no partition one of webhooks"),
+    ({"topic": WEBHOOKS}, "not a dead letter"),
+    ({"partition": "1"}, "not a dead letter"),
+    ({"topic": ADMISSIONS, "partition": "1"}, ""),
+    ({"topic": WEBHOOKS, "partition": "1"}, ""),
+]
+NO_KEY = "no key, and webhooks takes no record without one"
+
+
+def fated(number: int, fields: dict[str, str], *key: tuple[str, bytes]) -> Outgoing:
+    headers = [(CONNECT_PREFIX + name, value.encode()) for name, value in fields.items()]
+    return Outgoing(DEAD_LETTERS, 1, f"fate-{number}".encode(), b"a record", [*headers, *key])
+
+
+def test_a_dead_letter_that_cannot_be_put_back_hinders_no_other(topics: str) -> None:
+    """Each says why, however often it is asked for; the others are put back once."""
+    fates = [*FATES, ({"topic": WEBHOOKS, "partition": "1"}, "")]
+    keys = [() if fields.get("topic") == ADMISSIONS else ((KEY, b"k"),) for fields, _ in FATES]
+    letters = [
+        fated(number, fields, *key)
+        for number, ((fields, _), key) in enumerate(zip(fates, [*keys, ()], strict=True))
+    ]
+    details = [*(why for _, why in FATES), "no key, without which webhooks takes no record"]
+
+    async def whole() -> None:
+        appender = Appender(cluster=Cluster(topics), client_id="fates")
+        log = DeadLetters(cluster=Cluster(topics), clock=now_ms)
+        try:
+            (at,) = await appender.acknowledged(await appender.send(letters))
+            told = await log.replay([(1, at + number) for number in range(len(letters))])
+            assert [(each.ok, each.detail) for each in told] == [(not why, why) for why in details]
+            refused = [each for each in told if not each.ok]
+            assert await log.replay([(1, each.offset) for each in refused]) == refused
+        finally:
+            await appender.stop()
+            await log.stop()
+        places = {f"1@{each.offset}": each for each in told}
+        back = [
+            each
+            for topic in (WEBHOOKS, ADMISSIONS)
+            for each in await marks(topics, topic, REPLAY_OF, 1)
+            if each in places
+        ]
+        said = [each for each in await marks(topics, DEAD_LETTERS, REPLAYED, 1) if each in places]
+        put_back = [place for place, each in places.items() if each.ok]
+        assert sorted(back) == sorted(said) == sorted(put_back)
+
+    asyncio.run(whole())
 
 
 def test_a_delivery_is_appended_again_as_it_was_and_one_that_is_gone_is_not(topics: str):
