@@ -194,12 +194,7 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) ->
             if number:
                 parts.add(key, int(number), snapshot)
                 continue
-            if (
-                stored := parts.joined(key, snapshot)
-            ) is None:  # It was deleted, after what was read of it so far; or it is torn.
-                filler.remove(key)
-            else:
-                filler.put(key, stored)
+            filler.put(key, parts.joined(key, snapshot))
     if checkpoint is None or parts.torn:
         store.clear()
         return _BEGINNING

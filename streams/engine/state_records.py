@@ -56,17 +56,16 @@ class Filler:
         self._states: dict[str, StoredState] = {}
         self._bytes = 0
 
-    def put(self, key: str, stored: StoredState) -> None:
-        """Keeps a state in place of what its instance had."""
+    def put(self, key: str, stored: StoredState | None) -> None:
+        """Keeps a state in place of what its instance had; None if that was deleted, or is torn."""
+        if stored is None:
+            self._states.pop(key, None)
+            self._store.remove([key])
+            return
         self._states[key] = stored
         self._bytes += len(stored.state)
         if len(self._states) >= _PUT_MAX or self._bytes >= _PUT_BYTES:
             self.flush()
-
-    def remove(self, key: str) -> None:
-        """Forgets the state of an instance, if it has one."""
-        self._states.pop(key, None)
-        self._store.remove([key])
 
     def flush(self) -> None:
         """Puts what waits."""
