@@ -5,6 +5,7 @@ not been done; what is dead or waits may come to more.
 """
 
 from collections.abc import Collection
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from headwater.schemas.topics import WEBHOOKS
@@ -41,13 +42,14 @@ class DeliveryReplay:
         for turn in range(max((len(each.places) for each in deliveries), default=0)):
             # Compaction keeps the last record of an id: who is not at one place is at the next.
             places = [each.places[turn] for each in left.values() if turn < len(each.places)]
-            async for records in each_place(self._cluster, WEBHOOKS, places):
-                appended = [
-                    _marked(record, left.pop(_id(record)), replay_id)
-                    for record in records
-                    if record.value is not None and _id(record) in left
-                ]
-                await self._appender.append_or_stop(appended)
+            async with aclosing(each_place(self._cluster, WEBHOOKS, places)) as batches:
+                async for records in batches:
+                    appended = [
+                        _marked(record, left.pop(_id(record)), replay_id)
+                        for record in records
+                        if record.value is not None and _id(record) in left
+                    ]
+                    await self._appender.append_or_stop(appended)
         return len(deliveries) - len(left)
 
     async def stop(self) -> None:

@@ -1,14 +1,15 @@
 """The gateway's log of deliveries on a real broker: the contract, and what happens without one."""
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
+from pathlib import Path
 from random import Random
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka import AIOKafkaConsumer
 from litestar.testing import TestClient
 
 from headwater.gateway.local.demo_day import demo_deliveries, terra_signature
@@ -18,7 +19,7 @@ from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, encode, record_name
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import RequestAnswered, WebhookReceived, WebhooksClaimed
-from headwater.schemas.topics import ADMISSIONS, DEAD_LETTERS, TRACES, WEBHOOKS
+from headwater.schemas.topics import ADMISSIONS, DEAD_LETTERS, MAX_RECORD_BYTES, TRACES, WEBHOOKS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.cluster import Cluster
@@ -33,12 +34,17 @@ from headwater.streams.kafka.dead_letters import (
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline import webhook_log
 from headwater.streams.pipeline.answer_log import AnswerLog
 from headwater.streams.pipeline.dead_letter_log import DeadLetters
+from headwater.streams.pipeline.replaying import Again, DeliveryReplay
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery, an_answer
+from tests.integration.consumers import open_consumers
+from tests.integration.test_projector import forget
+from tests.throwaway_kafka import ThrowawayKafka
 from tests.unit.gateway.memory_app import memory_app
 from tests.waiting import until
 
@@ -283,16 +289,12 @@ async def expire(topics: str, partition: int) -> int:
     """The place of a dead letter that was the last, and is gone."""
     cluster = Cluster(topics)
     appender = Appender(cluster=cluster, client_id="expiry")
-    admin = AIOKafkaAdminClient(bootstrap_servers=topics)
-    await admin.start()
     try:
         sent = await appender.send([Outgoing(DEAD_LETTERS, partition, b"k", b"v")])
         (offset,) = await appender.acknowledged(sent)
-        where = TopicPartition(DEAD_LETTERS, partition)
-        await admin.delete_records({where: RecordsToDelete(offset + 1)})
     finally:
-        await admin.close()
         await appender.stop()
+    await forget(topics, (DEAD_LETTERS, partition), offset + 1)
     return offset
 
 
@@ -347,7 +349,10 @@ NO_KEY = "no key, and webhooks takes no record without one"
 
 def fated(number: int, fields: dict[str, str], *key: tuple[str, bytes]) -> Outgoing:
     headers = [(CONNECT_PREFIX + name, value.encode()) for name, value in fields.items()]
-    return Outgoing(DEAD_LETTERS, 1, f"fate-{number}".encode(), b"a record", [*headers, *key])
+    # What is put back is read by other tests, too.
+    claimed = encode(WebhooksClaimed(["fate"], [0], 0))
+    value = claimed if fields.get("topic") == ADMISSIONS else encode(a_delivery("fate"))
+    return Outgoing(DEAD_LETTERS, 1, f"fate-{number}".encode(), value, [*headers, *key])
 
 
 def test_a_dead_letter_that_cannot_be_put_back_hinders_no_other(topics: str) -> None:
@@ -499,3 +504,49 @@ def test_work_in_the_background_goes_on_after_an_error_that_nobody_expected(
 
     asyncio.run(whole())
     assert "a fault of the library" in caplog.text
+
+
+@pytest.fixture
+def spoilt(scratch: Path) -> Iterator[str]:
+    """A broker of a test's own, for records that nobody else could read."""
+    broker = ThrowawayKafka(scratch / "kafka of the gateway's log", port=0, report=print)
+    try:
+        address = broker.start()
+        asyncio.run(create_topics(Cluster(address), partitions=2, replication=1))
+        yield address
+    finally:
+        broker.kill()
+
+
+def test_whoever_cannot_append_again_what_was_read_leaves_no_consumer_open(spoilt: str):
+    """A record as large as they may be: with the mark of a replay it is too large."""
+
+    async def too_large(appender: Appender) -> int:
+        value = os.urandom(MAX_RECORD_BYTES)
+        for left in range(64, 512, 8):
+            record = Outgoing(WEBHOOKS, 1, b"large", value[left:])
+            with contextlib.suppress(BrokerUnavailable):
+                (offset,) = await appender.acknowledged(await appender.send([record]))
+                return offset
+        raise AssertionError("expected one that fits")
+
+    async def whole() -> None:
+        cluster = Cluster(spoilt)
+        appender = Appender(cluster=cluster, client_id="large")
+        letters = DeadLetters(cluster=cluster, clock=now_ms)
+        replay = DeliveryReplay(cluster)
+        try:
+            place = (1, await too_large(appender))
+            before = open_consumers()
+            with pytest.raises(BrokerUnavailable) as one:
+                await letters.again([place])
+            with pytest.raises(BrokerUnavailable) as other:
+                await replay.again([Again("large", (place,), has_had_effects=False)], "replay")
+            assert all("MessageSizeTooLarge" in str(each.value) for each in (one, other))
+            assert open_consumers() == before
+        finally:
+            await appender.stop()
+            await letters.stop()
+            await replay.stop()
+
+    asyncio.run(whole())
