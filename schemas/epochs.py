@@ -25,19 +25,19 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
 CLAIM_KEY: Final = b"\x00claim"
 
 
-def epoch_of(headers: Sequence[tuple[str, bytes]]) -> int | None:
+def epoch_of(headers: Sequence[tuple[str, bytes | None]]) -> int | None:
     """The epoch of a record's writer; None for one that no owner has written."""
     for name, value in headers:
         if name == EPOCH:
-            return int(value) if value.isdigit() else None
+            return int(value) if value and value.isdigit() else None
     return None
 
 
-def unseen_of(headers: Sequence[tuple[str, bytes]]) -> tuple[int, int] | None:
+def unseen_of(headers: Sequence[tuple[str, bytes | None]]) -> tuple[int, int] | None:
     """Where to begin to look for void outcomes, and the epoch there; None if it is not said."""
     for name, value in headers:
         if name == UNSEEN:
-            offset, _, epoch = value.partition(b"@")
+            offset, _, epoch = (value or b"").partition(b"@")
             return (int(offset), int(epoch)) if _is_number(offset) and _is_number(epoch) else None
     return None
 

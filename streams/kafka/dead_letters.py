@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from headwater.schemas.topics import DEAD_LETTERS
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.records import Incoming, Outgoing, text_of
 
 REASON: Final = "headwater.reason"
 EVENT_ID: Final = "headwater.event_id"
@@ -146,5 +146,5 @@ def text_header(record: Incoming, name: str) -> str | None:
     """The last value of a header, as text; None when it is missing."""
     for key, value in reversed(record.headers):
         if key == name:
-            return value.decode(errors="replace")
+            return text_of(value)
     return None

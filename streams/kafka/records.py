@@ -21,6 +21,11 @@ class Outgoing(NamedTuple):
     headers: Headers | None = None
 
 
+def text_of(value: bytes | None) -> str:
+    """The value of a header as text; Kafka has headers without one."""
+    return (value or b"").decode(errors="replace")
+
+
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a key: CRC-32, as librdkafka's `consistent` partitioner computes it.
 

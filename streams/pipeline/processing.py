@@ -369,7 +369,6 @@ def admitted(
 
     Shape:  first is its first offset.
     """
-    headers = dict(record.headers)
     return WebhookAdmitted(
         event_id=delivery.event_id,
         request_id=delivery.request_id,
@@ -385,8 +384,8 @@ def admitted(
         partition=record.partition,
         offset=first,
         admitted_at_ms=now_ms,
-        replay=headers.get(REPLAY_OF, b"").decode(errors="replace"),
-        effects=NO_EFFECTS not in headers,
+        replay=text_header(record, REPLAY_OF) or "",
+        effects=text_header(record, NO_EFFECTS) is None,
     )
 
 

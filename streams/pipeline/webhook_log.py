@@ -30,7 +30,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.group_commit import GroupCommit, PartitionProducers
 from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.producers import Producers
-from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.kafka.records import Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
@@ -286,7 +286,7 @@ class WebhookLog:
         record = found.get(place)
         if record is None or record.value is None:
             return None
-        headers = tuple((name, value.decode(errors="replace")) for name, value in record.headers)
+        headers = tuple((name, text_of(value)) for name, value in record.headers)
         return Stored(decode(record.value, WebhookReceived), headers)
 
     async def read_all(

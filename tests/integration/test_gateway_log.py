@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -414,6 +415,29 @@ def test_a_delivery_is_appended_again_as_it_was_and_one_that_is_gone_is_not(topi
         assert stored[-1] is not None
         mark = ("headwater.replay_of", f"webhooks/{partition}@{at}")
         assert stored[-1].headers == (("ce_id", "again-1"), mark)
+
+    asyncio.run(whole())
+
+
+def test_headers_without_a_value_are_read(topics: str):
+    """Kafka has such, and programs of others may add them."""
+    null = cast("bytes", None)
+    delivery = Outgoing(WEBHOOKS, 1, b"nulls", encode(a_delivery("nulls")), [("trace", null)])
+    letter = Outgoing(DEAD_LETTERS, 1, b"nulls", b"v", [(CONNECT_PREFIX + "topic", null)])
+
+    async def whole() -> None:
+        appender = Appender(cluster=Cluster(topics), client_id="nulls")
+        log, letters = real_log(topics), DeadLetters(cluster=Cluster(topics), clock=now_ms)
+        try:
+            first, second = await appender.acknowledged(await appender.send([delivery, letter]))
+            stored = await log.read(1, first)
+            assert stored is not None
+            assert stored.headers == (("trace", ""),)
+            (told,) = await letters.replay([(1, second)])
+            assert told.detail == "not a dead letter"
+        finally:
+            await appender.stop()
+            await letters.stop()
 
     asyncio.run(whole())
 
