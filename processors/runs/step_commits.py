@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.processors.runs.requests import StepReturned
+from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import STATEMENT_REFUSED
 from headwater.schemas.history import Failure
 
@@ -25,6 +26,10 @@ _CHANGES_ROLE: Final = frozenset({"ROLE", "SESSION"})
 _SPACE: Final = re.compile(r"(?:[\s;]|--[^\r\n]*)+")
 _WORD: Final = re.compile(r"[A-Za-z]+")
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
+
+
+class EffectUnknown(StoreUnavailable):
+    """Postgres was asked to commit the SQL of a step, and nobody knows what came of it."""
 
 
 class StepId(NamedTuple):

@@ -26,7 +26,13 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
 from headwater.processors.runs.requests import StepReturned
-from headwater.processors.runs.step_commits import StepCommit, StepId, refusal, settled
+from headwater.processors.runs.step_commits import (
+    EffectUnknown,
+    StepCommit,
+    StepId,
+    refusal,
+    settled,
+)
 from headwater.projections.errors import RecordRefused, store_edge
 from headwater.projections.postgres.pooled import Pooled
 from headwater.projections.postgres.statements import statement
@@ -125,18 +131,23 @@ class StepCommits(Pooled[_Connection]):
 
         Shape:  what is to be recorded of the step, when it took effect now or before (then it is
                 what was returned before); otherwise why the step has failed.
-        Errors: StoreUnavailable, when it did not take effect or nobody knows: ask again, it happens
-                once; Superseded, when this epoch does not hold the partition.
+        Errors: StoreUnavailable, when it did not take effect, and EffectUnknown, when nobody knows:
+                ask again, it happens once; Superseded, when this epoch does not hold the partition.
         """
         refused = refusal(commit.returned)
         if refused is not None:
             return refused
         self._under_way[commit.id] += 1
+        transaction = _Transaction(partition, epoch, commit)
         try:
             with _edge("run the SQL of a step"):
-                return await self._committed(partition, epoch, commit)
+                return await self._committed(transaction)
         except RecordRefused as error:
             return Failure(DATA, error.message)
+        except StoreUnavailable as error:
+            if transaction.is_ending:
+                raise EffectUnknown(error.message) from error
+            raise
         finally:
             self._under_way[commit.id] -= 1
             if not self._under_way[commit.id]:
@@ -173,18 +184,15 @@ class StepCommits(Pooled[_Connection]):
                 await connection.close()
                 raise
 
-    async def _committed(
-        self, partition: int, epoch: int, commit: StepCommit
-    ) -> StepReturned | Failure:
+    async def _committed(self, transaction: "_Transaction") -> StepReturned | Failure:
         async with self._connection() as connection:
             tries = _TRIES
             while True:
                 tries -= 1
                 try:
                     async with connection.pipeline() as pipeline:
-                        transaction = _Transaction(connection, pipeline, partition, epoch, commit)
                         try:
-                            return await transaction.run()
+                            return await transaction.run(connection, pipeline)
                         except (TimeoutError, asyncio.CancelledError):
                             # Else the pipeline waits for its last answer, however long.
                             await connection.close()
@@ -196,23 +204,23 @@ class StepCommits(Pooled[_Connection]):
 
 
 class _Transaction:
-    """One try of a step's transaction, in pipeline mode: what is sent together costs one answer."""
+    """A step's transaction, in pipeline mode: what is sent together costs one answer."""
 
-    def __init__(
-        self,
-        connection: _Connection,
-        pipeline: psycopg.AsyncPipeline,
-        partition: int,
-        epoch: int,
-        commit: StepCommit,
-    ) -> None:
-        self._connection = connection
-        self._pipeline = pipeline
+    _connection: _Connection
+    _pipeline: psycopg.AsyncPipeline
+
+    def __init__(self, partition: int, epoch: int, commit: StepCommit) -> None:
         self._partition = partition
         self._epoch = epoch
         self._commit = commit
+        #: Whether COMMIT was sent: without an answer nobody knows what came of it.
+        self.is_ending = False
 
-    async def run(self) -> StepReturned | Failure:
+    async def run(
+        self, connection: _Connection, pipeline: psycopg.AsyncPipeline
+    ) -> StepReturned | Failure:
+        """Tries it once."""
+        self._connection, self._pipeline, self.is_ending = connection, pipeline, False
         returned = self._commit.returned
         stored = await self._begin()
         if stored is not None:
@@ -228,6 +236,7 @@ class _Transaction:
             if self._connection.info.transaction_status != TransactionStatus.INTRANS:
                 # The first words of each have been looked at, so this cannot be.
                 raise InvariantViolation(f"expected a transaction still open after {text!r}")
+        self.is_ending = True
         failure = await self._attempt("its statements", "commit", "[]")
         return failure or settled(returned, returned)
 

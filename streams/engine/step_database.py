@@ -37,8 +37,8 @@ class StepDatabase(Protocol):
 
         Shape:  what is to be recorded of the step, when it took effect now or before (then it is
                 what was returned before); otherwise why the step has failed.
-        Errors: StoreUnavailable, when it did not take effect or nobody knows: ask again, it happens
-                once; Superseded, when this epoch does not hold the partition.
+        Errors: StoreUnavailable, when it did not take effect, and EffectUnknown, when nobody knows:
+                ask again, it happens once; Superseded, when this epoch does not hold the partition.
         """
 
     async def forget(self, partition: int, steps: Collection[StepId]) -> None:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from headwater.processors.runs.requests import StepReturned
-from headwater.processors.runs.step_commits import StepCommit, StepId
+from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, StepId
 from headwater.schemas.errors import HeadwaterError, StoreUnavailable, Superseded
 from headwater.schemas.history import Failure
 from headwater.streams.engine.driver import recover
@@ -42,13 +42,17 @@ class StepSql:
         partition, commit = step.partition, step.commit
         what = f'the SQL of step "{commit.returned.step.name}" of {commit.key}'
         retrying = Retrying(log, f"{what} has to wait")
+        is_unknown = False
         # A result that comes too late may take no effect: after its row was removed nobody would
         # know that the step took effect before.
         while partition.owner.sql.tries(commit):
             try:
                 done = await self._commit(partition, commit)
             except StoreUnavailable as error:
-                self._waits(step)
+                # What would undo it is held until it is known whether it took effect.
+                is_unknown = is_unknown or isinstance(error, EffectUnknown)
+                if not is_unknown:
+                    self._waits(step)
                 await retrying.failed(error)
                 continue
             except Superseded as error:

@@ -12,7 +12,7 @@ import pytest
 from psycopg import conninfo, sql
 
 from headwater.processors.runs.requests import StepReturned
-from headwater.processors.runs.step_commits import StepCommit, StepId
+from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, StepId
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows import step_commits
 from headwater.projections.workflows.step_commits import StepCommits
@@ -23,9 +23,17 @@ from tests.fakes.step_sql import INSERT, TABLE, Run, Scenario, StepSqlContract, 
 KEY = "orders/1"
 PARTITION, EPOCH = 3, 100
 #: Statements that do something strange the first time only; a sequence is not rolled back.
-FIRST_TIME = "DO $$ BEGIN IF nextval('times') = 1 THEN {}; END IF; END $$"
+AT_FIRST_ALONE = "IF nextval('times') = 1 THEN {}; END IF;"
+FIRST_TIME = f"DO $$ BEGIN {AT_FIRST_ALONE} END $$"
 BEGIN_AGAIN = "RAISE EXCEPTION 'once more' USING ERRCODE = '{}'"
 BREAK_OFF = "PERFORM break_off()"
+#: Runs when all statements have.
+BREAK_OFF_AT_COMMIT = f"""
+CREATE OR REPLACE FUNCTION break_off_first() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+AS $f$ BEGIN {AT_FIRST_ALONE.format(BREAK_OFF)} RETURN NULL; END $f$;
+CREATE CONSTRAINT TRIGGER breaks AFTER INSERT ON charges DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION break_off_first()
+"""
 #: Not every role may end the sessions of a superuser.
 MAKE_BREAK_OFF = (
     "CREATE OR REPLACE FUNCTION break_off() RETURNS boolean LANGUAGE sql SECURITY DEFINER "
@@ -347,10 +355,26 @@ def test_a_connection_that_breaks_fails_no_step(play: Callable[[Script], None]):
     async def script(world: World) -> None:
         break_off = FIRST_TIME.format(BREAK_OFF)
         step = StepCommit(KEY, 0, returned((INSERT, ("a", 1)), (break_off,)))
-        with pytest.raises(StoreUnavailable, match="expected Postgres to run the SQL of a step"):
+        with pytest.raises(StoreUnavailable, match="expected Postgres to run the SQL") as broken:
             await world.commit(step)
+        assert type(broken.value) is StoreUnavailable, "it surely took no effect"
         assert await world.rows() == []
         assert isinstance(await world.commit(step), StepReturned)
+        assert await world.rows() == [("a", 1)]
+
+    play(script)
+
+
+def test_a_connection_that_breaks_amid_commit_leaves_the_effect_unknown(
+    play: Callable[[Script], None],
+):
+    async def script(world: World) -> None:
+        outsider = await world.outsider()
+        await outsider.execute(BREAK_OFF_AT_COMMIT.encode())
+        await outsider.commit()
+        with pytest.raises(EffectUnknown, match="expected Postgres to run the SQL of a step"):
+            await world.commit(charge())
+        assert isinstance(await world.commit(charge()), StepReturned)
         assert await world.rows() == [("a", 1)]
 
     play(script)

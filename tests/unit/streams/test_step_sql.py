@@ -8,7 +8,8 @@ import pytest
 from typing_extensions import override
 
 from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised, StepReturned
-from headwater.processors.runs.step_commits import StepCommit, StepId
+from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, StepId
+from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import Failure
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.engine.turns import StepOutcome, StepTransaction
@@ -72,6 +73,46 @@ def test_a_fault_in_the_sql_of_a_step_fails_that_attempt_and_is_logged(
     )
     assert 'the SQL of step "pay" of order/o-1 could not be run' in caplog.text
     assert "Traceback" in caplog.text
+
+
+class Breaks(Faulty):
+    """A database whose connections break, before a transaction ends or amid that."""
+
+    def __init__(self, *faults: StoreUnavailable) -> None:
+        self._faults = list(faults)
+
+    @override
+    async def commit(
+        self, partition: int, epoch: int, commit: StepCommit
+    ) -> StepReturned | Failure:
+        if self._faults:
+            raise self._faults.pop(0)
+        return commit.returned
+
+
+AWAY: Final = StoreUnavailable("expected Postgres, found none")
+UNKNOWN: Final = EffectUnknown("expected an answer to COMMIT, found none")
+
+
+@pytest.mark.parametrize(
+    ("faults", "waits"),
+    [([AWAY], 1), ([AWAY, UNKNOWN], 1), ([UNKNOWN], 0), ([UNKNOWN, AWAY], 0)],
+)
+def test_what_would_undo_a_step_waits_until_it_is_known_whether_its_sql_took_effect(
+    faults: list[StoreUnavailable], waits: int
+):
+    settled: list[StepOutcome] = []
+    waited: list[StepTransaction] = []
+    sql = StepSql(
+        Breaks(*faults),
+        settled=lambda _, outcome: settled.append(outcome),
+        waits=waited.append,
+        superseded=lambda *_: pytest.fail("expected the partition to stay"),
+    )
+    commit = StepCommit("order/o-1", 0, RETURNED)
+    asyncio.run(sql.run(StepTransaction(cast("Any", Wants()), 1, commit)))
+    assert settled == [RETURNED]
+    assert len(waited) == waits
 
 
 def test_a_step_waits_where_there_is_no_database_and_the_log_names_it(
