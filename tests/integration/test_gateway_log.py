@@ -1,13 +1,9 @@
 """The gateway's log of deliveries on a real broker: the contract, and what happens without one."""
 
 import asyncio
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
-from pathlib import Path
-from random import Random
-from typing import cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -20,32 +16,18 @@ from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, encode, record_name
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import RequestAnswered, WebhookReceived, WebhooksClaimed
-from headwater.schemas.topics import ADMISSIONS, DEAD_LETTERS, MAX_RECORD_BYTES, TRACES, WEBHOOKS
+from headwater.schemas.topics import ADMISSIONS, TRACES, WEBHOOKS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import (
-    CONNECT_PREFIX,
-    EXPIRED,
-    KEY,
-    REPLAY_OF,
-    REPLAYED,
-    text_header,
-)
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.records import Outgoing, partition_of
-from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline import webhook_log
 from headwater.streams.pipeline.answer_log import AnswerLog
 from headwater.streams.pipeline.dead_letter_log import DeadLetters
-from headwater.streams.pipeline.replaying import Again, DeliveryReplay
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery, an_answer
-from tests.integration.consumers import open_consumers
-from tests.integration.test_projector import forget
-from tests.throwaway_kafka import ThrowawayKafka
 from tests.unit.gateway.memory_app import memory_app
 from tests.waiting import until
 
@@ -229,16 +211,6 @@ def test_what_was_answered_ok_is_in_kafka_byte_for_byte(topics: str) -> None:
     assert found == answers
 
 
-def test_dead_letters_that_do_not_exist_are_not_replayed(topics: str) -> None:
-    body = {"positions": [{"partition": 0, "offset": 99}, {"partition": 77, "offset": 0}]}
-    with app_on(topics) as client:
-        answer = client.post(
-            "/admin/dlq/replay", json=body, headers={"x-admin-key": "dev-admin-key"}
-        ).json()
-    assert (answer["replayed"], answer["failed"]) == (0, 2)
-    assert [result["detail"][:8] for result in answer["results"]] == ["no such ", "no such "]
-
-
 def test_copies_and_refusals_have_a_record_in_kafka(topics: str) -> None:
     body = b'{"type":"daily","user":{"user_id":"answers"},"data":[]}'
     with app_on(topics) as client:
@@ -284,197 +256,6 @@ def test_answers_without_a_broker_are_counted_and_nobody_waits(
 
     asyncio.run(whole())
     assert any("have no trace: 3" in message for message in caplog.messages)
-
-
-async def expire(topics: str, partition: int) -> int:
-    """The place of a dead letter that was the last, and is gone."""
-    cluster = Cluster(topics)
-    appender = Appender(cluster=cluster, client_id="expiry")
-    try:
-        sent = await appender.send([Outgoing(DEAD_LETTERS, partition, b"k", b"v")])
-        (offset,) = await appender.acknowledged(sent)
-    finally:
-        await appender.stop()
-    await forget(topics, (DEAD_LETTERS, partition), offset + 1)
-    return offset
-
-
-async def marks(topics: str, topic: str, header: str, partition: int) -> list[str | None]:
-    reading = read_partition(Cluster(topics), [topic], partition)
-    return [text_header(each, header) async for records in reading for each in records]
-
-
-def test_a_dead_letter_that_its_topic_has_no_more_is_marked(topics: str) -> None:
-    partition = 2
-
-    gone = asyncio.run(expire(topics, partition))
-    body = {"positions": [{"partition": partition, "offset": gone}]}
-    with app_on(topics) as client:
-        answer = client.post(
-            "/admin/dlq/replay", json=body, headers={"x-admin-key": "dev-admin-key"}
-        ).json()
-    assert (answer["replayed"], answer["failed"]) == (0, 1)
-    assert answer["results"][0]["detail"].startswith("expired: the topic has")
-    assert f"{partition}@{gone}" in asyncio.run(marks(topics, DEAD_LETTERS, EXPIRED, partition))
-
-
-def test_a_place_that_has_no_record_yet_is_not_marked(topics: str) -> None:
-    """Though the topic grows while it is looked for: by the mark of the one before it."""
-    partition = 1
-    gone = asyncio.run(expire(topics, partition))
-    positions = [{"partition": partition, "offset": each} for each in (gone, gone + 1)]
-    with app_on(topics) as client:
-        answer = client.post(
-            "/admin/dlq/replay",
-            json={"positions": positions},
-            headers={"x-admin-key": "dev-admin-key"},
-        ).json()
-    details = [result["detail"][:8] for result in answer["results"]]
-    assert details == ["expired:", "no such "]
-
-
-#: Headers of dead letters, and why each cannot be put back; "" if it can.
-FATES = [
-    ({"topic": WEBHOOKS, "partition": "1"}, ""),
-    ({"topic": "nobody-made-it", "partition": "1"}, "no topic nobody-made-it of Headwater's"),
-    ({"topic": WEBHOOKS, "partition": "99"}, "no partition 99 of webhooks"),
-    ({"topic": WEBHOOKS, "partition": "-1"}, "no partition -1 of webhooks"),
-    ({"topic": WEBHOOKS, "partition": "one"}, "no partition one of webhooks"),
-    ({"topic": WEBHOOKS}, "not a dead letter"),
-    ({"partition": "1"}, "not a dead letter"),
-    ({"topic": ADMISSIONS, "partition": "1"}, ""),
-    ({"topic": WEBHOOKS, "partition": "1"}, ""),
-]
-NO_KEY = "no key, and webhooks takes no record without one"
-
-
-def fated(number: int, fields: dict[str, str], *key: tuple[str, bytes]) -> Outgoing:
-    headers = [(CONNECT_PREFIX + name, value.encode()) for name, value in fields.items()]
-    # What is put back is read by other tests, too.
-    claimed = encode(WebhooksClaimed(["fate"], [0], 0))
-    value = claimed if fields.get("topic") == ADMISSIONS else encode(a_delivery("fate"))
-    return Outgoing(DEAD_LETTERS, 1, f"fate-{number}".encode(), value, [*headers, *key])
-
-
-def test_a_dead_letter_that_cannot_be_put_back_hinders_no_other(topics: str) -> None:
-    """Each says why, however often it is asked for; the others are put back once."""
-    fates = [*FATES, ({"topic": WEBHOOKS, "partition": "1"}, "")]
-    keys = [() if fields.get("topic") == ADMISSIONS else ((KEY, b"k"),) for fields, _ in FATES]
-    letters = [
-        fated(number, fields, *key)
-        for number, ((fields, _), key) in enumerate(zip(fates, [*keys, ()], strict=True))
-    ]
-    details = [*(why for _, why in FATES), "no key, without which webhooks takes no record"]
-
-    async def whole() -> None:
-        appender = Appender(cluster=Cluster(topics), client_id="fates")
-        log = DeadLetters(cluster=Cluster(topics), clock=now_ms)
-        try:
-            (at,) = await appender.acknowledged(await appender.send(letters))
-            told = await log.replay([(1, at + number) for number in range(len(letters))])
-            assert [(each.ok, each.detail) for each in told] == [(not why, why) for why in details]
-            refused = [each for each in told if not each.ok]
-            assert await log.replay([(1, each.offset) for each in refused]) == refused
-        finally:
-            await appender.stop()
-            await log.stop()
-        places = {f"1@{each.offset}": each for each in told}
-        back = [
-            each
-            for topic in (WEBHOOKS, ADMISSIONS)
-            for each in await marks(topics, topic, REPLAY_OF, 1)
-            if each in places
-        ]
-        said = [each for each in await marks(topics, DEAD_LETTERS, REPLAYED, 1) if each in places]
-        put_back = [place for place, each in places.items() if each.ok]
-        assert sorted(back) == sorted(said) == sorted(put_back)
-
-    asyncio.run(whole())
-
-
-def test_a_delivery_is_appended_again_as_it_was_and_one_that_is_gone_is_not(topics: str):
-    partition, delivery = 1, a_delivery("again-1")
-    key, value = b"again-1", encode(delivery)
-    kept = [("ce_id", key)]
-
-    async def whole() -> None:
-        appender = Appender(cluster=Cluster(topics), client_id="again")
-        log, letters = real_log(topics), DeadLetters(cluster=Cluster(topics), clock=now_ms)
-        try:
-            first = Outgoing(WEBHOOKS, partition, key, value, kept)
-            tombstone = Outgoing(WEBHOOKS, partition, b"again-2", None)
-            (at,) = await appender.acknowledged(await appender.send([first, tombstone]))
-            places = [(partition, at), (partition, at + 1), (partition, at + 99), (77, 0)]
-            again = await letters.again(places)
-            assert [one.again_at for one in again] == [at + 2, None, None, None]
-            stored = [await log.read(*place) for place in [*places, (partition, at + 2)]]
-        finally:
-            await appender.stop()
-            await letters.stop()
-        assert [one and one.delivery for one in stored] == [delivery, None, None, None, delivery]
-        assert stored[-1] is not None
-        mark = ("headwater.replay_of", f"webhooks/{partition}@{at}")
-        assert stored[-1].headers == (("ce_id", "again-1"), mark)
-
-    asyncio.run(whole())
-
-
-def test_headers_without_a_value_are_read(topics: str):
-    """Kafka has such, and programs of others may add them."""
-    null = cast("bytes", None)
-    delivery = Outgoing(WEBHOOKS, 1, b"nulls", encode(a_delivery("nulls")), [("trace", null)])
-    letter = Outgoing(DEAD_LETTERS, 1, b"nulls", b"v", [(CONNECT_PREFIX + "topic", null)])
-
-    async def whole() -> None:
-        appender = Appender(cluster=Cluster(topics), client_id="nulls")
-        log, letters = real_log(topics), DeadLetters(cluster=Cluster(topics), clock=now_ms)
-        try:
-            first, second = await appender.acknowledged(await appender.send([delivery, letter]))
-            stored = await log.read(1, first)
-            assert stored is not None
-            assert stored.headers == (("trace", ""),)
-            (told,) = await letters.replay([(1, second)])
-            assert told.detail == "not a dead letter"
-        finally:
-            await appender.stop()
-            await letters.stop()
-
-    asyncio.run(whole())
-
-
-def test_many_that_are_appended_again_are_each_found_where_that_is_said(topics: str):
-    """Of several partitions, in any order, two of them asked for twice."""
-    ids = [f"many-again-{number}" for number in range(300)]
-    records = [
-        Outgoing(WEBHOOKS, number % 4, each.encode(), encode(a_delivery(each)))
-        for number, each in enumerate(ids)
-    ]
-
-    async def whole() -> None:
-        appender = Appender(cluster=Cluster(topics), client_id="again")
-        letters = DeadLetters(cluster=Cluster(topics), clock=now_ms)
-        try:
-            sent = await appender.send(records)
-            firsts = await appender.acknowledged(sent)
-            places = [
-                (each.partition, first + number)
-                for each, first in zip(sent, firsts, strict=True)
-                for number in range(each.records)
-            ]
-            Random(7).shuffle(places)
-            again = await letters.again([*places, *places[:2]])
-            assert [(one.partition, one.offset) for one in again] == [*places, *places[:2]]
-            to = [(one.partition, one.again_at or -1) for one in again]
-            assert len(set(to)) == len(ids), "each was appended once, wherever it was asked for"
-            found = await read_places(Cluster(topics), WEBHOOKS, [*places, *to])
-            assert [found[place].key for place in to] == [
-                found[place].key for place in [*places, *places[:2]]
-            ]
-        finally:
-            await appender.stop()
-            await letters.stop()
-
-    asyncio.run(whole())
 
 
 def test_a_start_looks_back_at_the_last_admissions_alone(topics: str):
@@ -528,49 +309,3 @@ def test_work_in_the_background_goes_on_after_an_error_that_nobody_expected(
 
     asyncio.run(whole())
     assert "a fault of the library" in caplog.text
-
-
-@pytest.fixture
-def spoilt(scratch: Path) -> Iterator[str]:
-    """A broker of a test's own, for records that nobody else could read."""
-    broker = ThrowawayKafka(scratch / "kafka of the gateway's log", port=0, report=print)
-    try:
-        address = broker.start()
-        asyncio.run(create_topics(Cluster(address), partitions=2, replication=1))
-        yield address
-    finally:
-        broker.kill()
-
-
-def test_whoever_cannot_append_again_what_was_read_leaves_no_consumer_open(spoilt: str):
-    """A record as large as they may be: with the mark of a replay it is too large."""
-
-    async def too_large(appender: Appender) -> int:
-        value = os.urandom(MAX_RECORD_BYTES)
-        for left in range(64, 512, 8):
-            record = Outgoing(WEBHOOKS, 1, b"large", value[left:])
-            with contextlib.suppress(BrokerUnavailable):
-                (offset,) = await appender.acknowledged(await appender.send([record]))
-                return offset
-        raise AssertionError("expected one that fits")
-
-    async def whole() -> None:
-        cluster = Cluster(spoilt)
-        appender = Appender(cluster=cluster, client_id="large")
-        letters = DeadLetters(cluster=cluster, clock=now_ms)
-        replay = DeliveryReplay(cluster)
-        try:
-            place = (1, await too_large(appender))
-            before = open_consumers()
-            with pytest.raises(BrokerUnavailable) as one:
-                await letters.again([place])
-            with pytest.raises(BrokerUnavailable) as other:
-                await replay.again([Again("large", (place,), has_had_effects=False)], "replay")
-            assert all("MessageSizeTooLarge" in str(each.value) for each in (one, other))
-            assert open_consumers() == before
-        finally:
-            await appender.stop()
-            await letters.stop()
-            await replay.stop()
-
-    asyncio.run(whole())
