@@ -7,7 +7,6 @@ gets them is far from who sent them.
 
 import json
 import re
-from itertools import accumulate
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -16,6 +15,7 @@ from typing_extensions import override
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.patterns import NAME, in_words
+from headwater.processors.json_texts import TooDeep, within_levels
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     BATCH_MAX,
@@ -33,7 +33,7 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
 )
-from headwater.schemas.history import NESTING_MAX, Command, Json, Limits, RetryRun
+from headwater.schemas.history import Command, Json, Limits, RetryRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.steering import VERBS
 
@@ -51,11 +51,6 @@ BULK: Final[dict[str, Command]] = {
 _ENDING: Final = {verb.name: verb for verb in VERBS if verb.takes_reason}
 #: What one tick may be asked for.
 TICK_MAX: Final = 10_000
-
-_STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_BRACKETS: Final = b"[]{}"
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(_BRACKETS))
-_STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 #: What msgspec says of a fault, and where.
 _FAULT: Final = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
@@ -391,24 +386,15 @@ def check_json(body: bytes) -> None:
     Errors: Problem.
     """
     try:
-        msgspec.json.decode(body)
-        too_deep = _depth(body) > NESTING_MAX
-        if not too_deep:
-            json.loads(body, object_pairs_hook=_once)
-    except RecursionError:
-        too_deep = True
+        text = within_levels(body.decode())
+        msgspec.json.decode(text)
+        json.loads(text, object_pairs_hook=_once)
+    except TooDeep as error:
+        raise _malformed(str(error)) from error
     except _Twice as error:
         raise _malformed(f"expected each name once in an object, found {error} again") from error
     except ValueError as error:
         raise _malformed(f"expected JSON in UTF-8, found: {error}") from error
-    if too_deep:
-        raise _malformed(f"expected at most {NESTING_MAX} levels of lists and objects")
-
-
-def _depth(body: bytes) -> int:
-    """The levels of a text that is known to be JSON."""
-    brackets = _STRINGS.sub(b"", body).translate(None, _NO_BRACKETS)
-    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
 
 
 class _Twice(Exception):

@@ -24,6 +24,7 @@ from headwater.processors.graph.host_messages import CallTasks, DropTasks, TaskC
 from headwater.processors.graph.jobs import decide_job
 from headwater.processors.graph.places import place_of
 from headwater.processors.graph.state import KIND, GraphRun, LiveToken
+from headwater.processors.json_texts import within_levels
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Rejection
 from headwater.processors.runs.host_messages import HostMessage
@@ -376,9 +377,9 @@ def _call(graph: Graph, run: GraphRun, token: LiveToken) -> TaskCall:
 def _input_fault(graph: Graph, params: Json) -> str | None:
     """What is wrong with what a run is to begin with."""
     try:
-        value = json.loads(params)
-    except (ValueError, RecursionError) as error:
-        # Numbers of any length and lists of any depth are JSON; what reads it here has its bounds.
+        value = json.loads(within_levels(params))
+    except ValueError as error:
+        # Numbers of any length are JSON; what reads it here has its bounds.
         return f"input: expected JSON that can be read, found: {error}"
     schema = graph.input_schema
     return None if schema is None else schema.fault(value, "input")

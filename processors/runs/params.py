@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from headwater.processors.json_schemas import JsonSchema
+from headwater.processors.json_texts import within_levels
 from headwater.schemas.history import Json
 
 #: Compiled schemas that are kept: those of all workflows that most workers will ever have.
@@ -20,9 +21,9 @@ def params_fault(schema: Json | None, params: Json) -> str | None:
     if schema is None:
         return None
     try:
-        value = msgspec.json.decode(params)
-    except (ValueError, RecursionError) as error:
-        # Numbers of any length and lists of any depth are JSON; what reads it here has its bounds.
+        value = msgspec.json.decode(within_levels(params))
+    except ValueError as error:
+        # Numbers of any length are JSON; what reads it here has its bounds.
         return f"params that cannot be read: {error}"
     return _compiled(schema).fault(value, "params")
 

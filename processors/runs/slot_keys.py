@@ -7,6 +7,7 @@ from typing import Final
 
 from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Fault, Gives
 from headwater.processors.expressions import Names as KnownNames
+from headwater.processors.json_texts import within_levels
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.slots import SLOTS_ID, Concurrency, Place
@@ -53,9 +54,9 @@ def place_of(concurrency: Concurrency, params: Json) -> Place | Rejection:
 
 def _evaluated(source: str, params: Json) -> object:
     try:
-        facts = Facts({"params": json.loads(params)}, _PARAMS)
-    except (ValueError, OverflowError, RecursionError) as error:
-        # JSON has numbers of any length, and lists of any depth; what reads it here has not.
+        facts = Facts({"params": json.loads(within_levels(params))}, _PARAMS)
+    except (ValueError, OverflowError) as error:
+        # JSON has numbers of any length; what reads it here has not.
         return Fault(str(error))
     return _expression(source).evaluate(facts)
 

@@ -129,7 +129,7 @@ class WorkflowTest:
         self._topics = topics
         self._published: list[Published] = []
         self._topic_posts: set[tuple[str, int]] = set()
-        self._database = MemoryDatabase()
+        self._database: MemoryDatabase
         self._numbers = itertools.count(1)
         self._sent_by_hosts: list[FromHost] = []
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -139,6 +139,7 @@ class WorkflowTest:
         self._hosts: list[Host]
 
     async def __aenter__(self) -> Self:
+        self._database = MemoryDatabase()
         self._boot()
         return self
 

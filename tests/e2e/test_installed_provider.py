@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -194,7 +195,7 @@ def test_an_installed_package_brings_its_provider_and_its_table(
     assert synced(house) == [{"user_id": "user_1", "day": "2026-07-01", "steps": 5_000}]
     copy = tmp_path / "copy.sqlite"
     run(scripts / "headwater", "sync", "--db", copy, "--url", house.url(), cwd=tmp_path)
-    with sqlite3.connect(copy) as database:
+    with closing(sqlite3.connect(copy)) as database:
         assert database.execute("select user_id, day, steps from walks").fetchall() == wanted
     subject = httpx.get(
         f"{house.url()}/registry/subjects/walks-value/versions/latest", timeout=ANSWERED_WITHIN_S

@@ -1,6 +1,7 @@
 """Goal: a table is declared once, and everything that is known of it follows."""
 
 import sqlite3
+from contextlib import closing
 from importlib.resources import files
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_declared_table_has_its_sql():
 
 
 def test_a_declared_table_has_a_copy_in_sqlite():
-    with sqlite3.connect(":memory:") as database:
+    with closing(sqlite3.connect(":memory:")) as database:
         database.execute(sqlite_table(TOY_BOXES))
         columns = database.execute("PRAGMA table_info(toy_boxes)").fetchall()
     assert [(name, kind) for _, name, kind, *_ in columns] == [
