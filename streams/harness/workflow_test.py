@@ -129,7 +129,6 @@ class WorkflowTest:
         self._topics = topics
         self._published: list[Published] = []
         self._topic_posts: set[tuple[str, int]] = set()
-        self._database: MemoryDatabase
         self._numbers = itertools.count(1)
         self._sent_by_hosts: list[FromHost] = []
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
