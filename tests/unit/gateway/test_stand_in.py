@@ -20,9 +20,13 @@ def test_without_data_a_request_is_taken_and_nothing_is_posted(data: bool):
     setup = StandIn(target=nowhere, secret="s", url="http://here", data=data, people=(person,))
 
     async def scenario() -> None:
-        # Nobody has started it, so nothing is posted: what it owes stays.
-        app = httpx.ASGITransport(create_stand_in(setup, lambda: NOW_MS, ()))
-        async with httpx.AsyncClient(transport=app, base_url="http://here") as client:
+        # Nobody listens where it posts to: what it owes stays.
+        app = create_stand_in(setup, lambda: NOW_MS, ())
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.lifespan(),
+            httpx.AsyncClient(transport=transport, base_url=setup.url) as client,
+        ):
             wanted = {"user_id": "p1", "start_date": "2026-06-28"}
             answer = await client.get("/v2/daily", params=wanted, headers=KEYS)
             assert (answer.status_code, answer.json()["status"]) == (200, "processing")
