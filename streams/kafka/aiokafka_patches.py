@@ -24,6 +24,11 @@ records were being worked on waits for the end of one that began without it. Her
 hold such a fetch for a moment only. One that asks for all partitions may take as long as its
 consumer says: whichever of them gets a record ends it.
 
+What a fetch gives: its records are counted, not their bytes, and it is limited by what they take
+in the log. Text of which much is alike takes a thousandth of itself there: a hundred deliveries of
+the largest size would be unpacked together, a gigabyte. Here a partition gives so many bytes at a
+time, or one record, and the rest with the next call.
+
 Making connections: a client makes one at a time. While it waits for a broker that stands still, it
 connects to no other, whatever has to be sent there. Here it makes one at a time to each broker; one
 that is made when its client has been closed is closed, too.
@@ -49,7 +54,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
-from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.consumer.fetcher import Fetcher, FetchResult
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
 from aiokafka.producer.sender import Sender
 
@@ -72,6 +77,10 @@ _MADE: Final[ContextVar[WeakSet[AIOKafkaConnection] | None]] = ContextVar("made"
 
 #: How long a broker may hold a fetch that leaves a partition of its consumer out.
 _PARTIAL_WAIT_MS: Final = 50
+
+#: Bytes of keys and values, unpacked, that a partition gives at a time: as much as thousands of
+#: usual records, and less than some of the largest.
+_GIVEN_BYTES: Final = 8 * 1024 * 1024
 
 #: How long a broker gets to say goodbye.
 _GOODBYE_S: Final = 1.0
@@ -101,6 +110,7 @@ def mend() -> None:
     AIOKafkaConnection.close = _close_connection  # type: ignore[method-assign]
     OAuthAuthenticator.step = _step  # type: ignore[method-assign]
     Fetcher._get_actions_per_node = _get_actions  # type: ignore[method-assign]  # noqa: SLF001
+    FetchResult.getall = _get_all  # type: ignore[method-assign]
     Sender.start = _start_sender  # type: ignore[method-assign]
     AIOKafkaConsumer.start = _start_consumer  # type: ignore[method-assign]
     AIOKafkaConsumer.stop = _stop_consumer  # type: ignore[method-assign]
@@ -226,6 +236,23 @@ def _get_actions(self: Fetcher, assignment: Any) -> Any:  # noqa: ANN401 (as aio
         return _GET_ACTIONS(self, assignment)  # type: ignore[no-untyped-call]
     finally:
         self._fetch_max_wait_ms = wait_ms
+
+
+def _get_all(self: FetchResult, max_records: int | None = None) -> list[Any]:
+    found: list[Any] = []
+    if not self.check_assignment(self._topic_partition) or not self.has_more():
+        return found
+    size, is_whole = 0, True
+    for record in self._partition_records:
+        found.append(record)
+        size += record.serialized_key_size + record.serialized_value_size
+        if len(found) == max_records or size >= _GIVEN_BYTES:
+            is_whole = False
+            break
+    self._update_position()
+    if is_whole:
+        self._partition_records = None
+    return found
 
 
 async def _start_sender(self: Sender) -> None:

@@ -12,7 +12,7 @@ import pytest
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.places import read_places
+from headwater.streams.kafka.places import each_place, read_places
 from headwater.streams.kafka.records import Outgoing
 
 
@@ -38,6 +38,21 @@ def test_records_are_read_wherever_they_lie(topics: str):
         wanted = {(p, at + n): b"%d" % n for p, at in begins.items() for n in (0, 7, 700, 1_499)}
         found = await read_places(Cluster(topics), WEBHOOKS, [*wanted, (0, 10**9), (77, 0)])
         assert {place: record.key for place, record in found.items()} == wanted
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_records_that_take_little_in_the_log_come_a_few_at_a_time(topics: str):
+    async def scenario() -> None:
+        appender = Appender(cluster=Cluster(topics), client_id="places")
+        alike = [Outgoing(WEBHOOKS, 2, b"%d" % number, b" " * 3_000_000) for number in range(9)]
+        sent = await appender.send(alike)
+        firsts = await appender.acknowledged(sent)
+        await appender.stop()
+        places = [(2, min(firsts) + number) for number in range(len(alike))]
+        found = [some async for some in each_place(Cluster(topics), WEBHOOKS, places)]
+        assert [record.key for some in found for record in some] == [each.key for each in alike]
+        assert max(map(len, found)) == 3
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
