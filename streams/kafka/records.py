@@ -20,6 +20,13 @@ class Outgoing(NamedTuple):
     value: bytes | None
     headers: Headers | None = None
 
+    def as_read(self) -> Incoming:
+        """The record as it is read; its offset and time are nobody's business."""
+        key = self.key or b""
+        sizes = (len(key), len(self.value or b""))
+        headers = tuple(self.headers or ())
+        return Incoming(self.topic, self.partition, 0, 0, 0, key, self.value, None, *sizes, headers)
+
 
 def text_of(value: bytes | None) -> str:
     """The value of a header as text; Kafka has headers without one."""

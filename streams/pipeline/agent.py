@@ -19,7 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -27,22 +27,23 @@ from headwater.processors.epochs import epoch_after
 from headwater.schemas.codec import written_forms
 from headwater.schemas.errors import (
     BrokerUnavailable,
-    Disposition,
-    HeadwaterError,
     NotYetReadable,
     UndecodableRecord,
     UnknownSchema,
 )
-from headwater.schemas.newer import Waiting, readable, why_waits
+from headwater.schemas.newer import readable, why_waits
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
-from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, place_of
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline._faust import TP, Batch
+from headwater.streams.pipeline.lease import Lease
 from headwater.streams.pipeline.stage import Stage, phases
 from headwater.streams.pipeline.staged import Mark, Store
+from headwater.streams.pipeline.stopped import Stopped
 from headwater.streams.pipeline.sweeps import Sweeps
 from headwater.streams.pipeline.tenure import (
     FENCED,
@@ -63,19 +64,6 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY_MS: Final = 10_000
 
 
-class FormsChanged(HeadwaterError):
-    """What was not to be written may be written now, and its partitions are to be read again."""
-
-    disposition = Disposition.HALT
-    code = "forms_changed"
-
-
-class Check(Protocol):
-    """Something to be passed before each append."""
-
-    def check(self) -> None: ...  # noqa: D102
-
-
 class Agent:
     """Runs a stage over the partitions that this worker owns.
 
@@ -90,7 +78,7 @@ class Agent:
         cluster: Cluster,
         appender: Appender,
         offsets: Offsets,
-        lease: Check,
+        lease: Lease,
         watchdog: Watchdog,
         open_store: Callable[[int], Awaitable[Store]],
         clock: Callable[[], int],
@@ -106,12 +94,12 @@ class Agent:
         self._clock = clock
         self._owner = owner
         self._sweeps = Sweeps(stage, cluster=cluster, clock=clock, append=self._append_found)
-        self._waiting = Waiting()
-        #: The forms that stopped a partition, if any did.
-        self._forms: object = None
+        self._stopped = Stopped()
         self._owned: set[int] = set()
         #: Of those partitions that are ready.
         self._tenures: dict[int, Tenure] = {}
+        #: Of those that were ready before a rebalance: others may have had them meanwhile.
+        self._kept: dict[int, Tenure] = {}
         self._looked_ms = 0
         # Batches of a partition, whichever topic they are of, and its ticks never overlap: all of
         # them change its memory.
@@ -123,12 +111,13 @@ class Agent:
         Shape:  returns those that are to be prepared. Whoever gave partitions out may not have
                 known all topics yet, and does so again once it does.
         """
-        topics_of: defaultdict[int, set[str]] = defaultdict(set)
-        for tp in partitions:
-            topics_of[tp.partition].add(tp.topic)
-        wanted = set(self.stage.sources)
-        self._owned = {number for number, topics in topics_of.items() if topics >= wanted}
-        for partition in self._tenures.keys() - self._owned:
+        self._owned = set.intersection(
+            *(
+                {tp.partition for tp in partitions if tp.topic == each}
+                for each in self.stage.sources
+            )
+        )
+        for partition in (self._tenures.keys() | self._kept.keys()) - self._owned:
             self._forget(partition)
         for partition in self._owned:
             self._gets_on(partition, "it was assigned")
@@ -137,25 +126,28 @@ class Agent:
     def revoked(self) -> None:
         """Owns nothing until partitions are assigned anew.
 
-        What stays is kept: if it was somebody else's meanwhile, the next append finds that out. The
+        What stays is kept, and looked at before anything is done with it: a worker that was too
+        late for one rebalance has it again after the next, and somebody else had it in between. The
         memory of what has to wait may be ahead of the log, and is read again.
         """
         for partition in self._owned:
             self._watchdog.leave(_name(partition))
-            if partition in self._waiting:
+            if partition in self._stopped:
                 self._forget(partition)
         self._owned = set()
-        self._waiting.clear()
-        self._forms = None
+        self._kept |= self._tenures
+        self._tenures = {}
+        self._stopped.clear()
 
     def _forget(self, partition: int) -> None:
         self.stage.forget(partition)
-        tenure = self._tenures.pop(partition, None)
-        if tenure is not None:
-            tenure.over = True
+        for tenures in (self._tenures, self._kept):
+            tenure = tenures.pop(partition, None)
+            if tenure is not None:
+                tenure.over = True
 
     async def prepare(self, partition: int) -> bool:
-        """Takes a partition and restores its memory; tells whether it is ready."""
+        """Takes a partition, or sees that it was kept; tells whether it is ready."""
         async with self._turns[partition]:
             return await self._tenure(partition) is not None
 
@@ -171,7 +163,7 @@ class Agent:
                 return
             known, newer = readable(batch.records)
             if newer is not None:
-                self._waiting.begin(batch.partition, why_waits(newer))
+                self._stopped.begin(batch.partition, why_waits(newer))
                 before = sum(record.offset < newer.offset for record in batch.records)
                 if not before:
                     return
@@ -189,22 +181,23 @@ class Agent:
 
     async def tick(self) -> None:
         """Does what is due in the partitions of this worker."""
+        self._sweeps.check()
         now_ms = self._clock()
         looks = now_ms - self._looked_ms >= _LOOK_EVERY_MS
         for partition in sorted(self._owned):
-            if partition in self._waiting:
+            if partition in self._stopped:
                 self._gets_on(partition, "it waits for another release")
             elif partition in self._tenures:  # else it is being restored, which may take long
                 async with self._turns[partition]:
                     await self._tick(partition, now_ms, looks=looks)
         self._looked_ms = now_ms if looks else self._looked_ms
-        self._check_forms()
-        for line in self._waiting.due(self._clock()):
+        self._stopped.check_forms()
+        for line in self._stopped.due(now_ms):
             log.warning("%s: %s", self.stage.name, line)
 
     async def _tick(self, partition: int, now_ms: int, *, looks: bool) -> None:
         tenure = self._tenures.get(partition) if partition in self._owned else None
-        if tenure is not None and partition not in self._waiting:
+        if tenure is not None and partition not in self._stopped:
             with self._writable(partition):
                 await self._append(tenure, self.stage.tick(partition, now_ms))
                 if looks:
@@ -217,7 +210,7 @@ class Agent:
         """Appends what a search has found; False if the partition is somebody else's by then."""
         partition = tenure.partition
         async with self._turns[partition]:
-            if tenure.over or partition not in self._owned or partition in self._waiting:
+            if self._tenures.get(partition) is not tenure or partition in self._stopped:
                 return False
             with self._writable(partition):
                 await self._append(tenure, found())
@@ -231,25 +224,18 @@ class Agent:
 
     @contextmanager
     def _writable(self, partition: int) -> Iterator[None]:
-        """Stops a partition whose memory says what may not be written yet."""
+        """Forgets a partition whose memory has what may not be written yet, or what was not."""
         forms = written_forms()
         try:
             yield
         except NotYetReadable as error:
-            # Those of before, and of the first that stopped: a change since then counts.
-            if self._forms is None:
-                self._forms = forms
-            self._waiting.begin(partition, f"partition {partition} waits: {error}")
-            # Its memory has what was decided and may not be written.
+            self._stopped.begin_to_write(partition, error, forms)
             self._forget(partition)
-
-    def _check_forms(self) -> None:
-        """Ends the worker when what partitions stopped for may have changed.
-
-        Errors: FormsChanged.
-        """
-        if self._forms is not None and self._forms is not written_forms():
-            raise FormsChanged("expected the forms that some partitions wait for, found others")
+        except BaseException:
+            # Also if it was cancelled: the worker may live on for some ticks, which would write to
+            # the store what the log has not, and then it would never be written to the log.
+            self._forget(partition)
+            raise
 
     # -- writing
 
@@ -259,18 +245,24 @@ class Agent:
         Errors: PartitionLost.
         """
         for phase in phases(emitted):
-            self._lease.check()
-            sent = await self._appender.send(phase)
-            offsets = await self._appender.acknowledged(sent)
+            appended = await self._durable(phase)
             with self._clearing(tenure):
                 found = [
                     tenure.appended(batch.topic, batch.partition, first, batch.records)
-                    for batch, first in zip(sent, offsets, strict=True)
+                    for batch, first in appended
                 ]
             for gap in filter(None, found):
                 for key in await self._mend(tenure, gap):
                     # What was appended lies behind it, and is what the log says now.
-                    self._take_in(tenure, (own for own in phase if _is(own, gap.topic, key)))
+                    place = (gap.topic, key)
+                    self._take_in(tenure, (own for own in phase if (own.topic, own.key) == place))
+
+    async def _durable(self, records: Sequence[Outgoing]) -> list[tuple[Sent, int]]:
+        """Appends records; returns their batches, each with its first offset."""
+        self._lease.check()
+        sent = await self._appender.send(records)
+        offsets = await self._appender.acknowledged(sent)
+        return list(zip(sent, offsets, strict=True))
 
     @contextmanager
     def _clearing(self, tenure: Tenure) -> Iterator[None]:
@@ -298,11 +290,18 @@ class Agent:
             return
         if all(committed[topic] >= ends[topic] for topic in sources):
             self._gets_on(partition, "it was at the end of its topics")
+        await self._mend_ends(tenure, ends)
+        await self._say_seen(tenure)
+
+    async def _mend_ends(self, tenure: Tenure, ends: Mapping[str, int]) -> None:
+        """Mends what others wrote up to the ends of topics.
+
+        Errors: PartitionLost.
+        """
         with self._clearing(tenure):
             gaps = [tenure.ended(topic, ends[topic]) for topic in FENCED]
         for gap in filter(None, gaps):
             await self._mend(tenure, gap)
-        await self._say_seen(tenure)
 
     async def _say_seen(self, tenure: Tenure) -> None:
         """Says up to where there are no void outcomes, for whoever takes the partition next."""
@@ -331,7 +330,7 @@ class Agent:
     def _take_in(self, tenure: Tenure, records: Iterable[Incoming | Outgoing]) -> None:
         """Takes records into a partition's memory, unless it was forgotten meanwhile."""
         for record in () if tenure.over else records:
-            self._restored(_incoming(record) if isinstance(record, Outgoing) else record)
+            self._restored(record.as_read() if isinstance(record, Outgoing) else record)
 
     def _restored(self, record: Incoming) -> None:
         """Takes in a record of a partition's memory; one that is not ours is passed over."""
@@ -370,12 +369,31 @@ class Agent:
 
     async def _tenure(self, partition: int) -> Tenure | None:
         """The tenure of a partition, which begins now if need be; None while it has to wait."""
-        if partition not in self._owned or partition in self._waiting:
+        if partition in self._owned and partition in self._kept:
+            with self._writable(partition):
+                await self._look_at_kept(partition)
+        if partition not in self._owned or partition in self._stopped or partition in self._kept:
             return None
         tenure = self._tenures.get(partition) or await self._take(partition)
         if tenure is None:
             self.stage.forget(partition)  # Its store is for whoever goes on with it.
         return tenure
+
+    async def _look_at_kept(self, partition: int) -> None:
+        """Goes on with a partition that was kept over a rebalance, if nobody had it meanwhile.
+
+        Whoever takes a partition claims it before anything else.
+        """
+        owned, kept = self._owned, self._kept[partition]
+        asking = Retrying(log, f"waiting for Kafka to go on with {_name(partition)}")
+        ends = await asking.until_done(lambda: self._offsets.ends(FENCED, partition))
+        try:
+            await self._mend_ends(kept, ends)
+        except PartitionLost as error:
+            log.warning("%s is taken anew: %s", _name(partition), error)
+            self._forget(partition)
+        if owned is self._owned and not kept.over:
+            self._tenures[partition] = self._kept.pop(partition)
 
     async def _take(self, partition: int) -> Tenure | None:
         """Restores a partition's memory, and claims it; None if it has to wait, or is gone."""
@@ -431,10 +449,7 @@ class Agent:
     ) -> dict[str, int]:
         """Claims a partition of topics; returns the offset of each claim."""
         claims = [claim(topic, partition, self._owner, epoch, unseen) for topic in topics]
-        self._lease.check()
-        sent = await self._appender.send(claims)
-        offsets = await self._appender.acknowledged(sent)
-        return {batch.topic: offset for batch, offset in zip(sent, offsets, strict=True)}
+        return {batch.topic: offset for batch, offset in await self._durable(claims)}
 
     async def _restore(
         self,
@@ -457,7 +472,7 @@ class Agent:
                 self._gets_on(partition, f"restored {place_of(records[-1])}")
                 known, newer = readable(records)
                 if newer is not None:
-                    self._waiting.begin(partition, why_waits(newer))
+                    self._stopped.begin(partition, why_waits(newer))
                     return False
                 for record in known:
                     if fold.admit(record) and record.topic != OUTCOMES:
@@ -471,18 +486,6 @@ class Agent:
         self, topic: str, partition: int, start: int | None = None, end: int | None = None
     ) -> AsyncGenerator[list[Incoming]]:
         return read_partition(self._cluster, [topic], partition, start=start, end=end)
-
-
-def _is(record: Outgoing, topic: str, key: bytes) -> bool:
-    return record.topic == topic and record.key == key
-
-
-def _incoming(record: Outgoing) -> Incoming:
-    """A record that was appended, as it is read; its offset and time are nobody's business."""
-    key, value = record.key or b"", record.value
-    sizes = (len(key), len(value or b""))
-    headers = tuple(record.headers or ())
-    return Incoming(record.topic, record.partition, 0, 0, 0, key, value, None, *sizes, headers)
 
 
 def _name(partition: int) -> str:

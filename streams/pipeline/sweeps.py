@@ -41,21 +41,22 @@ class Sweeps:
         self._running: dict[int, asyncio.Task[None]] = {}
 
     def begin(self, tenure: Tenure) -> None:
-        """Begins a search if one is due in a partition; to be called in its turn, now and then.
-
-        Errors: whatever ended the last search.
-        """
-        last = self._running.get(tenure.partition)
-        if last is not None:
-            if not last.done():
-                return
-            del self._running[tenure.partition]
-            last.result()
+        """Begins a search if one is due in a partition; to be called in its turn, now and then."""
         wanted = self._stage.wanted(tenure.partition)
-        if wanted:
+        if wanted and tenure.partition not in self._running:
             name = f"wipe in partition {tenure.partition}"
             search = self._search(tenure, wanted[0])
             self._running[tenure.partition] = asyncio.create_task(search, name=name)
+
+    def check(self) -> None:
+        """Passes while no search has failed; to be called now and then.
+
+        Errors: whatever ended a search.
+        """
+        for partition, search in list(self._running.items()):
+            if search.done():
+                del self._running[partition]
+                search.result()
 
     async def _search(self, tenure: Tenure, wipe: UserForgotten) -> None:
         search = Search(wipe, tenure.partition)

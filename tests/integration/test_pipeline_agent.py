@@ -20,11 +20,12 @@ from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
-from headwater.streams.pipeline.agent import Agent, FormsChanged
+from headwater.streams.pipeline.agent import Agent
+from headwater.streams.pipeline.lease import Lease
 from headwater.streams.pipeline.staged import Mark, Store
+from headwater.streams.pipeline.stopped import FormsChanged
 from headwater.streams.pipeline.tenure import Fold, PartitionLost
 from headwater.streams.pipeline.watchdog import Watchdog
-from headwater.streams.pipeline.worker import Lease
 from tests.fakes.memory_store import MemoryStore
 
 PARTITION = 0
@@ -251,7 +252,8 @@ def test_what_stays_is_kept_by_a_rebalance_and_what_went_is_forgotten(topics: st
         agent.revoked()
         await agent.process(batch)
         assert stage.stepped_with == []  # Nobody owns it just now.
-        assert agent.assigned(OWNED) == set()
+        assert agent.assigned(OWNED) == {PARTITION}
+        assert await agent.prepare(PARTITION)
         await agent.process(batch)
         assert stage.stepped_with == [known]
         agent.revoked()

@@ -8,25 +8,40 @@ import pytest
 
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.catalogue import IDS
+from headwater.schemas.codec import decode
 from headwater.schemas.epochs import CLAIM_KEY, is_claim
-from headwater.schemas.errors import NotYetReadable
+from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
 from headwater.schemas.installed_tables import ALL_TABLES
-from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, WAITING, WEBHOOKS
+from headwater.schemas.records import DuplicateDropped, UserForgotten
+from headwater.schemas.topics import (
+    ADMISSIONS,
+    DEAD_LETTERS,
+    OUTCOMES,
+    TRACES,
+    WAITING,
+    WEBHOOKS,
+    WIPES,
+)
 from headwater.streams.kafka.appender import Sent
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreTorn
 from headwater.streams.pipeline import agent as agents
+from headwater.streams.pipeline import sweeps
 from headwater.streams.pipeline._faust import TP
 from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.lease import LeaseLost
 from headwater.streams.pipeline.tenure import Fold, LogCut, PartitionLost
 from headwater.streams.pipeline.watchdog import Stalled, Watchdog
-from headwater.streams.pipeline.worker import LeaseLost
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, incoming, raw, received
+from tests.unit.streams.test_wiping import ordered
+from tests.waiting import until
 
 #: The beginning of a record whose schema this release does not know.
 LATER = b"\x00" + (max(IDS.values()) + 1).to_bytes(4) + b"\x02"
+#: What the owner of the partition is assigned.
+ALL = {TP(topic, 0) for topic in Intake.sources}
 #: Where the state keeps deliveries that wait.
 WAITS = Family("w")
 Meanwhile = Callable[[], Awaitable[object]]
@@ -190,7 +205,7 @@ def agent_of(
         clock=lambda: NOW,
         owner=owner,
     )
-    agent.assigned({TP(topic, 0) for topic in Intake.sources})
+    agent.assigned(ALL)
     return agent
 
 
@@ -224,7 +239,7 @@ async def nothing_to_do(agent: Agent) -> None:
 async def a_partition_to_take(agent: Agent) -> None:
     agent.revoked()
     agent.assigned(set())
-    agent.assigned({TP(topic, 0) for topic in Intake.sources})
+    agent.assigned(ALL)
     await agent.prepare(0)
 
 
@@ -394,7 +409,7 @@ def test_a_rebalance_at_any_moment_of_a_takeover_leaves_nobody_ready(hooks: str)
         if getattr(log, hooks):
             return False
         assert not is_ready, moment
-        agent.assigned({TP(topic, 0) for topic in Intake.sources})
+        agent.assigned(ALL)
         batch = Batch(raw(received(reference="user_1")))
         await agent.process(batch)
         assert batch.is_done
@@ -550,5 +565,101 @@ def test_a_log_that_lost_its_end_empties_the_store(go_on: Callable[[Agent], Awai
         with pytest.raises(LogCut):
             await go_on(agent)
         assert not store.positions()
+
+    asyncio.run(scene())
+
+
+def test_a_partition_that_comes_back_is_taken_anew_if_somebody_else_had_it_meanwhile():
+    async def scene() -> None:
+        log = Log()
+        one, two = agent_of(log, "one"), agent_of(log, "two")
+        await one.prepare(0)
+        # Cut off, one is too late for a rebalance, and two has the partition until the next.
+        await two.prepare(0)
+        await two.process(Batch(raw(received(reference="user_1"))))
+        before = {topic: list(records) for topic, records in log.records.items()}
+        one.revoked()
+        assert one.assigned(ALL) == {0}
+        await one.tick()
+        assert log.records == before, "nothing is done before it is looked at"
+        await one.prepare(0)
+        copy = Batch(raw(received(reference="user_1", request_id="r2"), 1))
+        await one.process(copy)
+        assert copy.is_done
+        (trace,) = log.records[TRACES]
+        assert decode(trace.value, DuplicateDropped).first_offset == 0
+        assert len([each for each in log.records[ADMISSIONS] if each.value]) == 1
+
+    asyncio.run(scene())
+
+
+def test_a_partition_that_nobody_else_had_is_kept_and_not_read_again():
+    async def scene() -> None:
+        log = Log()
+        agent = agent_of(log)
+        await agent.prepare(0)
+        await agent.process(Batch(raw(received(reference="user_1"))))
+        log.was_read.clear()
+        agent.revoked()
+        agent.assigned(ALL)
+        assert await agent.prepare(0)
+        await agent.process(Batch(raw(received(reference="user_1", request_id="r2"), 1)))
+        assert not log.was_read
+        assert len(log.records[TRACES]) == 1
+
+    asyncio.run(scene())
+
+
+def test_what_was_decided_and_not_appended_is_no_memory_of_a_worker_that_lives_on():
+    async def scene() -> None:
+        log = Log()
+        agent = agent_of(log)
+        await agent.prepare(0)
+        first = Batch(raw(received(reference="user_1")))
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        log.before_append = [never]
+        processing = asyncio.create_task(agent.process(first))
+        await asyncio.sleep(0)
+        ticking = asyncio.create_task(agent.tick())
+        await asyncio.sleep(0)
+        processing.cancel()
+        await asyncio.wait([processing])
+        await ticking
+        again = Batch(*first.records)
+        await agent.process(again)
+        assert again.is_done
+        assert {topic for topic, _ in log.newest()} == {"daily-summary", "users", OUTCOMES}
+
+    asyncio.run(scene())
+
+
+def test_a_wipe_whose_end_could_not_be_appended_is_not_over(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sweeps, "read_partition", read_partition)
+
+    async def scene() -> None:
+        log, store = Log(), MemoryStore()
+        agent = agent_of(log, store=store)
+        await agent.prepare(0)
+        await agent.process(Batch(ordered(0)))
+        send = log.send
+
+        async def away(records: Sequence[Outgoing]) -> list[Sent]:
+            said = [each.value for each in records if each.topic == WIPES and each.value]
+            wipes = [decode(value, UserForgotten) for value in said]
+            if any(each.done_at_ms for each in wipes):
+                raise BrokerUnavailable("expected to say that it is over")
+            return await send(records)
+
+        monkeypatch.setattr(log, "send", away)
+        await agent.tick()
+        await until(lambda: bool(agent._sweeps._running[0].done()))
+        await agent.process(Batch(raw(received(reference="user_2"), 1)))
+        (kept,) = [decode(value, UserForgotten) for _, value in store.scan(Family("x"))]
+        assert kept.names, "the store knows no more than the log"
+        with pytest.raises(BrokerUnavailable):
+            await agent.tick()
 
     asyncio.run(scene())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.streams.pipeline.worker import Lease, LeaseLost
+from headwater.streams.pipeline.lease import Lease, LeaseLost
 
 
 class Clock:
