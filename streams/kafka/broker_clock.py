@@ -5,8 +5,14 @@ record was sent is ahead, however slow the network is. Between appends a monoton
 much time has passed since: no jump of the clock of the day moves it.
 """
 
+import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+log = logging.getLogger(__name__)
+
+#: By how much a clock is ahead before anybody is told.
+_TOLD_MS: Final = 10_000
 
 
 class Moment(NamedTuple):
@@ -26,6 +32,7 @@ class BrokerClock:
         self._clock = clock
         self._monotonic = monotonic
         self._seen: tuple[float, int] | None = None
+        self._is_told = False
 
     def now(self) -> Moment:
         """Now, by our clocks."""
@@ -47,3 +54,17 @@ class BrokerClock:
         at_s, ms = self._seen
         now = self.now()
         return max(0, now.ms - ms - round((now.at_s - at_s) * 1_000))
+
+    def due_ms(self) -> int:
+        """Up to when something may come due: now, by the brokers' clock where ours is ahead.
+
+        After this machine has slept, that is a moment of before until something is appended.
+        """
+        ahead_ms = self.ahead_ms()
+        was_told, self._is_told = self._is_told, ahead_ms > _TOLD_MS
+        if self._is_told and not was_told:
+            log.error(
+                "the clock of this machine seems to be %.0f s ahead of Kafka's, by which waits end",
+                ahead_ms / 1_000,
+            )
+        return self._clock() - ahead_ms

@@ -7,6 +7,7 @@ done. What somebody else wrote in between is found by the offsets, and mended (`
 
 import asyncio
 import logging
+import math
 from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
@@ -34,6 +35,7 @@ from headwater.schemas.errors import (
 from headwater.schemas.newer import readable, why_waits
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
 from headwater.streams.kafka.appender import Appender, Sent
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
@@ -61,7 +63,7 @@ from headwater.streams.pipeline.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 #: How often the ends of topics are looked at: far more often than compaction may come by.
-_LOOK_EVERY_MS: Final = 10_000
+_LOOK_EVERY_S: Final = 10.0
 
 
 class Agent:
@@ -81,7 +83,7 @@ class Agent:
         lease: Lease,
         watchdog: Watchdog,
         open_store: Callable[[int], Awaitable[Store]],
-        clock: Callable[[], int],
+        clock: BrokerClock,
         owner: str,
     ) -> None:
         self.stage = stage
@@ -93,14 +95,16 @@ class Agent:
         self._lease = lease
         self._clock = clock
         self._owner = owner
-        self._sweeps = Sweeps(stage, cluster=cluster, clock=clock, append=self._append_found)
+        self._sweeps = Sweeps(
+            stage, cluster=cluster, clock=lambda: clock.now().ms, append=self._append_found
+        )
         self._stopped = Stopped()
         self._owned: set[int] = set()
         #: Of those partitions that are ready.
         self._tenures: dict[int, Tenure] = {}
         #: Of those that were ready before a rebalance: others may have had them meanwhile.
         self._kept: dict[int, Tenure] = {}
-        self._looked_ms = 0
+        self._looked_s = -math.inf
         # Batches of a partition, whichever topic they are of, and its ticks never overlap: all of
         # them change its memory.
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -169,7 +173,8 @@ class Agent:
                     return
                 batch = batch.first(before)
             with self._writable(batch.partition):
-                emitted = self.stage.step(batch.topic, batch.partition, known, self._clock())
+                now_ms = self._clock.now().ms
+                emitted = self.stage.step(batch.topic, batch.partition, known, now_ms)
                 await self._append(tenure, emitted)
                 self._write(tenure)
                 batch.done()
@@ -182,24 +187,24 @@ class Agent:
     async def tick(self) -> None:
         """Does what is due in the partitions of this worker."""
         self._sweeps.check()
-        now_ms = self._clock()
-        looks = now_ms - self._looked_ms >= _LOOK_EVERY_MS
+        now, due_ms = self._clock.now(), self._clock.due_ms()
+        looks = now.at_s - self._looked_s >= _LOOK_EVERY_S
         for partition in sorted(self._owned):
             if partition in self._stopped:
                 self._gets_on(partition, "it waits for another release")
             elif partition in self._tenures:  # else it is being restored, which may take long
                 async with self._turns[partition]:
-                    await self._tick(partition, now_ms, looks=looks)
-        self._looked_ms = now_ms if looks else self._looked_ms
+                    await self._tick(partition, due_ms, looks=looks)
+        self._looked_s = now.at_s if looks else self._looked_s
         self._stopped.check_forms()
-        for line in self._stopped.due(now_ms):
+        for line in self._stopped.due(now.ms):
             log.warning("%s: %s", self.stage.name, line)
 
-    async def _tick(self, partition: int, now_ms: int, *, looks: bool) -> None:
+    async def _tick(self, partition: int, due_ms: int, *, looks: bool) -> None:
         tenure = self._tenures.get(partition) if partition in self._owned else None
         if tenure is not None and partition not in self._stopped:
             with self._writable(partition):
-                await self._append(tenure, self.stage.tick(partition, now_ms))
+                await self._append(tenure, self.stage.tick(partition, due_ms))
                 if looks:
                     await self._look(tenure)
                 self._write(tenure)
@@ -260,8 +265,10 @@ class Agent:
     async def _durable(self, records: Sequence[Outgoing]) -> list[tuple[Sent, int]]:
         """Appends records; returns their batches, each with its first offset."""
         self._lease.check()
+        began = self._clock.now()
         sent = await self._appender.send(records)
         offsets = await self._appender.acknowledged(sent)
+        self._clock.seen(began, self._appender.appended_ms)
         return list(zip(sent, offsets, strict=True))
 
     @contextmanager

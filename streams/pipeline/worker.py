@@ -22,6 +22,7 @@ from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WE
 from headwater.streams.clock import monotonic
 from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.cluster_id import cluster_id
 from headwater.streams.kafka.offsets import Offsets
@@ -167,7 +168,7 @@ def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
         lease=lease,
         watchdog=watchdog,
         open_store=partial(_open_store, stores, cluster, app.conf.id, clock),
-        clock=clock,
+        clock=BrokerClock(clock, monotonic),
         owner=f"{socket.gethostname()}-{os.getpid()}",
     )
     for topic in stage.sources:

@@ -15,6 +15,7 @@ from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
@@ -129,7 +130,7 @@ def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Comm
             lease=lease,
             watchdog=Watchdog(patience_s=60, monotonic=monotonic),
             open_store=a_store,
-            clock=now_ms,
+            clock=BrokerClock(now_ms, monotonic),
             owner="test",
         )
         agent.assigned(OWNED)
@@ -205,7 +206,7 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
             lease=Lease(valid_for_s=60, monotonic=monotonic),
             watchdog=Watchdog(patience_s=60, monotonic=monotonic),
             open_store=a_store,
-            clock=now_ms,
+            clock=BrokerClock(now_ms, monotonic),
             owner="another",
         )
         another.assigned(OWNED)

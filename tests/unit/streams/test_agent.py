@@ -1,6 +1,7 @@
 """The agent amid others: what it writes counts, or it ends; over a log in memory."""
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
@@ -23,6 +24,7 @@ from headwater.schemas.topics import (
     WIPES,
 )
 from headwater.streams.kafka.appender import Sent
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreTorn
 from headwater.streams.pipeline import agent as agents
@@ -40,6 +42,7 @@ from tests.waiting import until
 
 #: The beginning of a record whose schema this release does not know.
 LATER = b"\x00" + (max(IDS.values()) + 1).to_bytes(4) + b"\x02"
+PARK_FOR_MS = 10**9
 #: What the owner of the partition is assigned.
 ALL = {TP(topic, 0) for topic in Intake.sources}
 #: Where the state keeps deliveries that wait.
@@ -57,6 +60,8 @@ class Log:
         self.while_asked: list[Meanwhile] = []
         self.acknowledges = asyncio.Event()
         self.acknowledges.set()
+        #: What the broker's clock said last.
+        self.appended_ms: int | None = None
         #: By those who took a partition.
         self.was_read: list[Incoming] = []
 
@@ -188,6 +193,7 @@ def agent_of(
     store: MemoryStore | None = None,
     watchdog: Watchdog | None = None,
     lease: Lease | None = None,
+    clock: BrokerClock | None = None,
 ) -> Agent:
     kept = store or MemoryStore()
 
@@ -195,14 +201,14 @@ def agent_of(
         return kept
 
     agent = Agent(
-        Intake(placement=Placement(PROVIDERS, "user_"), partitions=1, park_for_ms=10**9),
+        Intake(placement=Placement(PROVIDERS, "user_"), partitions=1, park_for_ms=PARK_FOR_MS),
         cluster=log,
         appender=log,
         offsets=log,
         lease=lease or Lease(),
         watchdog=watchdog or Watchdog(patience_s=1e9, monotonic=lambda: 0.0),
         open_store=open_store,
-        clock=lambda: NOW,
+        clock=clock or BrokerClock(lambda: NOW, lambda: 0.0),
         owner=owner,
     )
     agent.assigned(ALL)
@@ -545,7 +551,7 @@ def test_a_partition_that_gets_no_records_though_there_are_some_is_told_by_the_w
             with pytest.raises(Stalled, match="partition 0 to get on within 60 s"):
                 watchdog.check()
         lag[WEBHOOKS] = 0
-        agent._looked_ms = 0
+        agent._looked_s = -math.inf
         await agent.tick()
         watchdog.check()
 
@@ -661,5 +667,22 @@ def test_a_wipe_whose_end_could_not_be_appended_is_not_over(monkeypatch: pytest.
         assert kept.names, "the store knows no more than the log"
         with pytest.raises(BrokerUnavailable):
             await agent.tick()
+
+    asyncio.run(scene())
+
+
+def test_no_wait_ends_because_the_clock_has_jumped():
+    async def scene() -> None:
+        log, now, at = Log(), [NOW], [0.0]
+        agent = agent_of(log, clock=BrokerClock(lambda: now[0], lambda: at[0]))
+        log.appended_ms = NOW
+        await agent.prepare(0)
+        await agent.process(Batch(raw(received())))
+        now[0] += PARK_FOR_MS
+        await agent.tick()
+        assert not log.records[DEAD_LETTERS]
+        at[0] += PARK_FOR_MS / 1_000
+        await agent.tick()
+        assert len(log.records[DEAD_LETTERS]) == 1
 
     asyncio.run(scene())

@@ -1,5 +1,7 @@
 """Whether our clock is ahead of the brokers', as appends show it."""
 
+import pytest
+
 from headwater.streams.kafka.broker_clock import BrokerClock
 
 
@@ -51,3 +53,19 @@ def test_a_machine_that_slept_is_right_again_with_the_next_append():
     assert world.clock.ahead_ms() == 3_600_000
     world.appends(world.ms)
     assert world.clock.ahead_ms() == 0
+
+
+def test_nothing_is_due_earlier_for_a_jump_and_the_log_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+):
+    world = World()
+    world.appends(world.ms)
+    world.passes(5_000)
+    due_ms = world.clock.due_ms()
+    assert due_ms == world.ms
+    world.ms += 3_600_000
+    assert [world.clock.due_ms() for _ in range(2)] == [due_ms, due_ms]
+    (told,) = caplog.messages
+    assert "3600 s ahead" in told
+    world.ms -= 3_600_000
+    assert world.clock.due_ms() == due_ms
