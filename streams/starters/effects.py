@@ -180,6 +180,8 @@ class Starter:
         letters: list[Outgoing] = []
         sends: list[tuple[Incoming, Send]] = []
         for record in records:
+            if record.value is None:
+                continue  # A wipe has removed it.
             try:
                 effect = decode(record.value, EffectDecided)
             except HeadwaterError as error:

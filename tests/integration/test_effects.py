@@ -26,7 +26,7 @@ from headwater.schemas.topics import DEAD_LETTERS, EFFECTS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import REASON, original, text_header
+from headwater.streams.kafka.dead_letters import REASON, key_of, original, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.dead_letter_log import DeadLetters
@@ -209,7 +209,7 @@ class Scene:
             for partition in range(PARTITIONS)
             async for records in read_partition(Cluster(self.bootstrap), [DEAD_LETTERS], partition)
             for record in records
-            if self.source.encode() in (record.value or b"")
+            if self.source.encode() in (record.value or key_of(record) or b"")
         ]
 
 
@@ -319,6 +319,20 @@ def test_a_group_that_is_new_begins_with_the_first_effect(topics: str):
         assert scene.workflows.signals("user_a") == [0, 1]
 
     play(topics, "new", act)
+
+
+def test_an_effect_that_a_wipe_removed_is_no_dead_letter(topics: str):
+    async def act(scene: Scene) -> None:
+        key = f"{scene.source}-wiped".encode()
+        partition = partition_of(b"user_a", PARTITIONS)
+        await scene.appender.append([Outgoing(EFFECTS, partition, key, None)])
+        await scene.post(scene.delivery("user_a", 0))
+        async with scene.following():
+            await scene.settled()
+        assert scene.workflows.signals("user_a") == [0]
+        assert await scene.letters() == []
+
+    play(topics, "wiped", act)
 
 
 def test_what_is_refused_is_a_dead_letter_and_the_others_go_on(topics: str):
