@@ -17,6 +17,7 @@ from typing import Any
 from headwater.processors.replay.state import Entry
 from headwater.schemas.statuses import OPEN
 from headwater.streams.replay.branches import Branches
+from headwater.streams.replay.loop import WorkflowLoop
 from headwater.streams.replay.scope import Scope
 
 
@@ -68,8 +69,13 @@ class UntilDue:
     """
 
     def __init__(
-        self, code: Coroutine[Any, Any, None], due: asyncio.Future[Entry], task: asyncio.Task[Any]
+        self,
+        loop: WorkflowLoop,
+        code: Coroutine[Any, Any, None],
+        due: asyncio.Future[Entry],
+        task: asyncio.Task[Any],
     ) -> None:
+        self._loop = loop
         self._code = code
         self._due = due
         self._task = task
@@ -94,7 +100,7 @@ class UntilDue:
             pass
         finally:
             self._over = True
-            self._code.close()
+            self._loop.close_code(self._code)
 
     def _interrupt(self, _: object) -> None:
         if not self._over:

@@ -12,7 +12,7 @@ import contextvars
 import functools
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final, NoReturn
 
 from typing_extensions import override
@@ -21,6 +21,8 @@ from headwater.processors.replay.errors import NonDeterministicError
 
 #: A turn of workflow code is short; this many callbacks mean that it spins without an entry.
 TURNS_MAX: Final = 1_000_000
+#: How often a coroutine is told to end that goes on to await something.
+CLOSINGS_MAX: Final = 100
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
@@ -66,10 +68,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def close_tasks(self) -> None:
         """Ends all tasks: nothing runs here any more."""
-        for task in tuple(self._tasks):
-            self.close_task(task)
+        # A `finally` may begin tasks, too.
+        while self._tasks:
+            for task in tuple(self._tasks):
+                self.close_task(task)
         self._ready.clear()
-        self._tasks.clear()
         self._failed.clear()
 
     def close_task(self, task: asyncio.Task[Any]) -> None:
@@ -77,13 +80,41 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._tasks.discard(task)
         # How it ends is no failure.
         task.remove_done_callback(self._done)
-        coroutine: Any = task.get_coro()
-        # An author's `finally` may do anything.
-        with contextlib.suppress(BaseException):
-            coroutine.close()
+        self.close_code(task.get_coro())
         # The task and the future that it waits for hold each other: without this they would stay
         # until a collection of the oldest generation, once in some hundred thousand runs.
         task.cancel()
+
+    def close_code(self, coroutine: Any) -> None:  # noqa: ANN401, whatever a task may be made of
+        """Ends a coroutine here, where its `finally` blocks are held to what a workflow may do.
+
+        They may do anything, and Python runs them wherever a coroutine is closed: on the loop of
+        the host they would begin tasks there, block it, and take its task for their own.
+        """
+        # One that awaits something while it ends goes on to be there, and is ended again: if it
+        # were left, garbage collection would go on with it.
+        left = [coroutine]
+        with self._running_for_no_task():
+            for _ in range(CLOSINGS_MAX):
+                if not left:
+                    break
+                chain = list(_awaiting(left.pop()))
+                with contextlib.suppress(BaseException):
+                    chain[0].close()
+                left += [each for each in chain if getattr(each, "cr_frame", None) is not None]
+
+    @contextlib.contextmanager
+    def _running_for_no_task(self) -> Iterator[None]:
+        outside, current = asyncio._get_running_loop(), asyncio.current_task(self)  # noqa: SLF001
+        asyncio._set_running_loop(self)  # noqa: SLF001
+        if current is not None:
+            asyncio._leave_task(self, current)  # noqa: SLF001
+        try:
+            yield
+        finally:
+            if current is not None:
+                asyncio._enter_task(self, current)  # noqa: SLF001
+            asyncio._set_running_loop(outside)  # noqa: SLF001
 
     @override
     def call_soon(  # type: ignore[override]
@@ -140,6 +171,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     @override
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Does nothing: the end of the run logs the tasks that failed and that nobody awaited."""
+
+
+def _awaiting(coroutine: Any) -> Iterator[Any]:  # noqa: ANN401, as above
+    """A coroutine, the one that it awaits, and so on."""
+    while hasattr(coroutine, "close"):
+        yield coroutine
+        coroutine = getattr(coroutine, "cr_await", None)
 
 
 _TIMER: Final = ("asyncio.sleep, timeouts and timers", "use step.sleep, or a timeout of the entry")

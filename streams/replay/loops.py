@@ -213,7 +213,7 @@ class _Loop(Generic[S]):
             return await due
         past = self._scope.beneath(key, past=True)
         try:
-            await UntilDue(self._iterate_again(past), due, self._task)
+            await UntilDue(run.loop, self._iterate_again(past), due, self._task)
         except Exception:
             if not completed:
                 raise
