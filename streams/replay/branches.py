@@ -110,10 +110,15 @@ class Branches(Generic[S]):
         self._tasks[name].cancel()
 
     def close(self) -> None:
-        """Ends the branches that have not settled, without giving their code another turn."""
+        """Ends the branches that have not settled, without giving their code another turn.
+
+        What was cancelled before, and waits for more all the same, waits on as it did when this was
+        no replay: closed, its code would go on to the end of its `finally` blocks.
+        """
         for name in self.others():
-            self.scopes[name].lost = True
-            self._run.loop.close_task(self._tasks[name])
+            if not self.scopes[name].lost:
+                self.scopes[name].lost = True
+                self._run.loop.close_task(self._tasks[name])
 
     def failures(self) -> dict[str, Failure]:
         """What failed, by branch in the order of the arguments."""

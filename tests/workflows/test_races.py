@@ -1,5 +1,7 @@
 """`step.race`: who wins, and what becomes of the others."""
 
+import asyncio
+
 import pytest
 
 from headwater import RaceError, Step, UnserialisableError, WorkflowEvent, WorkflowTest, workflow
@@ -287,6 +289,49 @@ def test_a_loser_sees_no_result_on_replay_that_it_had_not_seen(crash: bool):
         await test.advance("1 hour")
         seen = ["a begins", "b begins", "a ends", "a leaves", "b leaves"]
         assert await output_of(instance) == seen
+
+    run(scenario, order)
+
+
+async def sleeps_beside(step: Step, seen: list[str]) -> None:
+    try:
+        await step.sleep("beside", "1 day")
+    except asyncio.CancelledError:
+        seen.append("cancelled")
+        raise
+
+
+@CRASH
+def test_a_loser_that_waits_for_a_task_as_it_cleans_up_waits_on_after_a_replay(crash: bool):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        seen: list[str] = []
+
+        async def quick(step: Step) -> None:
+            await step.sleep("nap", "1 hour")
+
+        async def slow(step: Step) -> None:
+            task = asyncio.create_task(sleeps_beside(step, seen))
+            try:
+                try:
+                    await step.sleep("wait", "1 day")
+                finally:
+                    seen.append("cleans up")
+                    await task
+            finally:
+                seen.append("leaves")
+
+        await step.race("fastest", quick=quick, slow=slow)
+        await step.sleep("cool off", "1 hour")
+        return seen
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 hour")
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        assert await output_of(instance) == ["cleans up"]
 
     run(scenario, order)
 
