@@ -1,7 +1,7 @@
 """Exceptions of authors' code as data."""
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,22 +27,35 @@ def failure_of(error: BaseException) -> Failure:
 
     Its message is cut where it is too long: several of them may have to fit into one record.
     """
-    if isinstance(error, StepFailedError):
-        return error.error
+    # Those of ours, too, may be subclasses of an author's that never call `super().__init__`, as
+    # that of a dataclass does not: what that would have set is missing.
+    if isinstance(error, StepFailedError) and isinstance(
+        failure := getattr(error, "error", None), Failure
+    ):
+        return failure
+    name = _read(lambda: _name_of(error), "Exception")
+    text = _read(lambda: str(error), "(its text could not be made)")
+    trace = _read(lambda: sound("".join(_parts(error))), "(its traceback could not be made)")
+    if len(trace) > _TRACE_MAX:
+        trace = f"…{trace[-_TRACE_MAX:]}"
+    return Failure(
+        bounded(sound(name), FAILURE_NAME_MAX), bounded(sound(text)), encode(trace, "a traceback")
+    )
+
+
+def _name_of(error: BaseException) -> str:
     # Not of any error that has a name: of an AttributeError it is that of the attribute.
     if isinstance(error, NonRetryableError | TooManyEntriesError):
-        name = str(error.name)
-    else:
-        name = type(error).__name__
+        return str(getattr(error, "name", None) or type(error).__name__)
+    return type(error).__name__
+
+
+def _read(part: Callable[[], str], otherwise: str) -> str:
+    """A part of an author's error, whose code may do anything as it is read."""
     try:
-        text = str(error)
-    except Exception:  # noqa: BLE001, an author's __str__ may do anything
-        text = "(its text could not be made)"
-    return Failure(
-        bounded(sound(name), FAILURE_NAME_MAX),
-        bounded(sound(text)),
-        encode(_trace(error), "a traceback"),
-    )
+        return part()
+    except BaseException:  # noqa: BLE001, raised on, it would end the host with all its runs
+        return otherwise
 
 
 def traceback_of(failure: Failure) -> str | None:
@@ -50,14 +63,6 @@ def traceback_of(failure: Failure) -> str | None:
     detail = None if failure.detail is None else decode(failure.detail)
     # Of a join or a race it has the failures of the branches.
     return detail if isinstance(detail, str) else None
-
-
-def _trace(error: BaseException) -> str:
-    try:
-        text = sound("".join(_parts(error)))
-    except Exception:  # noqa: BLE001, so may its other attributes, which Python reads for this
-        return "(its traceback could not be made)"
-    return text if len(text) <= _TRACE_MAX else f"…{text[-_TRACE_MAX:]}"
 
 
 def _parts(error: BaseException) -> Iterator[str]:
