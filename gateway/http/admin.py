@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from headwater.gateway.http.deliveries import delivery_routes
+from headwater.gateway.http.json_bodies import OrderRequest, check_texts
 from headwater.gateway.http.keys import operators_only
 from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.lineage import lineage_routes
@@ -38,6 +39,9 @@ _PROBLEMS: Final = problem_responses("store_unavailable")
 
 #: Dead letters of one replay: each is read and appended by itself, some milliseconds.
 REPLAYS_MAX: Final = 1000
+
+#: Of why a dead letter is dead: ours have some thirty.
+_REASON_CHARS: Final = 256
 
 Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")]
 
@@ -146,6 +150,7 @@ def admin_routes(
     return Router(
         "/admin",
         route_handlers=handlers,
+        request_class=OrderRequest,
         guards=[operators_only(key), known_parameters, whole_numbers],
         security=[{ADMIN_KEY: []}],
         tags=["operate"],
@@ -247,6 +252,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
 async def _replay(reader: Reader, replays: Replays, request: ReplayRequest) -> ReplayAnswer:
     if request.all == bool(request.positions):
         raise Problem("invalid_parameter", "expected either positions or all", field="positions")
+    check_texts(_REASON_CHARS, reason=request.reason)
     positions = [(one.partition, one.offset) for one in request.positions]
     pending: list[DeadLetter] = []
     next_page = None

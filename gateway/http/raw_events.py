@@ -16,6 +16,7 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
+from headwater.gateway.http.json_bodies import check_texts
 from headwater.gateway.http.openapi import OptionalBody, problem_responses
 from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import Problem
@@ -131,6 +132,7 @@ def raw_event_routes(
         responses=problem_responses("broker_unavailable", "store_unavailable"),
     )
     async def drain(data: JSONBody[DrainRequest] = _DRAIN) -> Drained:
+        check_texts(_USER_CHARS, user_id=data.user_id)
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
         again = await replays.again([_last_read(one) for one in waiting])

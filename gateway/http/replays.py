@@ -7,6 +7,7 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
+from headwater.gateway.http.json_bodies import check_texts
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.own_instances import OwnInstances, result_of_last, state_of
@@ -110,6 +111,8 @@ def _selection(order: ReplayOrder, now: str) -> Selection:
     if (order.from_ is None and order.to is None) is (order.partition is not None):
         detail = "expected partition with from or to, found one without the other"
         raise Problem("invalid_parameter", detail, field="partition")
+    ids = {f"ids[{number}]": text for number, text in enumerate(order.ids or ())}
+    check_texts(_TEXT_CHARS, source=order.source, type=order.type, user_id=order.user_id, **ids)
     since, until = moment_of("since", order.since), moment_of("until", order.until)
     return Selection(
         until=now if until is None else until.isoformat(),

@@ -10,12 +10,11 @@ import re
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import inspect
 from typing_extensions import override
 
+from headwater.gateway.http.json_bodies import check_json, decoded, invalid
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.patterns import NAME, in_words
-from headwater.processors.json_texts import TooDeep, within_levels
+from headwater.gateway.patterns import NAME
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     BATCH_MAX,
@@ -51,12 +50,6 @@ BULK: Final[dict[str, Command]] = {
 _ENDING: Final = {verb.name: verb for verb in VERBS if verb.takes_reason}
 #: What one tick may be asked for.
 TICK_MAX: Final = 10_000
-
-#: What msgspec says of a fault, and where.
-_FAULT: Final = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
-_FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
-_FIELD_SHOWN: Final = 60
-_NAMES: Final = re.compile(r"(?<![\[\w])\w+")
 
 B = TypeVar("B", bound="Body")
 
@@ -282,10 +275,7 @@ def read_part(kind: type[B], part: msgspec.Raw, limits: Limits, at: str = "") ->
 
     Errors: Problem.
     """
-    try:
-        found = msgspec.json.decode(part, type=kind)
-    except msgspec.ValidationError as error:
-        raise _misfit(str(error), kind, at) from error
+    found = decoded(kind, part, at)
     found.check(limits, at)
     return found
 
@@ -339,82 +329,3 @@ def _refuse(code: str, field: str, fault: str | None) -> None:
     """
     if fault:
         raise Problem(code, fault, field=field)
-
-
-def _misfit(message: str, kind: type[Body], at: str) -> Problem:
-    """The problem of a body that is not as its struct; msgspec says where, in words."""
-    found = _FAULT.fullmatch(message)
-    what, path = (found[1], found[2] or "") if found else (message, "")
-    named = _FIELD.fullmatch(what)
-    if named is None:
-        return invalid(f"{at}{path}".rstrip(".") or "body", in_words(what))
-    name = ascii(named[1][:_FIELD_SHOWN])[1:-1]
-    said = what.replace(named[1], name)
-    if "unknown" in what:
-        fields = ", ".join(_fields(kind, path)) or "no fields"
-        said = f"expected {fields}, found {name}"
-    return invalid(at + (f"{path}.{name}" if path else name), said)
-
-
-def _fields(kind: type[Body], path: str) -> list[str]:
-    """The fields of what lies at a path of a body, as msgspec spells paths."""
-    found = _struct(inspect.type_info(kind))
-    for name in _NAMES.findall(path):
-        found = _struct(next(each.type for each in found.fields if each.encode_name == name))
-    return [each.encode_name for each in found.fields]
-
-
-def _struct(found: inspect.Type) -> inspect.StructType:
-    """The struct that a type holds: itself, one of many, or one that may be null."""
-    match found:
-        case inspect.StructType():
-            return found
-        case inspect.Metadata(type=inner) | inspect.VarTupleType(item_type=inner):
-            return _struct(inner)
-        case inspect.UnionType(types=types):
-            return _struct(next(each for each in types if not isinstance(each, inspect.NoneType)))
-        case _:
-            raise TypeError(f"expected a type with fields, found {found}")
-
-
-# --- JSON ---------------------------------------------------------------------------------------
-
-
-def check_json(body: bytes) -> None:
-    """Refuses what is not JSON, or is no JSON that everybody reads alike.
-
-    Errors: Problem.
-    """
-    try:
-        text = within_levels(body.decode())
-        msgspec.json.decode(text)
-        json.loads(text, object_pairs_hook=_once)
-    except TooDeep as error:
-        raise _malformed(str(error)) from error
-    except _Twice as error:
-        raise _malformed(f"expected each name once in an object, found {error} again") from error
-    except ValueError as error:
-        raise _malformed(f"expected JSON in UTF-8, found: {error}") from error
-
-
-class _Twice(Exception):
-    """A name that an object has twice."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    names = {name for name, _ in pairs}
-    if len(names) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise _Twice(ascii(name[:60]))
-            seen.add(name)
-
-
-def _malformed(detail: str) -> Problem:
-    return Problem("invalid_body", detail, field="body")
-
-
-def invalid(field: str, detail: str) -> Problem:
-    """The problem of a body, at a place in it."""
-    return Problem("invalid_body", f"{field}: {detail}", field=field)

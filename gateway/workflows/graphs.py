@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 import msgspec
 from litestar import Response
 
+from headwater.gateway.http.json_bodies import check_json
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.bodies import check_json
 from headwater.processors.graph.catalogue import Catalogue, Deployed, NotDeployed, Outcome, Version
 from headwater.processors.graph.definition import (
     INVALID_DEFINITION,

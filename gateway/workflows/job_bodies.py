@@ -5,13 +5,9 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from typing_extensions import override
 
+from headwater.gateway.http.json_bodies import invalid
 from headwater.gateway.patterns import NAME
-from headwater.gateway.workflows.bodies import (
-    Body,
-    check_value,
-    invalid,
-    null,
-)
+from headwater.gateway.workflows.bodies import Body, check_value, null
 from headwater.processors.runs.limits import (
     FAILURE_MESSAGE_MAX,
     FAILURE_NAME_MAX,

@@ -5,8 +5,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from headwater.gateway.http.json_bodies import invalid
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.bodies import Body, check_value, invalid, read_part, text
+from headwater.gateway.workflows.bodies import Body, check_value, read_part, text
 from headwater.gateway.workflows.runs.bodies import (
     EventType,
     HookReceived,

@@ -295,6 +295,42 @@ def test_a_body_that_is_missing_is_named(client: TestClient[Any], path: str) -> 
     assert problem["detail"] == "body: expected a JSON object, found nothing"
 
 
+DEEP = "[" * 50_000 + "]" * 50_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "said"),
+    [
+        ("rebuilds", "{}", "projection", "missing required field"),
+        ("rebuilds", '{"projektion": "users"}', "projektion", "expected projection, dry_run,"),
+        ("drain", '{"limt": 5}', "limt", "expected limit, user_id, found limt"),
+        ("replays", '{"form": 5}', "form", "partition, from, to, rate, dry_run, found form"),
+        ("replays", '{"from": -1}', "from", ">= 0"),
+        ("prunes", '{"x": 1}', "x", "found x"),
+        ("dlq/replay", '{"positions": [{"partition": 1}]}', "positions[0].offset", "missing"),
+        ("dlq/replay", '{"after": 5}', "after", "object"),
+        ("drain", f'{{"limit": {DEEP}}}', "body", "levels of lists and objects"),
+        ("replays", f'{{"ids": {DEEP}}}', "body", "levels of lists and objects"),
+        ("rebuilds", '{"a": 1, "a": 2}', "body", "each name once"),
+        ("drain", "[]", "body", "array"),
+        ("drain", "{", "body", "expected JSON"),
+        ("drain", '{"user_id": "user_a\\u0000"}', "user_id", "found U+0000"),
+        ("replays", '{"ids": ["a", "b\\n"]}', "ids[1]", "found U+000A"),
+        ("replays", '{"source": "a\\u0000"}', "source", "found U+0000"),
+        ("replays", '{"type": "a\\u0000"}', "type", "found U+0000"),
+        ("replays", '{"user_id": "a\\u0000"}', "user_id", "found U+0000"),
+        ("dlq/replay", '{"all": true, "reason": "a\\u0000"}', "reason", "found U+0000"),
+    ],
+)
+def test_what_is_wrong_in_a_body_of_an_operators_is_named(
+    client: TestClient[Any], path: str, body: str, field: str, said: str
+) -> None:
+    answer = client.post(f"/admin/{path}", content=body, headers={"x-admin-key": KEYS["/admin"]})
+    problem = assert_problem(answer, 400, "invalid_parameter")
+    assert problem["field"] == field
+    assert said in problem["detail"]
+
+
 def test_each_path_names_the_methods_that_it_takes(
     client: TestClient[Any], routes: list[Asked]
 ) -> None:
