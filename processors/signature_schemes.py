@@ -39,6 +39,7 @@ class SignatureScheme:
     Shape:  `label` marks the signatures that count: a key of PAIRS, a version of LIST, the text in
             front of PREFIX. `template` says what is signed, ending with `{raw}`; `{t}` comes from
             the pair `time_pair` or the header `time_header`, `{id}` from `id_header`.
+            `also_named` are other names of the signature header, read where that one is missing.
             With `secret_prefix`, a secret is base64 after that optional prefix, else plain text.
             An `id_header` outside the template is not signed: good for a log, never for
             deduplication.
@@ -58,9 +59,11 @@ class SignatureScheme:
     encoding: Encoding = Encoding.HEX
     tolerance_s: int | None = None
     secret_prefix: str | None = None
+    also_named: tuple[str, ...] = ()
     head: str = field(init=False, repr=False)
     signs_id: bool = field(init=False, repr=False)
     signature_chars: int = field(init=False, repr=False)
+    header_names: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Works out once what every delivery needs."""
@@ -77,6 +80,9 @@ class SignatureScheme:
         object.__setattr__(self, "head", head)
         object.__setattr__(self, "signs_id", "{id}" in head)
         object.__setattr__(self, "signature_chars", chars)
+        others = [name for name in (self.time_header, self.id_header) if name is not None]
+        names = (self.signature_header, *self.also_named, *others)
+        object.__setattr__(self, "header_names", names)
 
 
 def _standard(name: str, prefix: str) -> SignatureScheme:
@@ -134,6 +140,7 @@ _ALL: Final = (
     SignatureScheme(
         name="terra",
         signature_header="terra-signature",
+        also_named=("x-terra-signature",),  # As some of Terra's own receivers read it.
         form=HeaderForm.PAIRS,
         label="v1",
         template="{t}.{raw}",

@@ -199,7 +199,8 @@ def sign(
 
 def _read_header(scheme: SignatureScheme, headers: Mapping[str, str]) -> _Read | Refused:
     """Finds the signed time and the signatures that count: at least one, none of them empty."""
-    text = headers.get(scheme.signature_header)
+    names = (scheme.signature_header, *scheme.also_named)
+    text = next((headers[name] for name in names if name in headers), None)
     if text is None:
         return _missing(scheme.signature_header)
     if not text.isascii() or len(text) > MAX_HEADER_CHARS:

@@ -208,7 +208,8 @@ def read_headers(lines: Iterable[str]) -> dict[str, str]:
 
 def _rows(source: "Source", headers: dict[str, str], found: "Diagnosis") -> list[dict[str, Any]]:
     scheme = source.scheme
-    named = filter(None, (scheme.signature_header, scheme.time_header, scheme.id_header))
+    absent = [name for name in scheme.also_named if name not in headers]
+    named = [name for name in scheme.header_names if name not in absent]
     rows = [
         ("source", source.name),
         ("scheme", scheme.name),

@@ -90,10 +90,8 @@ class Receiver:
         self._clock = clock
         self._new_request_id = new_request_id
         self._encode = msgspec.json.Encoder().encode
-        scheme = source.scheme
-        named = [scheme.signature_header, scheme.time_header, scheme.id_header]
-        named += [GITHUB_EVENT, *source.provider.headers]
-        self._named_headers = {name.encode(): name for name in named if name is not None}
+        named = [*source.scheme.header_names, GITHUB_EVENT, *source.provider.headers]
+        self._named_headers = {name.encode(): name for name in named}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""

@@ -62,6 +62,16 @@ def test_every_configured_secret_may_have_signed(
     assert answer.status_code == 200
 
 
+@pytest.mark.parametrize("name", ["x-terra-signature", "X-Terra-Signature", "TERRA-SIGNATURE"])
+def test_the_signature_of_terra_has_two_names_in_any_case(
+    client: TestClient[Any], log: MemoryLog, clock: Clock, name: str
+) -> None:
+    signature = terra_signature("current", BODY, clock() // 1000)
+    assert client.post("/terra", content=BODY, headers={name: signature}).status_code == 200
+    forged = client.post("/terra", content=BODY + b" ", headers={name: signature})
+    assert assert_problem(forged, 401, "invalid_signature")["reason"] == "signature_mismatch"
+
+
 @pytest.mark.parametrize("demo", demo_deliveries(), ids=lambda one: one.name)
 def test_every_delivery_of_the_demo_day_is_taken(post: Post, demo: Delivery) -> None:
     assert post(demo.body).json()["type"] == json.loads(demo.body)["type"]
