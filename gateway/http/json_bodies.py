@@ -45,7 +45,7 @@ class OrderRequest(Request[Any, Any, Any]):
 
 
 def check_texts(longest: int, **texts: str | None) -> None:
-    """Refuses texts of an order that no id and no code can be, which nothing would fit.
+    """Refuses texts that no id and no code can be, so that nothing would fit them.
 
     Errors: Problem.
     """

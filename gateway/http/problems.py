@@ -96,6 +96,10 @@ _CODE_BY_STATUS: Final[Mapping[int, str]] = {
     413: "body_too_large",
 }
 
+_OF_CURSORS: Final = frozenset({"invalid_cursor", "cursor_expired"})
+#: Parameters that hold cursors; `since` may, where there is no `cursor`.
+_CURSORS: Final = ("cursor", "after", "since")
+
 #: What may be better the next time.
 _RETRIED: Final = frozenset(
     {
@@ -202,8 +206,13 @@ def on_house_error(request: AnyRequest, error: HeadwaterError) -> Response[bytes
     code = "invalid_parameter" if error.code == "record_refused" else error.code
     if code not in CODES:
         return on_unexpected(request, error)
-    field = {"field": "cursor"} if code in ("invalid_cursor", "cursor_expired") else None
+    field = {"field": _cursor_of(request)} if code in _OF_CURSORS else None
     return _response(request, code, error.message, extensions=field)
+
+
+def _cursor_of(request: AnyRequest) -> str:
+    """The parameter that holds the cursor of a request."""
+    return next((name for name in _CURSORS if name in request.query_params), _CURSORS[0])
 
 
 def on_litestar_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:

@@ -12,6 +12,7 @@ from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
 from headwater.gateway.http.callers import Callers, user_or_reader
+from headwater.gateway.http.json_bodies import check_texts
 from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import READ_KEY, USER_TOKEN, problem_responses
@@ -57,6 +58,10 @@ Limit = Annotated[
 ]
 
 
+#: Of an id of a user; ours have some thirty.
+_USER_CHARS: Final = 512
+
+
 def read_routes(reader: Reader, callers: Callers) -> Router:
     """What readers ask under /v1."""
 
@@ -83,6 +88,7 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
         ] = None,
         limit: Limit = _PAGE_DEFAULT,
     ) -> ASGIApp:
+        check_texts(_USER_CHARS, user_id=user_id)
         owner = _owner(user_or_reader(request.scope), user_id)
         if table is not None and table not in SYNCED:
             raise Problem(

@@ -79,6 +79,23 @@ def test_a_word_that_means_nothing_here_is_named(
     assert assert_problem(answer, 400, "invalid_parameter")["field"] == field
 
 
+@pytest.mark.parametrize(
+    ("query", "headers", "field"),
+    [
+        ("/v1/sync?cursor=x", READ, "cursor"),
+        ("/v1/sync?since=x", READ, "since"),
+        ("/v1/sync?since=2026-07-01T00:00:00Z&cursor=x", READ, "cursor"),
+        ("/admin/dlq?after=x", ADMIN, "after"),
+        ("/admin/deliveries?after=x", ADMIN, "after"),
+    ],
+)
+def test_a_cursor_that_is_none_of_ours_is_named_as_its_parameter_is(
+    client: TestClient[Any], query: str, headers: dict[str, str], field: str
+) -> None:
+    answer = client.get(query, headers=headers)
+    assert assert_problem(answer, 400, "invalid_cursor")["field"] == field
+
+
 @pytest.mark.parametrize("headers", [{}, ADMIN, {"authorization": "Basic dev-read-key"}])
 def test_reading_asks_for_the_readers_key(client: TestClient[Any], headers: dict[str, str]) -> None:
     assert_problem(client.get("/v1/sync", headers=headers), 401, "unauthorized")
@@ -102,6 +119,7 @@ def test_reads_are_503_and_deliveries_are_taken_while_postgres_is_away(
         ("limit=100001", "limit"),
         ("since=2026-13-45", "since"),
         ("since=2026-07-01T00:00:00", "since"),
+        ("user_id=user_a%00", "user_id"),
     ],
 )
 def test_a_bad_parameter_of_sync_is_named(client: TestClient[Any], query: str, field: str) -> None:
