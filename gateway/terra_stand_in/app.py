@@ -19,6 +19,9 @@ from headwater.gateway.terra_stand_in.widget import Widget, widget_routes
 #: Where the switches are; faults leave them alone.
 SWITCHES: Final = "/stand-in"
 
+#: A lab report may have 10 MiB, and the form that holds it some more.
+_BODY_BYTES_MAX: Final = 11 * 1024 * 1024
+
 _Req = Request[Any, Any, State]
 
 
@@ -75,6 +78,7 @@ def create_stand_in(
         before_request=fail_as_told,
         openapi_config=None,
         logging_config=None,
+        request_max_body_size=_BODY_BYTES_MAX,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from headwater.gateway.terra_stand_in.app import create_stand_in
 from headwater.gateway.terra_stand_in.people import Person
 from headwater.gateway.terra_stand_in.setup import StandIn
+from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
 
 KEYS = {"dev-id": "test", "x-api-key": "test"}
 NOW_MS = 1_782_900_000_000
@@ -35,3 +36,21 @@ def test_without_data_a_request_is_taken_and_nothing_is_posted(data: bool):
         assert (found["waiting"] > 0) is data
 
     asyncio.run(scenario())
+
+
+def test_a_lab_report_of_the_largest_size_is_taken() -> None:
+    setup = StandIn(target="http://127.0.0.1:1", secret="s", url="http://here")
+    report = ("report.pdf", b"%PDF" + b"\0" * (FILE_BYTES_MAX - 4), "application/pdf")
+
+    async def scenario() -> httpx.Response:
+        app = httpx.ASGITransport(create_stand_in(setup, lambda: NOW_MS, ()))
+        async with httpx.AsyncClient(transport=app, base_url="http://here") as client:
+            return await client.post(
+                "/v2/lab-reports",
+                data={"reference_id": "user_1"},
+                files={"files": report},
+                headers=KEYS,
+            )
+
+    answer = asyncio.run(scenario())
+    assert (answer.status_code, answer.json()["current_status"]) == (202, "processing")
