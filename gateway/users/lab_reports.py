@@ -86,6 +86,7 @@ class _Form:
             )
         self._name: str | None = None
         self._type = ""
+        self._said: str | None = None
         self._content = bytearray()
         self._in_file = False
 
@@ -119,7 +120,8 @@ class _Form:
             raise _missing("a file, found none")
         if not self._content:
             raise _missing("a file, found an empty one")
-        return Report(self._name, self._type, bytes(self._content))
+        kind = self._type or _type_of(self._said, self._name)
+        return Report(self._name, kind, bytes(self._content))
 
     def _begin(self, segment: MultipartSegment) -> None:
         if self._name is not None:
@@ -134,7 +136,10 @@ class _Form:
                 f"{name[:60]!r}",
                 field=_FIELD,
             )
-        self._name, self._type = name, _type_of(segment.content_type, name)
+        self._name, self._said = name, segment.content_type
+        # Browsers send a nameless, empty part where nobody chose a file: its type says nothing.
+        if name:
+            self._type = _type_of(self._said, name)
 
 
 @contextmanager

@@ -422,6 +422,13 @@ def part(content: bytes, name: str = "file", more: str = '; filename="a.pdf"') -
     return head.encode() + b"content-type: application/pdf\r\n\r\n" + content
 
 
+#: What a browser sends of a field for a file where nobody chose one.
+NOT_CHOSEN = (
+    b'content-disposition: form-data; name="file"; filename=""\r\n'
+    b"content-type: application/octet-stream\r\n\r\n"
+)
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "status", "code"),
     [
@@ -434,6 +441,8 @@ def part(content: bytes, name: str = "file", more: str = '; filename="a.pdf"') -
         (form(part(b"x", "flie")), "", 400, "missing_file_field"),
         (form(part(b"x", more="")), "", 400, "missing_file_field"),
         (form(part(b"")), "", 400, "missing_file_field"),
+        (form(NOT_CHOSEN), "", 400, "missing_file_field"),
+        (form(NOT_CHOSEN + b"x"), "", 415, "unsupported_file_type"),
         (form(), "", 400, "missing_file_field"),
         (form(part(b"x", more='; filename="' + "x" * 600 + '.pdf"')), "", 400, "invalid_body"),
         (form(part(b"x", more='; filename="a\0.pdf"')), "", 400, None),
