@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Final
 
+#: The end of a text; `$` alone, in Python, is also before a last line break.
+_END: Final = r"$(?!\n)"
 #: Of workflows, tasks, instances and types of events.
-NAME: Final = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$"
-KEY: Final = "^[!-~]+$"
-KEY_OR_NONE: Final = "^[!-~]*$"
-WEARABLE: Final = "^[A-Za-z0-9_]{1,64}$"
+NAME: Final = f"^[a-zA-Z0-9_][a-zA-Z0-9_-]*{_END}"
+KEY: Final = f"^[!-~]+{_END}"
+KEY_OR_NONE: Final = f"^[!-~]*{_END}"
+WEARABLE: Final = f"^[A-Za-z0-9_]{{1,64}}{_END}"
 LABEL: Final = "^[a-zA-Z0-9._-]{1,100}$"
 LABEL_OR_NONE: Final = "^[a-zA-Z0-9._-]{0,100}$"
 HOOKS: Final = r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$"

@@ -229,6 +229,15 @@ def test_what_does_not_match_is_explained_in_words(client: TestClient[Any]) -> N
         "providers[0]": client.post(
             "/v1/connect", json={"providers": ["a b"]}, headers={"authorization": users}
         ),
+        # To Python's expressions a text also ends before a last line break.
+        "providers[1]": client.post(
+            "/v1/connect", json={"providers": ["A", "B\n"]}, headers={"authorization": users}
+        ),
+        "types[1]": client.post(
+            "/api/jobs/activate",
+            json={"types": ["a", "b\n"], "worker": "a"},
+            headers={"authorization": workflows},
+        ),
     }
     for field, answer in answers.items():
         problem = assert_problem(answer, 400, answer.json()["code"])
