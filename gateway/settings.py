@@ -51,6 +51,7 @@ __all__ = [
     "describe",
     "environment",
     "load_settings",
+    "secrets_variable",
     "unknown_variables",
 ]
 
@@ -88,8 +89,8 @@ _EXPECTED: Final[Mapping[str, str]] = {
 }
 #: What the signing secrets of a provider mean that an installed package has added.
 _SECRETS_MEAN: Final = (
-    "Signing secrets of {0}, separated by commas; without one dev-{0}-secret on loopback, and "
-    "elsewhere every delivery is refused."
+    "Signing secrets of {0}, separated by commas; without one dev-{0}-secret on loopback (in its "
+    "scheme's form, such as base64 after whsec_), and elsewhere every delivery is refused."
 )
 #: Characters of a signing secret, at least, where others than this machine can reach the gateway.
 SECRET_MIN: Final = 16
@@ -346,8 +347,12 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
 
     def secrets_of(self, provider: str) -> tuple[str, ...]:
         """A provider's signing secrets in the clear, the current one first."""
-        own = _revealed(getattr(self, _secrets_of(provider), ()))
+        own = self.own_secrets_of(provider)
         return own if own or not is_loopback(self.host) else (development_secret(provider),)
+
+    def own_secrets_of(self, provider: str) -> tuple[str, ...]:
+        """Those of them that were given; none if this machine is to have that of development."""
+        return _revealed(getattr(self, _secrets_of(provider), ()))
 
 
 def load_settings(**flags: Any) -> Settings:  # noqa: ANN401 (pydantic checks them)
@@ -397,6 +402,11 @@ def _secret_variables(kind: type[Settings]) -> dict[str, str]:
 def _secrets_of(provider: str) -> str:
     """The name of the setting that holds a provider's signing secrets."""
     return f"{provider.replace('-', '_')}_secrets"
+
+
+def secrets_variable(provider: str) -> str:
+    """The variable that sets a provider's signing secrets."""
+    return PREFIX + _secrets_of(provider).upper()
 
 
 def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:

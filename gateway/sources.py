@@ -13,8 +13,8 @@ from typing import Final
 
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, development_secret, is_loopback
 from headwater.gateway.providers import installed_providers, provider_names
-from headwater.gateway.settings import PREFIX, SECRET_MIN, Settings
-from headwater.processors.signatures import key_of
+from headwater.gateway.settings import PREFIX, SECRET_MIN, Settings, secrets_variable
+from headwater.processors.signatures import key_of, secret_of
 from headwater.processors.sources import Source, SourcesInvalid, posted, read_sources, source_of
 from headwater.schemas.errors import HeadwaterError
 
@@ -78,7 +78,7 @@ def _secrets(
 ) -> tuple[str, ...]:
     places = source.secrets_at
     if not places:
-        return settings.secrets_of(source.provider.name)
+        return _of_provider(source, settings)
     found = list(places.inline)
     for name in places.variables:
         found += _listed(f"secret_env, {name}", environment.get(name, "").split(","), faults)
@@ -86,6 +86,15 @@ def _secrets(
         path = Path(settings.sources).parent / name
         found += _listed(f"secret_file, {path}", _lines(path, faults), faults)
     return tuple(found)
+
+
+def _of_provider(source: Source, settings: Settings) -> tuple[str, ...]:
+    """The secrets of the provider's setting; on this machine that of development without any."""
+    name = source.provider.name
+    own = settings.own_secrets_of(name)
+    if own or not is_loopback(settings.host):
+        return own
+    return (secret_of(source.scheme, development_secret(name)),)
 
 
 def _lines(path: Path, faults: list[str]) -> list[str]:
@@ -105,16 +114,19 @@ def _listed(place: str, texts: Iterable[str], faults: list[str]) -> list[str]:
 
 def _unfit(source: Source, secrets: tuple[str, ...], settings: Settings) -> Iterable[str]:
     """What is wrong with secrets; says which one, never what it is."""
-    ours = map(development_secret, provider_names())
-    known = (*DEVELOPMENT_SECRETS.values(), *_development_secrets(), *ours)
+    ours = [development_secret(name) for name in provider_names()]
+    written = (secret_of(source.scheme, secret) for secret in ours)
+    known = (*DEVELOPMENT_SECRETS.values(), *_development_secrets(), *ours, *written)
+    setting = "" if source.secrets_at else f"{secrets_variable(source.provider.name)}, "
     for number, secret in enumerate(secrets, 1):
+        which = f"{setting}secret {number}"
         if not key_of(source.scheme, secret):
-            yield f"secret {number}: expected base64 after {source.scheme.secret_prefix}"
+            yield f"{which}: expected base64 after {source.scheme.secret_prefix}"
         elif is_loopback(settings.host):
             continue
         elif len(secret) < SECRET_MIN or secret in known:
             yield (
-                f"secret {number}: expected one of your own, of at least {SECRET_MIN} characters, "
+                f"{which}: expected one of your own, of at least {SECRET_MIN} characters, "
                 f"while {PREFIX}HOST is '{settings.host}', which others can reach"
             )
 
@@ -127,5 +139,6 @@ def _development_secrets() -> tuple[str, ...]:
 
 def _invalid(settings: Settings, problems: list[str]) -> SourcesInvalid:
     lines = "\n".join(problems)
-    where = f"{PREFIX}SOURCES, {settings.sources}:\n" if settings.sources else ""
+    named = settings.sources not in ("", DEVELOPMENT_SOURCES)  # the latter is named by nobody
+    where = f"{PREFIX}SOURCES, {settings.sources}:\n" if named else ""
     return SourcesInvalid(f"{where}{lines}")

@@ -29,6 +29,7 @@ __all__ = [
     "key_of",
     "prove",
     "read_claim",
+    "secret_of",
     "sign",
     "verify",
 ]
@@ -289,6 +290,13 @@ def key_of(scheme: SignatureScheme, secret: str) -> bytes:
         return a2b_base64(secret.removeprefix(scheme.secret_prefix), strict_mode=True)
     except (Base64Error, ValueError):
         return b""
+
+
+def secret_of(scheme: SignatureScheme, text: str) -> str:
+    """A secret of the scheme whose key is the text; `key_of` the other way round."""
+    if scheme.secret_prefix is None:
+        return text
+    return scheme.secret_prefix + b64encode(text.encode()).decode("ascii")
 
 
 def _missing(name: str) -> Refused:

@@ -77,12 +77,25 @@ def sources(as_json: bool) -> None:
     )
 
 
+def _no_type_header(source: "Source") -> str:
+    """Why nobody can say in a header what a delivery of the source is."""
+    expected = f"expected a source whose deliveries say it in a header, found {source.name}"
+    if headers := ", ".join(source.provider.headers):
+        return (
+            f"{expected}; if {headers} says it, declare that with `type_header=` of the provider "
+            f"{source.provider.name}"
+        )
+    return f"{expected}, whose bodies say it"
+
+
 def _places(source: "Source") -> str:
     """Where the secrets of a source are; never what they are."""
+    from headwater.gateway.settings import secrets_variable  # noqa: PLC0415 (loads more than --help needs)
+
     at = source.secrets_at
     inline = [f"{len(at.inline)} in the file"] if at.inline else []
     if not at:
-        return f"HEADWATER_{source.provider.name.replace('-', '_').upper()}_SECRETS"
+        return secrets_variable(source.provider.name)
     return ", ".join([*inline, *at.variables, *at.files])
 
 
@@ -125,9 +138,7 @@ def sign(
     if secret is None and not source.secrets:
         raise click.ClickException(f"source {name}: expected a secret, found none")
     if type_ is not None and source.provider.type_header is None:
-        raise click.UsageError(
-            f"--type: expected with sources alone whose deliveries say it in a header, found {name}"
-        )
+        raise click.UsageError(f"--type: {_no_type_header(source)}")
     id_ = f"msg_{secrets.token_hex(12)}"
     try:
         headers = signatures.sign(

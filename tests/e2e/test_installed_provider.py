@@ -177,9 +177,18 @@ def assert_rows_of_github(house: House) -> None:
     house.wait(lambda: rows(house, columns, "pull_requests") == wanted, "a pull request")
 
 
+def assert_headers_are_made_for_it(scripts: Path, folder: Path) -> None:
+    """The command that the page prints."""
+    (folder / "walk.json").write_text("{}", "utf-8")
+    command = (scripts / "headwater", "webhook", "sign", "--source", "walks", "--type", "walk")
+    made = run(*command, "walk.json", cwd=folder, HEADWATER_WALKS_SECRETS=SECRET)
+    assert "x-walk-event: walk" in made.splitlines()
+
+
 def test_an_installed_package_brings_its_provider_and_its_table(
     house: House, package: Path, scripts: Path, tmp_path: Path
 ) -> None:
+    assert_headers_are_made_for_it(scripts, tmp_path)
     event_id = post(house, "user_1", "2026-07-01", steps=4_000)
     post(house, "user_1", "2026-07-01", steps=5_000)
     wanted = [("user_1", "2026-07-01", 5_000)]

@@ -1,6 +1,7 @@
 """A provider as small as one can be, and as another package would declare it: walks of a day."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
@@ -43,9 +44,13 @@ WALKS = Provider(
     name="walks",
     scheme=SCHEMES["github"],
     headers=("x-walk-event",),
+    type_header="x-walk-event",
     read=read,
     types={"walk": DeliveryType(decode=decode, normalize=normalize, tables=(DAILY_SUMMARY,))},
     skipped=frozenset({"ping"}),
 )
+
+UNTYPED = replace(WALKS, type_header=None)
+STANDARD = replace(WALKS, scheme=SCHEMES["standard-webhooks"])
 
 NOT_A_PROVIDER = "walks"

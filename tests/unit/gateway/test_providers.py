@@ -7,15 +7,20 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner, Result
 from litestar.testing import TestClient
 
+from headwater.gateway.cli import cli
 from headwater.gateway.providers import GROUP, ProviderInvalid, installed_providers
 from headwater.gateway.settings import environment, load_settings
+from headwater.gateway.sources import sources_with_secrets, with_development_sources
 from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import DeliveryType, Providers, catalogue_of
 from headwater.processors.providers.results import Normalized, NormalizeResult
 from headwater.processors.providers.terra.provider import TERRA
+from headwater.processors.signatures import key_of
+from headwater.processors.sources import SourcesInvalid
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.records import OutcomeRecorded, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import DAILY_SUMMARY, Value
@@ -121,6 +126,43 @@ def test_secrets_of_an_installed_provider_reach_child_processes(
     settings = load_settings(port=9001)
     assert settings.secrets_of("walks") == ("new", "older")
     assert environment(settings)["HEADWATER_WALKS_SECRETS"] == "new,older"
+
+
+def sign(type_: str) -> Result:
+    arguments = ["webhook", "sign", "--source", "walks", "--type", type_, "-"]
+    return CliRunner().invoke(cli, arguments, input=WALK)
+
+
+def test_sign_says_in_the_header_of_a_provider_what_a_delivery_is(install: Install):
+    install("tests.fakes.walks:WALKS")
+    assert "x-walk-event: walk\n" in sign("walk").stdout
+
+
+def test_a_provider_that_does_not_say_which_header_has_the_type_is_told_how(install: Install):
+    install("tests.fakes.walks:UNTYPED")
+    refused = sign("walk")
+    assert refused.exit_code == 2
+    assert "if x-walk-event says it, declare that with `type_header=`" in refused.output
+
+
+def test_without_secrets_a_provider_has_one_of_development_that_its_scheme_can_use(
+    install: Install,
+):
+    install("tests.fakes.walks:STANDARD")
+    (found,) = (each for each in sources_with_secrets(load_settings(), {}) if each.name == "walks")
+    (secret,) = found.secrets
+    assert key_of(found.scheme, secret) == b"dev-walks-secret"
+
+
+@pytest.mark.parametrize("secret", ["dev-walks-secret", "whsec_ZGV2LXdhbGtzLXNlY3JldA=="])
+def test_a_secret_of_a_setting_that_cannot_be_is_named_by_its_variable(
+    install: Install, secret: str
+):
+    install("tests.fakes.walks:STANDARD")
+    own = dict.fromkeys(("admin_key", "read_key", "workflow_key", "world_key"), "k" * 16)
+    settings = load_settings(host="0.0.0.0", terra_secrets="t" * 16, walks_secrets=secret, **own)
+    with pytest.raises(SourcesInvalid, match="source walks: HEADWATER_WALKS_SECRETS, secret 1: "):
+        sources_with_secrets(with_development_sources(settings), {})
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,8 @@ def test_what_is_signed_says_its_type_where_the_gateway_looks_for_it(
 def test_a_type_is_taken_only_where_a_header_says_it(body: Path) -> None:
     refused = run("webhook", "sign", "--source", "stripe", "--type", "invoice.paid", body)
     assert refused.exit_code == 2
-    assert "--type: expected with sources alone whose deliveries say it in" in refused.output
+    assert "--type: expected a source whose deliveries say it in a header" in refused.output
+    assert "found stripe, whose bodies say it" in refused.output
 
 
 def test_a_body_on_standard_input_is_the_same(body: Path, tmp_path: Path) -> None:
