@@ -84,7 +84,6 @@ class DayShow:
         """Says what to try next."""
         settings = self._settings
         read_key = _mentioned("read_key", settings.read_key.get_secret_value())
-        waited = self._waited.request_id if self._waited else "REQUEST_ID"
         say(
             f"""
 Headwater is up at {self._url}; Ctrl-C stops it. Try, in another terminal:
@@ -93,7 +92,7 @@ Headwater is up at {self._url}; Ctrl-C stops it. Try, in another terminal:
   curl -H "Authorization: Bearer {read_key}" "{self._url}/v1/sync?limit=10"
   {psql_program()} {settings.postgres}
   # the delivery that had to wait
-  {self._command("trace", waited)}
+  {self._command(*self._words_for_who_waited())}
   # the workflow, and what came of it
   {self._command("instances", "list")}
   # a copy of the rows
@@ -101,9 +100,16 @@ Headwater is up at {self._url}; Ctrl-C stops it. Try, in another terminal:
   # what could not be processed: nothing
   {self._command("dlq", "list")}
 
-The HTTP API is at {self._url}/schema
+The HTTP API is at {self._url}/schema; what the parts say is in {settings.data_dir / "logs"}
 """
         )
+
+    def _words_for_who_waited(self) -> tuple[str, ...]:
+        """What shows the journey of the delivery that waited; the request for a copy has none."""
+        waited = self._waited
+        if waited is not None and waited.duplicate:
+            return ("deliveries", "show", waited.event_id)
+        return ("trace", waited.request_id if waited else "REQUEST_ID")
 
     def _command(self, *words: str) -> str:
         """A command of ours that runs as it is printed: from any folder, at this gateway."""

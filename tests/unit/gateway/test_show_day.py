@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 
 from headwater.gateway.commands.show_day import DayShow
+from headwater.gateway.local.demo_day import Posted
 from headwater.gateway.settings import load_settings
 
 PROGRAMS = {"headwater", "psql"}
 
 
-def commands(capsys: pytest.CaptureFixture[str], **settings: object) -> list[list[str]]:
+def print_hints(waited: Posted | None = None, **settings: object) -> None:
     show = DayShow(load_settings(postgres="postgresql://nobody@127.0.0.1:1/x", **settings), int)
+    show._waited = waited
     show.print_hints()
+
+
+def commands(capsys: pytest.CaptureFixture[str], **settings: object) -> list[list[str]]:
+    print_hints(**settings)
     lines = capsys.readouterr()
     words = [shlex.split(line, comments=True) for line in (lines.err + lines.out).splitlines()]
     return [found for found in words if found and Path(found[0]).name in PROGRAMS]
@@ -52,6 +58,22 @@ def test_psql_is_that_which_comes_with_headwater_where_the_shell_knows_none(
     (tmp_path / "psql").write_text("#!/bin/sh\n")
     (tmp_path / "psql").chmod(0o755)
     assert commands(capsys)[0][0] == "psql"
+
+
+@pytest.mark.parametrize(
+    ("duplicate", "shown"), [(False, "trace request-1"), (True, "deliveries show delivery-1")]
+)
+def test_the_journey_of_who_waited_is_shown_also_when_the_day_is_posted_again(
+    capsys: pytest.CaptureFixture[str], duplicate: bool, shown: str
+):
+    named = {"name": "early", "type": "daily", "event_id": "delivery-1", "request_id": "request-1"}
+    print_hints(Posted(**named, duplicate=duplicate))
+    assert shown in capsys.readouterr().err
+
+
+def test_it_is_said_where_the_logs_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    print_hints(data_dir=tmp_path)
+    assert f"what the parts say is in {tmp_path / 'logs'}" in capsys.readouterr().err
 
 
 def test_a_gateway_at_another_port_is_asked_there(capsys: pytest.CaptureFixture[str]):
