@@ -65,6 +65,8 @@ class DeployedCode:
         #: Those of all that is deployed, the latest of each name: for runs that others have alone.
         self.limits_of_all: dict[str, Concurrency | None] = {}
         self._known = (0, 0)
+        #: The active deployment that the log has told of.
+        self._told_of = ""
         #: When each host was last needed, by the id of its deployment.
         self._needed_s: dict[str, float] = {}
         self._numbers: dict[str, int] = {}
@@ -134,7 +136,25 @@ class DeployedCode:
             self.limits.clear()
             self.limits |= _limits(active)
             self.host_of(active.id)
+            self._tell_of_apps_set_aside(active)
         self._changed()
+
+    def _tell_of_apps_set_aside(self, active: DeploymentCreated) -> None:
+        """Says which workflows of the apps begin no runs, as the active deployment has them, too.
+
+        Whoever changes the app would otherwise look in vain for what that has changed.
+        """
+        if self._told_of == active.id:
+            return
+        self._told_of = active.id
+        ours = self._hosts.declared.workflows
+        deployed = (each.name for each in active.workflows if not each.latest)
+        if both := sorted(name for name in deployed if name in ours):
+            log.warning(
+                "new runs of %s begin on %s, the active deployment, and not on the code of --app; "
+                "to run that, deploy it and activate it",
+                *(", ".join(both), active.id),
+            )
 
     async def activated(self, moves: int) -> Deployments:
         """Waits until there were more activations than so many."""

@@ -368,6 +368,26 @@ def test_what_is_deployed_runs_by_ticks_as_apps_do(topics: str, tmp_path: Path):
     asyncio.run(scenario())
 
 
+def test_workflows_of_an_app_whose_runs_begin_on_a_deployment_are_named(
+    topics: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    # The first of them follows the code of the app, the last is of the deployment alone.
+    named = (("ten", True), ("waiting", False), ("child", False), ("order", False))
+    workflows = tuple(
+        DeployedWorkflow(name=name, kind=ReplayEngine.kind, latest=latest) for name, latest in named
+    )
+
+    async def scenario() -> None:
+        log = DeploymentLog(cluster=Cluster(topics), client_id="tests-worker")
+        worker = a_worker(topics, deployed=DeployedCode(log, tmp_path, follow_s=0.1))
+        async with deploying(topics) as deployer, running(worker):
+            name = await deployer.deploy(code_of("set aside"), workflows=workflows)
+            await deployer.activate(name)
+            await until(lambda: f"new runs of child, waiting begin on {name}, the" in caplog.text)
+
+    asyncio.run(scenario())
+
+
 def test_an_artifact_is_unpacked_whole_or_not_at_all(topics: str, tmp_path: Path):
     async def scenario() -> None:
         async with deploying(topics) as deployer:
