@@ -45,8 +45,9 @@ class Retrying:
         self._sleep = sleep
         self._monotonic = monotonic
         self._pause_s = first_s
+        self._failures = 0
         self._since: float | None = None
-        self._warned = 0.0
+        self._warned: float | None = None
 
     async def until_done(
         self,
@@ -66,13 +67,17 @@ class Retrying:
                 self.succeeded()
                 return result
 
-    async def failed(self, error: Exception | str) -> None:
-        """An attempt failed: returns when it is time for the next one."""
+    async def failed(self, error: Exception | str, *, quiet: int = 0) -> None:
+        """An attempt failed: returns when it is time for the next one.
+
+        Shape:  so many failures in a row are not told, as they are usual while others start.
+        """
         now = self._monotonic()
+        self._failures += 1
         if self._since is None:
             self._since = now
-            self._warn(now, error)
-        elif now - self._warned >= _WARN_EVERY_S:
+        told = self._warned is not None and now - self._warned < _WARN_EVERY_S
+        if self._failures > quiet and not told:
             self._warn(now, error)
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self._longest_s)
         await self._sleep(pause_s)
@@ -86,7 +91,8 @@ class Retrying:
     def succeeded(self) -> None:
         """An attempt succeeded: an outage, if there was one, is over."""
         if self._since is not None:
-            lasted_s = self._monotonic() - self._since
-            self._log.info("%s: over after %.1f s", self._what, lasted_s)
-            self._since = None
-            self._pause_s = self._first_s
+            if self._warned is not None:
+                lasted_s = self._monotonic() - self._since
+                self._log.info("%s: over after %.1f s", self._what, lasted_s)
+            self._since = self._warned = None
+            self._failures, self._pause_s = 0, self._first_s

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 #: How often schedules are declared again: one that was terminated and restarted knows nothing of
 #: what is declared now, however long ago it was told, and one that was deleted is not there.
 AGAIN_S: Final = 300.0
+#: After 1, 3 and 7 seconds.
+_STARTING_ATTEMPTS: Final = 3
 
 
 async def declare(
@@ -107,20 +109,22 @@ async def _declare(
     again_s: float | None,
 ) -> None:
     what = f"the schedule {declared.schedule} cannot be declared yet"
-    # Soon at first, because the worker that is to answer may be just about to start.
+    # Soon at first, because the worker that is to answer may be just about to start: it often is
+    # this one. So what lasts no longer than a start does is not told.
     retrying = Retrying(log, what, first_s=1.0, longest_s=30.0, sleep=sleep)
+    quiet = _STARTING_ATTEMPTS
     warned = False
     while True:
         try:
             reply = await _tell(client, declared, new_id)
         except (OutcomeUnknown, BrokerUnavailable, NotYetReadable, Overloaded) as error:
-            await retrying.failed(error)
+            await retrying.failed(error, quiet=quiet)
             continue
         if not reply.code or _is_over(declared, reply):
             warned = False
         elif reply.code != INSTANCE_TERMINAL:
             # No worker with this app has its partition yet, or its mailbox is full.
-            await retrying.failed(f"{reply.code}: {reply.message}")
+            await retrying.failed(f"{reply.code}: {reply.message}", quiet=quiet)
             continue
         elif not warned:
             warned = True

@@ -113,6 +113,12 @@ class Ownership:
         self._parked = parked
         self._wake_up = wake_up
         self._readings: dict[int, _Reading] = {}
+        # No pause: reading goes on meanwhile, and what it has read is not to wait.
+        self._ends = Retrying(
+            log,
+            "timers wait, as the end of the commands cannot be read",
+            sleep=lambda _: asyncio.sleep(0),
+        )
         self._waiting = Waiting()
         self._takeovers: dict[int, asyncio.Task[None]] = {}
         #: The consumer's assignment stays what it was until another comes: others may have these by
@@ -245,8 +251,9 @@ class Ownership:
                     [_commands(each.number) for each in due if self._has_leader(each.number)]
                 )
         except (KafkaError, OSError) as error:  # also TimeoutError
-            log.warning("the end of the commands cannot be read: %r", error)
+            await self._ends.failed(error)
             return
+        self._ends.succeeded()
         for partition in due:
             reading, end = self._readings[partition.number], ends.get(_commands(partition.number))
             if end is None:

@@ -472,8 +472,11 @@ def test_a_name_that_cannot_be_an_id_is_refused(name: str):
         schedule(name, cron="0 3 * * *", workflow="report")
 
 
-def test_declaring_waits_until_it_is_known(caplog: pytest.LogCaptureFixture):
-    replies = ["WORKFLOW_NOT_FOUND", "MAILBOX_FULL", ""]
+@pytest.mark.parametrize(("failures", "told"), [(2, 0), (4, 1)])
+def test_declaring_waits_until_it_is_known_and_says_so_if_a_start_takes_no_longer(
+    caplog: pytest.LogCaptureFixture, failures: int, told: int
+):
+    replies = [*["WORKFLOW_NOT_FOUND"] * failures, "MAILBOX_FULL", ""]
     slept: list[float] = []
 
     async def send_many(_: object) -> list[SimpleNamespace]:
@@ -488,8 +491,8 @@ def test_declaring_waits_until_it_is_known(caplog: pytest.LogCaptureFixture):
         await declare(client, declared, new_id=lambda: "e", sleep=sleep)
 
     asyncio.run(scene([nightly()]))
-    assert (replies, slept) == ([], [1.0, 2.0])
-    assert caplog.text.count("cannot be declared yet: WORKFLOW_NOT_FOUND") == 1
+    assert (replies, slept) == ([], [1.0, 2.0, 4.0, 8.0, 16.0][: failures + 1])
+    assert caplog.text.count("cannot be declared yet: WORKFLOW_NOT_FOUND") == told
 
 
 # --- schedules of deployments

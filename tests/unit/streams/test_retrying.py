@@ -77,6 +77,24 @@ def test_what_needs_no_waiting_is_not_reported(caplog: pytest.LogCaptureFixture)
     assert not caplog.records
 
 
+def test_an_outage_as_short_as_is_usual_is_not_reported(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "test")
+    clock = Clock()
+
+    async def outage(failures: int) -> None:
+        waiting = retrying(clock)
+        for number in range(failures):
+            await waiting.failed(f"away {number}", quiet=2)
+        waiting.succeeded()
+
+    asyncio.run(outage(2))
+    assert not caplog.records
+    asyncio.run(outage(4))
+    begin, end = (record.getMessage() for record in caplog.records)
+    assert begin == "replies have to wait: away 2; trying again"
+    assert end == "replies have to wait: over after 11.0 s"
+
+
 def test_another_error_goes_through():
     async def refused() -> None:
         raise StoreUnavailable("Postgres is away")
