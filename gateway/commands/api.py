@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 import httpx
 
+from headwater.gateway.commands.options import OF_DEPLOYMENTS
 from headwater.gateway.paths import NothingNamed, path
 
 _TIMEOUT_S: Final = 30.0
@@ -104,8 +105,9 @@ def explain(answer: httpx.Response) -> str:
     try:
         problem = answer.json()
         said = f"{problem['status']} {problem['code']}: {problem['detail']}"
+        hint = OF_DEPLOYMENTS.get(problem["code"])
     except (ValueError, KeyError, TypeError):
         return f"{answer.url} answered {answer.status_code}: {answer.text[:200]}"
     if answer.status_code == HTTPStatus.UNAUTHORIZED and "x-admin-key" in answer.request.headers:
-        return f"{said}; set HEADWATER_ADMIN_KEY, or give --admin-key"
-    return said
+        hint = "set HEADWATER_ADMIN_KEY, or give --admin-key"
+    return f"{said.rstrip('.')}; {hint}" if hint else said

@@ -5,13 +5,14 @@ themselves, or that take everything from their flags.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from headwater.gateway.commands.output import say
+from headwater.schemas.failures import DEPLOYMENT_NOT_FOUND, NO_ACTIVE_DEPLOYMENT
 
 if TYPE_CHECKING:
     from headwater.gateway.settings import Settings
@@ -24,6 +25,11 @@ LOOPBACK: Final = "127.0.0.1"
 URL_VARIABLE: Final = "HEADWATER_URL"
 #: Where a gateway has its workflow service.
 WORKFLOWS_PATH: Final = "/api/workflows"
+#: What to do next about a refusal that has to do with deployments.
+OF_DEPLOYMENTS: Final[Mapping[str, str]] = {
+    NO_ACTIVE_DEPLOYMENT: "`headwater deployments activate` activates one",
+    DEPLOYMENT_NOT_FOUND: "`headwater deployments list` shows those that exist",
+}
 
 
 class SettingsWrong(click.ClickException):

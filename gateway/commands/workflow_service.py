@@ -14,6 +14,7 @@ import click
 from typing_extensions import override
 
 from headwater.gateway.commands.options import (
+    OF_DEPLOYMENTS,
     URL_VARIABLE,
     WORKFLOWS_PATH,
     settings_from,
@@ -24,13 +25,11 @@ from headwater.gateway.commands.times import at
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 from headwater.gateway.paths import NothingNamed
 from headwater.schemas.failures import (
-    DEPLOYMENT_NOT_FOUND,
     INSTANCE_EXISTS,
     INSTANCE_NOT_ERRORED,
     INSTANCE_NOT_FOUND,
     INSTANCE_TERMINAL,
     JOB_LEASE_LOST,
-    NO_ACTIVE_DEPLOYMENT,
     STEP_NOT_FOUND,
     TOKEN_NOT_FOUND,
     WORKFLOW_NOT_FOUND,
@@ -66,8 +65,7 @@ _NEXT: Final[Mapping[str, str]] = {
     "RUN_NOT_FOUND": "`headwater instances get` names the current run; the first is 0",
     "run_not_found": "`headwater runs list` shows those that exist",
     "ambiguous_run": "-w names one",
-    NO_ACTIVE_DEPLOYMENT: "`headwater deployments activate` activates one",
-    DEPLOYMENT_NOT_FOUND: "`headwater deployments list` shows those that exist",
+    **OF_DEPLOYMENTS,
     STEP_NOT_FOUND: "`headwater instances history` shows the keys of steps",
     TOKEN_NOT_FOUND: "`headwater instances tokens` shows those that live",
     "invalid_cursor": "leave out --cursor to begin anew",

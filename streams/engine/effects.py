@@ -65,7 +65,8 @@ def unknown_workflow(name: str, known: Collection[str], idle: str | None) -> Rej
     authors = sorted(each for each in known if not each.startswith(HOUSE_PREFIX))
     names = ", ".join(authors) or "none"
     fault = bounded(f"expected one of the workflows {names}, found {name}")
-    where = f"; {idle} has it, and is not active" if idle else ""
+    activate = f"`headwater deployments activate {idle}`"
+    where = f"; {idle} has it, and is not active: {activate}" if idle else ""
     return Rejection(WORKFLOW_NOT_FOUND, fault + where)
 
 

@@ -230,6 +230,15 @@ def test_an_operator_who_is_refused_hears_which_variable_has_the_key(
     assert explain(answer) == f"401 unauthorized: expected a key{hint}"
 
 
+def test_who_names_a_deployment_that_is_none_hears_where_they_are_listed() -> None:
+    asked = httpx.Request("POST", "http://host/v1/deployments/dep_1/activate")
+    problem = {"status": 404, "code": "deployment_not_found", "detail": "found none"}
+    said = explain(httpx.Response(404, json=problem, request=asked))
+    assert said == (
+        "404 deployment_not_found: found none; `headwater deployments list` shows those that exist"
+    )
+
+
 def test_each_problem_of_a_file_of_sources_has_a_line(tmp_path: Path) -> None:
     file = tmp_path / "sources.toml"
     file.write_text(

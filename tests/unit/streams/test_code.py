@@ -339,7 +339,8 @@ def test_who_asks_for_what_is_deployed_and_not_active_is_told_where_it_is():
     refused = world.code.for_new_run("refund", StartRun("1"), None)
     assert isinstance(refused, Rejection)
     assert refused.message == (
-        "expected one of the workflows board, found refund; dep_4 has it, and is not active"
+        "expected one of the workflows board, found refund; dep_4 has it, and is not active: "
+        "`headwater deployments activate dep_4`"
     )
     world.activate("dep_4")
     assert isinstance(world.code.for_new_run("refund", StartRun("1"), None), Made)
