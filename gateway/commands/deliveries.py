@@ -13,7 +13,7 @@ from headwater.gateway.commands.operate import admin_api, journey_rows
 from headwater.gateway.commands.options import admin_options, examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "received_at",
     "id",
     "status",
@@ -25,8 +25,9 @@ _COLUMNS: Final = (
     "request_id",
     "reason",
 )
-#: What a narrow terminal does without, the first one first.
-_DROPS: Final = ("request_id", "rejected", "rows", "source", "user_id", "type")
+#: What a narrow terminal does without, the first one first. The newest are on top anyway, so the
+#: time goes before the type.
+DROPS: Final = ("request_id", "rejected", "rows", "source", "received_at", "user_id", "type")
 #: What a delivery came to, and the columns of each.
 _PARTS: Final = {
     "workflows": ("at", "rule", "instance", "does"),
@@ -124,7 +125,7 @@ def list_deliveries(  # noqa: PLR0913 (one parameter a flag; click names them)
         print_json(page)
         return
     rows = [{**row, "id": row["event_id"] or row["request_id"]} for row in page["rows"]]
-    print_rows(rows, _COLUMNS, drops=_DROPS, styles=_STYLES)
+    print_rows(rows, COLUMNS, drops=DROPS, styles=_STYLES)
     if not rows:
         say("There are no such deliveries.")
     if page["cursor"]:

@@ -8,7 +8,7 @@ import base64
 import pytest
 from click.testing import CliRunner, Result
 
-from headwater.gateway.commands.deliveries import deliveries
+from headwater.gateway.commands.deliveries import COLUMNS, DROPS, deliveries
 from headwater.gateway.commands.operate import dlq, journey_rows
 from headwater.gateway.commands.terminal import columns_to_leave_out, show_rows
 from tests.fakes.json_server import answering
@@ -104,6 +104,12 @@ def test_columns_drop_out_by_rank_and_ids_are_never_split(
         assert EVENT in shown
         assert ("user_amara" in shown) is (not left_out)
         assert max(map(len, shown.splitlines())) <= width
+
+
+def test_a_terminal_of_80_columns_shows_what_a_delivery_is():
+    rows = [{name: str(({"id": EVENT} | ROW)[name]) for name in COLUMNS}]
+    left_out = columns_to_leave_out(rows, COLUMNS, DROPS, 80)
+    assert not {"id", "status", "type", "reason"} & set(left_out)
 
 
 def test_the_place_of_a_dead_letter_is_listed_as_other_commands_take_it():
