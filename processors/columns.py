@@ -11,6 +11,7 @@ greater one else: that is an order, too, and a row of which much is said changes
 Where a table's rows are `whole`, a row is one value, with nulls of its own.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -38,6 +39,8 @@ _HELD: Final[dict[type, set[type]]] = {str: {str}, int: {int}, float: {float, in
 _INT_MIN: Final = -(1 << 63)
 _INT_MAX: Final = (1 << 63) - 1
 _GLIMPSE_CHARS: Final = 40
+#: Dates and moments begin so, and have nothing in them that is a word, but T and Z.
+_DATE: Final = re.compile(r"\d{4,}-\d\d-\d\d[0-9TtZz:.+ -]*", re.ASCII)
 HOUR_MS: Final = 60 * 60 * 1000
 
 
@@ -57,6 +60,26 @@ def misfit(update: RowUpdate) -> str | None:
             f"expected {table.name}.{name} to be {kind.__name__}, "
             f"found {ascii(value)[:_GLIMPSE_CHARS]}"
         )
+    return _undated(update)
+
+
+def _undated(update: RowUpdate) -> str | None:
+    """What is no date where there has to be one.
+
+    Postgres would read `yesterday` or `now` by its clock, and otherwise each time that rows are
+    made again. Whether there is such a day, it says itself.
+    """
+    table = update.table
+    if not table.dated:
+        return None
+    given = [*zip(table.key_names, update.key, strict=True)]
+    given += [(name, text) for name in table.dated if type(text := update.values.get(name)) is str]
+    for name, text in given:
+        if name in table.dated and not _DATE.fullmatch(text):
+            return (
+                f"expected {table.name}.{name} to be a date in figures, as in 2026-07-01 or "
+                f"2026-07-01T10:00:00Z, found {ascii(text)[:_GLIMPSE_CHARS]}"
+            )
     return None
 
 

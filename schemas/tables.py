@@ -53,6 +53,8 @@ Moment: TypeAlias = Annotated[str, Sql("timestamptz")]
 #: The text of a JSON value, byte for byte.
 JsonText: TypeAlias = Annotated[str, Sql("json")]
 
+_DATED: Final = frozenset({"date", "timestamptz"})
+
 _SQL_TYPES: Final = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
 
 
@@ -342,6 +344,8 @@ class Table:
     hourly: frozenset[str]
     #: Whether a row is one value: all of it is from one delivery, nulls too.
     whole: bool
+    #: Columns, of the key too, that Postgres keeps as dates or moments.
+    dated: frozenset[str]
     #: Of a column, by name, its place among the columns, and what it holds.
     index: dict[str, int]
     types: dict[str, type]
@@ -393,6 +397,7 @@ def table_of(  # noqa: PLR0913 (all that a struct cannot say)
         first=frozenset(first),
         hourly=frozenset(hourly),
         whole=whole,
+        dated=frozenset(each.name for each in columns if each.sql in _DATED),
         index={column.name: position for position, column in enumerate(values)},
         types={column.name: column.type for column in values},
         key_names=tuple(column.name for column in key),
