@@ -58,6 +58,8 @@ def describe(path: Path) -> str:
         line = json.loads(text).get("doc")
     elif line is None and path.suffix == ".json":
         line = f"A delivery of type `{json.loads(text).get('type')}`."
+    elif line is None and path.suffix in {".html", ".css"}:
+        line = text.partition("\n")[0].strip("{#}/* ")
     elif line is None and path.parent.name == "queries":
         line = f"`{text.splitlines()[len(comment)].strip()}`"
     elif line is None:

@@ -19,6 +19,8 @@ from litestar.openapi.spec import Components
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Middleware, Receive, Scope, Send
 
+from headwater.gateway.console.asking import Keys
+from headwater.gateway.console.routes import Console
 from headwater.gateway.deployments.checking import Checking
 from headwater.gateway.deployments.deploying import Deploying
 from headwater.gateway.deployments.routes import deployment_routers
@@ -50,14 +52,14 @@ from headwater.gateway.http.replays import replay_routes
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
 from headwater.gateway.http.segments import split_as_sent, whole_parameters
-from headwater.gateway.http.strays import strays_told
+from headwater.gateway.http.strays import refusals_told, strays_told
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.http.wiping import Wiping, wipe_routes
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import secret_variables
 from headwater.gateway.users.ports import ForUsers, UserPorts
 from headwater.gateway.users.routes import user_routes
-from headwater.gateway.workflows.entrance import LimitedBodies
+from headwater.gateway.workflows.entrance import BodyKind, LimitedBodies
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
@@ -79,6 +81,9 @@ _SECURITY: Final = [(name.encode(), value.encode()) for name, value in SECURITY_
 
 #: Answers that say which methods a path takes: to OPTIONS, and to one that it does not take.
 _NAMING_METHODS: Final = frozenset({204, 405})
+
+#: Bodies of the console's forms, which say of themselves what they are.
+_FORMS: Final = BodyKind("application/x-www-form-urlencoded", lambda _: True, b"")
 
 #: Of `/webhooks/{source}`.
 _REFUSALS: Final = (
@@ -128,6 +133,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     )  # fmt: skip
     by_path = _by_path(sources, receiving)
     limited = LimitedBodies(bodies, peer_of)
+    tell = refusals_told(refusals, peer_of, clock)
     callers = Callers(settings.read_key.get_secret_value(), users.tokens if users else None)
     kafka = (log, answers, audit, replays)
     service, of_workflows, of_users = None, [], []
@@ -144,7 +150,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, callers),
             *of_users,
-            *_watching(settings, reader, clock),
+            *_watching(settings, reader, clock, _console(settings, clock, tell, limited)),
             _admin_routes(settings, reader, log, replays, sources, wiping, workflows),
             registry,
             asyncapi_route(_VERSION),
@@ -154,7 +160,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
         lifespan=[lambda _app: _running(kafka, wiping, reader, service, users)],
         middleware=_middleware(settings, audit, peer_of, metrics, clock, new_request_id),
         before_send=[_add_headers],
-        after_exception=[strays_told(refusals, peer_of, clock)],
+        after_exception=[strays_told(tell)],
         exception_handlers=HANDLERS,
         plugins=[StepTypes()],
         openapi_config=_openapi(),
@@ -263,10 +269,24 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     return admin_routes(reader, log, replays, providers_of(sources), key, more)
 
 
-def _watching(settings: Settings, reader: Reader, clock: Callable[[], int]) -> list[Router]:
+def _console(
+    settings: Settings,
+    clock: Callable[[], int],
+    tell: Callable[[Scope, str], None],
+    bodies: LimitedBodies,
+) -> Router:
+    """The pages for people, with the keys that they ask the API with."""
+    keys = Keys(settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value())
+    return Console(keys, clock=clock, refused=tell, bodies=bodies.of(_FORMS)).router()
+
+
+def _watching(
+    settings: Settings, reader: Reader, clock: Callable[[], int], console: Router
+) -> list[Router]:
+    """What operators look at."""
     key = settings.admin_key.get_secret_value()
     hits = UnexpectedHits(reader, settings.project, clock)
-    return [audit_router(reader, key), *ownership_routers(settings, hits, key)]
+    return [audit_router(reader, key), *ownership_routers(settings, hits, key), console]
 
 
 def _middleware(
@@ -416,7 +436,9 @@ async def _add_headers(message: Message, scope: Scope) -> None:
         headers = [naming_head(each) for each in headers]
     if all(name.lower() != b"x-request-id" for name, _ in headers):
         headers.append((b"x-request-id", request_id_of(scope).encode()))
-    message["headers"] = [*headers, *_SECURITY]
+    # A page may have a policy of its own: of two, browsers keep to both.
+    named = {name.lower() for name, _ in headers}
+    message["headers"] = [*headers, *(each for each in _SECURITY if each[0] not in named)]
 
 
 def _no_such_page(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:

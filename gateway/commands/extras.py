@@ -15,6 +15,7 @@ EXTRAS: Final = {
         "cramjam",
         "faust",
         "granian",
+        "jinja2",
         "jwt",
         "litestar",
         "multipart",

@@ -14,6 +14,7 @@ from headwater.gateway.http.json_bodies import OrderRequest, check_texts
 from headwater.gateway.http.keys import operators_only
 from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.lineage import lineage_routes
+from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import Problem
@@ -33,6 +34,7 @@ from headwater.projections.deliveries.queries import (
     Trace,
 )
 from headwater.projections.postgres.reader import PAGE_MAX
+from headwater.projections.workflows.counts import InstanceCount, instance_counts
 
 _PAGE_DEFAULT: Final = 50
 _PROBLEMS: Final = problem_responses("store_unavailable")
@@ -120,6 +122,12 @@ class Outcomes(msgspec.Struct, frozen=True):
     """How many deliveries came to which end."""
 
     outcomes: list[OutcomeCount]
+
+
+class Instances(msgspec.Struct, frozen=True):
+    """How many instances of each workflow stand in which way."""
+
+    instances: list[InstanceCount]
 
 
 class Projections(msgspec.Struct, frozen=True):
@@ -225,8 +233,13 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         summary="How many deliveries came to which end",
         responses=problem_responses("invalid_parameter", "store_unavailable"),
     )
-    async def outcomes(status: FromQuery[Status | None] = None) -> Outcomes:
-        found = await reader.outcome_counts()
+    async def outcomes(
+        status: FromQuery[Status | None] = None,
+        since: Annotated[
+            str | None, QueryParameter(description="Only deliveries received since then: RFC 3339.")
+        ] = None,
+    ) -> Outcomes:
+        found = await reader.outcome_counts(moment_of("since", since))
         return Outcomes([one for one in found if status in (None, one.status)])
 
     @get(
@@ -240,13 +253,21 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
             raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
         return found
 
+    @get(
+        "/instances",
+        summary="How many instances of workflows there are, and how they stand",
+        responses=_PROBLEMS,
+    )
+    async def instances() -> Instances:
+        return Instances(await instance_counts(reader))
+
     @get("/projections", summary="How far the projections are", responses=_PROBLEMS)
     async def projections(limit: Limit = _PAGE_DEFAULT) -> Projections:
         return Projections(
             await reader.projection_positions(), await reader.projection_errors(limit=limit)
         )
 
-    return [traces, outcomes, outcome, projections]
+    return [traces, outcomes, outcome, instances, projections]
 
 
 async def _replay(reader: Reader, replays: Replays, request: ReplayRequest) -> ReplayAnswer:

@@ -23,6 +23,7 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
 #: Where to go from the page at /.
 LINKS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "/console": "What is in the house, and acting on it: sign in with the operators' key.",
         "/schema/swagger": "Try the API: authorize with your keys, and send requests.",
         "/schema/openapi.json": "The API's description, OpenAPI 3.1.",
         "/asyncapi.json": "The topics and their records, AsyncAPI 3.0.",

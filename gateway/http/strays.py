@@ -21,18 +21,15 @@ _SHOWN_CHARS: Final = 100
 _LOOKS: Final = frozenset({"GET", "OPTIONS"})
 
 
-def strays_told(
+def refusals_told(
     refusals: Refusals, peer_of: Callable[[Scope], str], clock: Callable[[], int]
-) -> Hook:
-    """A hook that tells of strays as of refusals.
+) -> Callable[[Scope, str], None]:
+    """Tells of a request that is no delivery as of refused ones, by its code.
 
     Units:  the clock in Unix milliseconds.
     """
 
-    async def tell(error: Exception, scope: Scope) -> None:
-        code = _code_of(error)
-        if code is None or scope["type"] != ScopeType.HTTP or scope["method"] in _LOOKS:
-            return
+    def tell(scope: Scope, code: str) -> None:
         refusals.refused(
             RequestAnswered(
                 request_id=request_id_of(scope),
@@ -40,7 +37,7 @@ def strays_told(
                 code=code,
                 reason="",
                 # repr: no path may end a line of the log, or hold what Postgres cannot.
-                detail=f"{scope['method']} {shown(scope['path'])[:_SHOWN_CHARS]!r}",
+                detail=f"{scope.get('method', '')} {shown(scope['path'])[:_SHOWN_CHARS]!r}",
                 event_id="",
                 size=0,
                 peer=peer_of(scope),
@@ -50,6 +47,18 @@ def strays_told(
         )
 
     return tell
+
+
+def strays_told(tell: Callable[[Scope, str], None]) -> Hook:
+    """A hook that tells of strays."""
+
+    async def told(error: Exception, scope: Scope) -> None:
+        code = _code_of(error)
+        if code is None or scope["type"] != ScopeType.HTTP or scope["method"] in _LOOKS:
+            return
+        tell(scope, code)
+
+    return told
 
 
 def _code_of(error: Exception) -> str | None:

@@ -190,9 +190,10 @@ class Reader(PooledReader):
     Errors: StoreUnavailable from every method but `open` and `close`.
     """
 
-    async def outcome_counts(self) -> list[OutcomeCount]:
-        """How many deliveries came to which end."""
-        return msgspec.convert(await self._rows("outcome_counts"), list[OutcomeCount])
+    async def outcome_counts(self, since: datetime | None = None) -> list[OutcomeCount]:
+        """How many deliveries, of those received since then, came to which end."""
+        rows = await self._rows("outcome_counts", since=since or "-infinity")
+        return msgspec.convert(rows, list[OutcomeCount])
 
     async def outcome(self, event_id: str) -> Outcome | None:
         """What became of a delivery; None when it is not known (yet)."""

@@ -49,6 +49,9 @@ TICK = "/api/workflows/_runner/tick"
 #: Monitors, viewers of Kafka and browsers ask these, some with parameters of their own.
 ASKED_BY_TOOLS = re.compile(r"/(health|metrics|registry|asyncapi|\.well-known|schema|webhooks/\{)")
 
+#: Pages for people fail by pages, and ask for a session: test_console.py.
+FOR_PEOPLE = "/console"
+
 #: Of an id: slashes, what ends a path or a query, what looks escaped, dots.
 AWKWARD = "/a/b//c d?e#f%2Fg\u00fc/.."
 
@@ -92,7 +95,11 @@ def application(folder: Path, **ports: Any) -> Litestar:  # noqa: ANN401 (theirs
 
 
 def routes_of(app: Litestar) -> list[Asked]:
-    routes = [route for route in app.routes if isinstance(route, HTTPRoute)]
+    routes = [
+        route
+        for route in app.routes
+        if isinstance(route, HTTPRoute) and not route.path.startswith(FOR_PEOPLE)
+    ]
     return sorted(
         Asked(str(method), route.path)
         for route in routes

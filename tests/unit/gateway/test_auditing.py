@@ -290,7 +290,9 @@ def test_every_route_that_changes_something_names_its_action(tmp_path: Path):
         for handler in route.route_handlers
         if not handler.http_methods <= {"GET", "HEAD", "OPTIONS"} and not handler.opt.get("audit")
     }
-    assert {path for path in unnamed if not path.endswith(LOOKS)} == UNAUDITED.keys()
+    # The console asks the API, which has the entries: test_console.py.
+    ours = {path for path in unnamed if not path.startswith("/console")}
+    assert {path for path in ours if not path.endswith(LOOKS)} == UNAUDITED.keys()
 
 
 def test_the_instance_that_was_made_is_named(client: TestClient[Any], audit: MemoryAudit):

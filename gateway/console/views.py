@@ -1,0 +1,227 @@
+"""The pages: what each asks of the API, and which template shows it."""
+
+from asyncio import gather
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from litestar import Response
+
+from headwater.gateway.console.asking import Answer
+from headwater.gateway.console.desk import BASE, Desk
+from headwater.gateway.console.rendering import HEADERS, redirect
+from headwater.gateway.console.timeline import bars
+from headwater.gateway.paths import path
+
+#: Dead letters that the overview counts; beyond them it says that there are more.
+_COUNTED: Final = 100
+#: The newest that the overview shows.
+_NEWEST: Final = 8
+#: Rows of a page of a history.
+_HISTORY: Final = 100
+#: What may be done to an instance that stands so; to any other: restart.
+_VERBS: Final[Mapping[str, Sequence[str]]] = {
+    "active": ("pause", "cancel", "terminate"),
+    "waiting": ("pause", "cancel", "terminate"),
+    "paused": ("resume", "cancel", "terminate"),
+    "errored": ("retry",),
+}
+
+
+async def overview(desk: Desk) -> Response[bytes]:
+    """Whether all is well, and what needs somebody."""
+    since = (desk.now - timedelta(days=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    get = desk.api.get
+    ready, day, ever, dead, instances, far, newest = await gather(
+        get("/health/ready"),
+        get("/admin/outcomes", [("since", since)]),
+        get("/admin/outcomes"),
+        get("/admin/dlq", [("limit", _COUNTED)]),
+        get("/admin/instances"),
+        get("/admin/projections"),
+        get("/admin/deliveries", [("limit", _NEWEST)]),
+    )
+    return desk.show(
+        "overview.html",
+        "",
+        # It answers 503 with what is away, which is no problem document.
+        ready=ready.data["parts"],
+        day=day,
+        day_counts=_counts(day, "outcomes", "status", "deliveries"),
+        ever=ever,
+        dead=dead,
+        instances=instances,
+        instance_counts=_counts(instances, "instances", "status", "instances"),
+        far=far,
+        projections=projections_of(far.data["positions"]) if far.ok else (),
+        newest=newest,
+        since=since,
+    )
+
+
+def _counts(answer: Answer, rows: str, name: str, number: str) -> Counter[str]:
+    """How many there are of each kind, of what was counted by more than that."""
+    found = Counter[str]()
+    for row in answer.data[rows] if answer.ok else ():
+        found[row[name]] += row[number]
+    return found
+
+
+def projections_of(positions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How far each projection is: records that it has read, and when it last applied some."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in positions:
+        one = found.setdefault(
+            each["projection"], {"name": each["projection"], "records": 0, "applied_at": ""}
+        )
+        one["records"] += each["next_offset"]
+        # Moments are all in UTC and alike, so the latest is the greatest text.
+        one["applied_at"] = max(one["applied_at"], each["applied_at"] or "")
+    return list(found.values())
+
+
+async def deliveries(desk: Desk) -> Response[bytes]:
+    """Deliveries by filters."""
+    if named := desk.asked("id").strip():
+        return redirect(f"{BASE}{path('deliveries', named)}")
+    found = await desk.api.get("/admin/deliveries", desk.filters(but=["id"]))
+    return desk.show("deliveries.html", "deliveries", found=found)
+
+
+async def delivery(desk: Desk) -> Response[bytes]:
+    """All that is known of a delivery."""
+    named = desk.named("named").removeprefix("webhooks/")
+    found = await desk.api.get(path("admin", "deliveries", named))
+    raw = impact = None
+    if found.ok and found.data.get("delivery"):
+        event_id = found.data["delivery"]["outcome"]["event_id"]
+        raw, impact = await gather(
+            desk.api.get(path("admin", "raw-events", event_id)),
+            desk.api.get(path("admin", "impact", event_id)),
+        )
+    return desk.show(
+        "delivery.html", "deliveries", found=found, raw=raw, impact=impact, named=named
+    )
+
+
+async def dead_letters(desk: Desk) -> Response[bytes]:
+    """What could not be processed, and what waits."""
+    found = await desk.api.get("/admin/dlq", desk.filters())
+    return desk.show("dead_letters.html", "dead-letters", found=found)
+
+
+async def dead_letter(desk: Desk) -> Response[bytes]:
+    """One dead letter, whole."""
+    place = (desk.named("partition"), desk.named("offset"))
+    found = await desk.api.get(path("admin", "dlq", *place))
+    return desk.show("dead_letter.html", "dead-letters", found=found)
+
+
+async def replaying(desk: Desk) -> Response[bytes]:
+    """Asks whether all dead letters of a reason are to be put back."""
+    reason = desk.asked("reason")
+    asked = {"all": True, "dry_run": True, **({"reason": reason} if reason else {})}
+    found = await desk.api.post("/admin/dlq/replay", asked)
+    return desk.show("replaying.html", "dead-letters", found=found, reason=reason)
+
+
+async def workflows(desk: Desk) -> Response[bytes]:
+    """The workflows, and how many instances of each there are."""
+    found, instances = await gather(
+        desk.api.get("/api/workflows/workflows"), desk.api.get("/admin/instances")
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for row in instances.data["instances"] if instances.ok else ():
+        counts.setdefault(row["workflow"], {})[row["status"]] = row["instances"]
+    names = {each["name"] for each in found.data["workflows"]} if found.ok else set()
+    own = sorted(counts.keys() - names)
+    return desk.show(
+        "workflows.html", "workflows", found=found, instances=instances, counts=counts, own=own
+    )
+
+
+async def instances(desk: Desk) -> Response[bytes]:
+    """Instances by filters."""
+    workflow = desk.asked("workflow")
+    of = ("workflows", workflow) if workflow else ()
+    asked = desk.filters(but=["workflow"])
+    found = await desk.api.get(path("api", "workflows", *of, "instances"), asked)
+    return desk.show("instances.html", "workflows", found=found, workflow=workflow)
+
+
+def instance_path(desk: Desk) -> str:
+    """Where the API has the instance of a page."""
+    named = (desk.named("workflow"), "instances", desk.named("instance"))
+    return path("api", "workflows", "workflows", *named)
+
+
+async def instance(desk: Desk) -> Response[bytes]:
+    """One instance: how it stands, and what happened in one of its runs."""
+    base = instance_path(desk)
+    asked = [("pageSize", _HISTORY), ("includeLogs", "true"), *desk.filters()]
+    found, history = await gather(desk.api.get(base), desk.api.get(f"{base}/history", asked))
+    live = explained = None
+    entries = []
+    if history.ok:
+        entries = history.data["steps"] or history.data["tokens"]
+        if history.data["tokens"]:
+            run = [("runNumber", history.data["runNumber"])]
+            live, explained = await gather(
+                desk.api.get(f"{base}/graph/tokens", run),
+                desk.api.get(f"{base}/graph/explain", run),
+            )
+    status = found.data["details"]["status"] if found.ok else ""
+    return desk.show(
+        "instance.html",
+        "workflows",
+        found=found,
+        history=history,
+        entries=list(zip(entries, bars(entries, desk.now), strict=True)),
+        live=live,
+        explained=explained,
+        verbs=_VERBS.get(status, ()),
+        workflow=desk.named("workflow"),
+    )
+
+
+async def picture(desk: Desk) -> Response[bytes]:
+    """A run of a graph, drawn."""
+    found = await desk.api.get(f"{instance_path(desk)}/graph/svg", desk.filters())
+    if not found.ok:
+        return desk.show("problem.html", "workflows", found=found)
+    return Response(found.content, media_type="image/svg+xml", headers=HEADERS)
+
+
+async def deployments(desk: Desk) -> Response[bytes]:
+    """Code that was deployed."""
+    found = await desk.api.get("/v1/deployments", desk.filters())
+    listed = found.data["deployments"] if found.ok else ()
+    active = next((each["id"] for each in listed if each["active"]), None)
+    if active is None and found.ok and (found.data["hasNextPage"] or desk.asked("cursor")):
+        answer = await desk.api.get("/v1/deployments/active")
+        active = answer.data["id"] if answer.ok else None
+    return desk.show("deployments.html", "deployments", found=found, active=active)
+
+
+async def users(desk: Desk) -> Response[bytes]:
+    """What is known of one user."""
+    user_id = desk.asked("user_id").strip()
+    if not user_id:
+        return desk.show("users.html", "users", user_id="")
+    found = await desk.api.get(path("admin", "user", user_id))
+    return desk.show("users.html", "users", found=found, user_id=user_id)
+
+
+async def why(desk: Desk) -> Response[bytes]:
+    """Where the values of a row come from."""
+    table = desk.asked("table") or "-"
+    key = [value for name, value in desk.filters() if name == "key"] or ["-"]
+    found = await desk.api.get(path("admin", "why", table, *key))
+    return desk.show("why.html", "users", found=found, table=table, key=key)
+
+
+async def audit(desk: Desk) -> Response[bytes]:
+    """Who has done what."""
+    found = await desk.api.get("/v1/audit", desk.filters())
+    return desk.show("audit.html", "audit", found=found)

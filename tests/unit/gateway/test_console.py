@@ -1,0 +1,434 @@
+"""The console without a house: who is let in, what forms may do, how values are shown."""
+
+import html
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from litestar.testing import TestClient
+
+from headwater.gateway.app import front_of
+from headwater.gateway.console.rendering import age, lasting, pretty, readable
+from headwater.gateway.console.sessions import COOKIE, SESSION_S, Sessions
+from headwater.gateway.console.timeline import Bar, bars
+from headwater.gateway.settings import Settings
+from tests.fakes.audit_log import MemoryAudit
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.unit.gateway.conftest import NOW_MS, Clock
+from tests.unit.gateway.memory_app import memory_app, memory_workflows
+from tests.unit.gateway.workflow_fakes import MemoryCommands
+
+KEY = "the-key-of-operators"
+PAGES = (
+    "/console",
+    "/console/deliveries",
+    "/console/deliveries/abc",
+    "/console/dead-letters",
+    "/console/dead-letters/0/3",
+    "/console/dead-letters/replay",
+    "/console/workflows",
+    "/console/instances",
+    "/console/instances/order/a%2Fb",
+    "/console/instances/order/a/graph.svg",
+    "/console/deployments",
+    "/console/users?user_id=user_1",
+    "/console/why?table=daily_summary&key=user_1&key=garmin&key=2026-07-01",
+    "/console/audit",
+)
+FORMS = (
+    "/console/deliveries/abc/replay",
+    "/console/dead-letters/replay",
+    "/console/dead-letters/0/3/replay",
+    "/console/instances/order/a/pause",
+    "/console/deployments/dep_1/activate",
+    "/console/deployments/rollback",
+    "/console/drain",
+)
+
+
+@dataclass
+class Opened:
+    """A gateway whose Kafka is memory and whose Postgres is away."""
+
+    clock: Clock = field(default_factory=Clock)
+    log: MemoryLog = field(default_factory=MemoryLog)
+    answers: MemoryAnswers = field(default_factory=MemoryAnswers)
+    audit: MemoryAudit = field(default_factory=MemoryAudit)
+    replays: MemoryReplays = field(default_factory=MemoryReplays)
+    commands: MemoryCommands = field(default_factory=MemoryCommands)
+
+    def app(self) -> Any:  # noqa: ANN401 (Litestar)
+        return memory_app(
+            Settings(admin_key=KEY),
+            clock=self.clock,
+            log=self.log,
+            answers=self.answers,
+            audit=self.audit,
+            replays=self.replays,
+            workflows=memory_workflows(commands=self.commands),
+        )
+
+
+@pytest.fixture(scope="module")
+def opened() -> Opened:
+    return Opened()
+
+
+@pytest.fixture(scope="module")
+def server(opened: Opened) -> Iterator[TestClient[Any]]:
+    app = front_of(opened.app())
+    with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as client:
+        client.follow_redirects = False
+        yield client
+
+
+@pytest.fixture
+def client(server: TestClient[Any], opened: Opened) -> TestClient[Any]:
+    """Nobody is signed in."""
+    server.cookies.clear()
+    opened.clock.now_ms = NOW_MS
+    opened.answers.recorded.clear()
+    opened.audit.entries.clear()
+    return server
+
+
+@pytest.fixture
+def signed_in(client: TestClient[Any]) -> TestClient[Any]:
+    sign_in(client)
+    return client
+
+
+def sign_in(client: TestClient[Any], key: str = KEY, **more: str) -> httpx.Response:
+    return client.post("/console/login", data={"key": key, **more})
+
+
+def token(client: TestClient[Any]) -> str:
+    """The token of the session's forms."""
+    found = re.search(r'name="token" value="(\w+)"', client.get("/console/users").text)
+    assert found
+    return found[1]
+
+
+# --- signing in -----------------------------------------------------------------------------------
+
+
+def test_the_key_opens_and_the_cookie_is_for_the_console_alone(client: TestClient[Any]):
+    answer = sign_in(client)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+    parts = set(answer.headers["set-cookie"].lower().split("; ")[1:])
+    assert parts == {"httponly", f"max-age={SESSION_S}", "path=/console", "samesite=strict"}
+    assert client.get("/console/users").status_code == 200
+    assert client.get("/admin/dlq").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "secure"), [({"x-forwarded-proto": "https"}, True), ({}, False)]
+)
+def test_behind_tls_the_cookie_goes_over_tls_alone(
+    client: TestClient[Any], headers: dict[str, str], secure: bool
+):
+    answer = client.post("/console/login", data={"key": KEY}, headers=headers)
+    assert ("secure" in answer.headers["set-cookie"].lower()) is secure
+
+
+@pytest.mark.parametrize("key", ["", "another-key-of-operators", f"{KEY} ", "\ud800", "é"])
+def test_a_wrong_key_is_told_as_a_refusal_and_the_key_is_nowhere(
+    client: TestClient[Any], opened: Opened, caplog: pytest.LogCaptureFixture, key: str
+):
+    with caplog.at_level(logging.DEBUG):
+        answer = client.post("/console/login", content=f"key={key}".encode(errors="replace"))
+    assert answer.status_code == 401
+    assert "not the operators" in html.unescape(answer.text)
+    assert "set-cookie" not in answer.headers
+    (told,) = opened.answers.recorded
+    assert (told.code, told.detail) == ("unauthorized", "POST '/console/login'")
+    for text in (answer.text, caplog.text):
+        assert KEY not in text
+        assert "another-key" not in text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_asks_to_sign_in_and_then_leads_on(client: TestClient[Any], path: str):
+    answer = client.get(path)
+    assert answer.status_code == 303
+    login = answer.headers["location"]
+    wanted = re.search(r'name="next" value="([^"]*)"', client.get(login).text)
+    assert wanted
+    led = sign_in(client, next=html.unescape(wanted[1])).headers["location"]
+    assert led == path
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "https://elsewhere.example",
+        "//elsewhere.example",
+        "/console@elsewhere",
+        "/v1/sync",
+        "/consoles",
+    ],
+)
+def test_signing_in_leads_nowhere_else(client: TestClient[Any], wanted: str):
+    assert sign_in(client, next=wanted).headers["location"] == "/console"
+    assert wanted not in client.get("/console/login", params={"next": wanted}).text
+
+
+def test_where_it_leads_cannot_end_a_header(client: TestClient[Any]):
+    answer = sign_in(client, next="/console/users?a=\r\nset-cookie: a=b")
+    assert answer.headers["location"] == "/console/users?a=%0D%0Aset-cookie:%20a=b"
+
+
+def test_a_session_ends_after_twelve_hours(signed_in: TestClient[Any], opened: Opened):
+    opened.clock.now_ms = NOW_MS + 12 * 60 * 60 * 1000 - 1
+    assert signed_in.get("/console/users").status_code == 200
+    opened.clock.now_ms += 1
+    assert signed_in.get("/console/users").status_code == 303
+
+
+def test_signing_out_forgets_the_session(signed_in: TestClient[Any]):
+    kept = signed_in.post("/console/logout", data={"token": "made up"})
+    assert "set-cookie" not in kept.headers
+    answer = signed_in.post("/console/logout", data={"token": token(signed_in)})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console/login")
+    assert signed_in.get("/console/users").status_code == 303
+
+
+def test_a_cookie_that_was_made_up_or_signed_with_another_key_is_no_session():
+    sessions = Sessions(KEY, lambda: NOW_MS)
+    cookie = sessions.begin()
+    until, signature = cookie.split(".")
+    assert sessions.holds(cookie)
+    assert Sessions(KEY, lambda: NOW_MS).holds(cookie)  # another gateway
+    for made_up in (
+        "",
+        ".",
+        until,
+        f"{until}.",
+        f"{int(until) + 1}.{signature}",
+        f"{until}0.{signature}",
+        f"{until}.{signature[:-1]}",
+        f"{until}.{sessions.token(until)}",
+        Sessions("another key", lambda: NOW_MS).begin(),
+        "\ud800.é",
+    ):
+        assert not sessions.holds(made_up), made_up
+
+
+# --- forms ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FORMS)
+@pytest.mark.parametrize("given", [None, "", "made up", "of another session"])
+def test_a_form_without_the_token_of_its_session_does_nothing(
+    signed_in: TestClient[Any], opened: Opened, path: str, given: str | None
+):
+    if given == "of another session":
+        opened.clock.now_ms += 1000
+        given = Sessions(KEY, opened.clock).token(Sessions(KEY, opened.clock).begin())
+    before = (list(opened.replays.replayed), list(opened.commands.sent))
+    answer = signed_in.post(path, data={} if given is None else {"token": given})
+    assert answer.status_code == 403
+    assert "expected a form of this session" in answer.text
+    assert (opened.replays.replayed, opened.commands.sent) == before
+    assert opened.audit.entries == []
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_a_form_of_nobody_who_is_signed_in_does_nothing(
+    client: TestClient[Any], opened: Opened, path: str
+):
+    answer = client.post(path, data={"token": "x"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console/login")
+    assert opened.audit.entries == []
+
+
+def test_a_dead_letter_is_put_back_and_audited_as_over_the_api(
+    signed_in: TestClient[Any], opened: Opened
+):
+    form = {"token": token(signed_in)}
+    headers = {"user-agent": "a-browser", "x-request-id": "request-of-mine"}
+    answer = signed_in.post("/console/dead-letters/2/5/replay", data=form, headers=headers)
+    assert answer.status_code == 200
+    assert "<strong>1</strong> put back" in answer.text
+    assert opened.replays.replayed[-1] == (2, 5)
+    (entry,) = opened.audit.entries
+    assert (entry.action, entry.result) == ("dead_letters.replay", "success")
+    assert entry.user_agent == "a-browser"
+    assert '"correlationId":"request-of-mine"' in entry.metadata
+
+
+def test_a_payload_that_is_not_json_is_named(signed_in: TestClient[Any], opened: Opened):
+    before = len(opened.commands.sent)
+    form = {"token": token(signed_in), "type": "go", "payload": '1,"startIfMissing":{}'}
+    answer = signed_in.post("/console/instances/order/a/events", data=form)
+    assert answer.status_code == 400
+    assert "payload: expected JSON" in answer.text
+    assert len(opened.commands.sent) == before
+
+
+def test_a_verb_that_there_is_not_is_not_sent_on(signed_in: TestClient[Any]):
+    path = "/console/instances/order/a/explode"
+    assert signed_in.post(path, data={"token": token(signed_in)}).status_code == 404
+
+
+def test_what_the_api_refuses_is_shown_with_the_way_back(signed_in: TestClient[Any]):
+    form = {"token": token(signed_in)}
+    answer = signed_in.post("/console/deployments/rollback", data=form)
+    assert answer.status_code == 409
+    assert "<code>nothing_to_roll_back</code>" in answer.text
+    assert 'href="/console/deployments"' in answer.text
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_each_page_shows_what_it_could_not_get(signed_in: TestClient[Any], path: str):
+    answer = signed_in.get(path)
+    # Deployments are in Kafka alone.
+    is_there = path == "/console/deployments"
+    assert answer.status_code == (200 if is_there or path == "/console" else 503), answer.text
+    assert ("store_unavailable" in answer.text) is not is_there
+    assert "<h1>" in answer.text
+    policy = answer.headers.get_list("content-security-policy")
+    assert len(policy) == 1
+    assert "form-action 'self'" in policy[0]
+    assert "script" not in policy[0]
+    assert answer.headers["cache-control"] == "no-store"
+    assert "<script" not in answer.text
+    assert " style=" not in answer.text
+
+
+def test_other_pages_keep_the_policy_that_sends_no_forms(client: TestClient[Any]):
+    (policy,) = client.get("/").headers.get_list("content-security-policy")
+    assert "form-action 'none'" in policy
+
+
+def test_each_page_names_the_requests_that_it_is_made_from(signed_in: TestClient[Any]):
+    text = html.unescape(signed_in.get("/console/deliveries?status=dead&type=%3Cb%3E&source=").text)
+    line = (
+        'curl -H "x-admin-key: $HEADWATER_ADMIN_KEY" '
+        "'http://127.0.0.1:8080/admin/deliveries?status=dead&type=%3Cb%3E'"
+    )
+    assert f"<code>{line}</code>" in text
+    assert KEY not in text
+    instances = html.unescape(signed_in.get("/console/instances").text)
+    assert (
+        'curl -H "authorization: Bearer dev-workflow-key" '
+        "http://127.0.0.1:8080/api/workflows/instances" in instances
+    )
+
+
+def test_a_parameter_that_the_api_does_not_have_is_refused_on_the_page(
+    signed_in: TestClient[Any],
+):
+    answer = signed_in.get("/console/deliveries?lmit=1&refresh=5&done=nonsense")
+    assert answer.status_code == 400
+    assert "found &#39;lmit&#39;" in answer.text
+    assert "nonsense" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("5", "5"), ("1", None), ("3601", None), ("-5", None), ("x", None)]
+)
+def test_a_page_may_be_asked_for_again_and_again(
+    signed_in: TestClient[Any], given: str, expected: str | None
+):
+    answer = signed_in.get("/console/users", params={"refresh": given})
+    assert answer.headers.get("refresh") == expected
+
+
+def test_a_page_of_a_name_that_is_hostile_has_no_markup_of_it(signed_in: TestClient[Any]):
+    hostile = "</title><script>alert(1)</script>\"'"
+    for path in ("/console/users", "/console/instances", "/console/deliveries"):
+        for name in ("user_id", "workflow", "status", "type", "reason"):
+            text = signed_in.get(path, params={name: hostile}).text
+            assert "<script" not in text
+
+
+def test_the_style_sheet_needs_no_session_and_is_kept(client: TestClient[Any]):
+    page = client.get("/console/login").text
+    (link,) = re.findall(r'rel="stylesheet" href="([^"]+)"', page)
+    style = client.get(link)
+    assert style.headers["content-type"].startswith("text/css")
+    assert style.headers["cache-control"] == "public, max-age=86400"
+    assert COOKIE not in style.headers.get("set-cookie", "")
+
+
+# --- how values are shown -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0 ms"),
+        (-1, "0 ms"),
+        (0.0421, "42 ms"),
+        (1.25, "1.2 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (108.4, "1 min 48 s"),
+        (3_600, "1 h"),
+        (90_061, "1 d 1 h"),
+    ],
+)
+def test_lasting(seconds: float, shown: str):
+    assert lasting(seconds) == shown
+
+
+def test_age_is_of_the_past_or_the_future():
+    now = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    assert age("2026-07-01T11:59:00Z", now) == "1 min ago"
+    assert age("2026-07-01T14:00:00+01:00", now) == "in 1 h"
+
+
+def test_values_are_shown_with_the_numbers_that_were_written():
+    assert pretty({"a": "\ud800"}) == '{\n  "a": "\\ud800"\n}'
+    assert pretty("x" * 30_000).endswith("… and 10002 characters more")
+
+
+@pytest.mark.parametrize(
+    ("base64", "shown"),
+    [
+        (None, ""),
+        ("eyJhIjoxLjEwfQ==", '{\n  "a": 1.10\n}'),
+        ("aGVsbG8gPGI+", "hello <b>"),
+        ("AAECew==", "00 01 02 7b"),
+        ("/w==", "ff"),
+    ],
+)
+def test_bytes_are_shown_as_one_reads_them(base64: str | None, shown: str):
+    assert readable(base64) == shown
+
+
+def entry(began: int, ended: int | None, **more: object) -> dict[str, object]:
+    def at(second: int) -> str:
+        return f"2026-07-01T08:00:{second:02}Z"
+
+    usual = {"createdAt": at(began), "completedAt": None if ended is None else at(ended)}
+    return usual | {"attempts": 1, "lastAttemptAt": None} | more
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([], []),
+        ([entry(0, 0)], [Bar(0, 4, None, 0)]),
+        ([entry(0, 5), entry(5, 10)], [Bar(0, 500, None, 5), Bar(500, 500, None, 5)]),
+        ([entry(0, 2), entry(2, None)], [Bar(0, 100, None, 2), Bar(100, 900, None, 18)]),
+        ([entry(0, 10), entry(10, 10)], [Bar(0, 1000, None, 10), Bar(996, 4, None, 0)]),
+        (
+            [entry(0, 10, attempts=3, lastAttemptAt="2026-07-01T08:00:04Z")],
+            [Bar(0, 1000, 400, 10)],
+        ),
+    ],
+)
+def test_bars_lie_on_one_line_from_the_first_beginning_to_the_last_end(
+    entries: list[dict[str, Any]], expected: list[Bar]
+):
+    assert bars(entries, datetime(2026, 7, 1, 8, 0, 20, tzinfo=UTC)) == expected
