@@ -83,11 +83,14 @@ class DayShow:
     def print_hints(self) -> None:
         """Says what to try next."""
         settings = self._settings
-        read_key = _mentioned("read_key", settings.read_key.get_secret_value())
+        read_key = mentioned("read_key", settings.read_key.get_secret_value())
+        admin_key = mentioned("admin_key", settings.admin_key.get_secret_value())
         say(
             f"""
 Headwater is up at {self._url}; Ctrl-C stops it. Try, in another terminal:
 
+  # all of it, in a browser; the key is {admin_key}
+  {self._url}/console
   # the rows, over HTTP and in SQL
   curl -H "Authorization: Bearer {read_key}" "{self._url}/v1/sync?limit=10"
   {psql_program()} {settings.postgres}
@@ -179,6 +182,6 @@ def _outcome_rows(
     return [{"delivery": one.name, **outcomes[one.event_id]} for one in posted]
 
 
-def _mentioned(name: str, secret: str) -> str:
+def mentioned(name: str, secret: str) -> str:
     """A key in an example: itself if everybody knows it, else the variable that holds it."""
     return secret if secret == DEVELOPMENT_SECRETS[name] else f"$HEADWATER_{name.upper()}"

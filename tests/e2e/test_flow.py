@@ -1,6 +1,7 @@
 """The flow from a signed webhook to a row, through every part, as its users see it."""
 
 import base64
+import html
 import itertools
 import json
 import random
@@ -24,6 +25,7 @@ from headwater.schemas.tables import TABLES
 from tests.e2e.deliveries import auth, body, daily, sleep, terra_user
 from tests.e2e.house import ADMIN, House, opened, signed
 from tests.e2e.month_check import check_month
+from tests.visitor import Visitor, visiting, words
 from tests.waiting import ANSWERED_WITHIN_S
 
 
@@ -429,3 +431,63 @@ def test_everything_above_equals_the_fold(house: House):
     """Runs last: all that this house went through, compared row for row."""
     expected = house.check()
     assert all(expected.rows[table.name] for table in TABLES)
+
+
+@pytest.fixture
+def visitor(house: House) -> Iterator[Visitor]:
+    with visiting(house.url()) as visitor:
+        yield visitor
+
+
+def test_the_console_shows_a_delivery_and_has_it_replayed(house: House, visitor: Visitor):
+    hostile = "<script>alert(1)</script>"
+    event = post(house, body(hostile, user=terra_user(120, "user_120"), data=[]))
+    kept = post(house, daily(121, 3, 77, known=True))
+    expect_outcome(house, event, "skipped", f"unknown_type:{hostile}")
+    expect_outcome(house, kept, "processed")
+    assert "processed" in words(visitor.page("/console"))
+    listed = visitor.press("/console/deliveries", "Find", type=hostile, status="skipped").text
+    assert html.escape(hostile) in listed
+    assert str(event["raw_event_id"])[:12] in listed
+    assert hostile in words(visitor.page(f"/console/deliveries/{event['raw_event_id']}"))
+    assert visitor.client.get("/console/deliveries/no-such").status_code == 404
+
+    at = f"/console/deliveries/{kept['raw_event_id']}"
+    whole = words(visitor.page(at))
+    assert "Journey: processed" in whole
+    assert '"steps": 77' in whole
+    assert "daily_summary user_121 / garmin / 2026-06-03" in whole
+    replayed = visitor.press(at, "Replay").text
+    assert "It is on its way once more." in words(replayed)
+    house.wait(lambda: "Journey 2: processed" in words(visitor.page(at)), "the replay's journey")
+    found = visitor.press("/console/deliveries", "Find", id=f" {kept['raw_event_id']} ")
+    assert found.url.path == at
+    why = "/console/why?table=daily_summary&key=user_121&key=garmin&key=2026-06-03"
+    assert why in html.unescape(visitor.page(at))
+    assert f"steps 77 {str(kept['raw_event_id'])[:12]}" in words(visitor.page(why))
+    user = words(visitor.press("/console/users", "Look", user_id="user_121").text)
+    assert "daily_summary 1" in user
+
+
+def test_the_console_puts_dead_letters_back_one_or_all_of_a_reason(house: House, visitor: Visitor):
+    # Each twice: put back, they die again.
+    events = [post(house, body("daily", user=None, data=[number])) for number in range(3)]
+    letters = [house_dead_letter(house, event) for event in events]
+    assert "no_user" in words(visitor.page("/console/dead-letters"))
+    at = "/console/dead-letters/{partition}/{offset}".format(**letters[0])
+    assert "no_user" in words(visitor.page(at))
+    assert "1 put back, 0 not." in words(visitor.press(at, "Put back").text)
+    asked = visitor.press("/console/dead-letters", "Put back …", reason="no_user")
+    assert re.search(r"[2-9] dead letters of the reason no_user would go back", words(asked.text))
+    done = visitor.press(str(asked.url), "Put them back")
+    assert re.search(r"[2-9] put back, 0 not\.", words(done.text))
+    replayed = 'select replayed_at is not null from dead_letters where partition=%s and "offset"=%s'
+    for letter in letters:
+        expect(house, replayed, (True,), letter["partition"], letter["offset"])
+    action = "dead_letters.replay"
+
+    def audited() -> bool:
+        page = visitor.press("/console/audit", "Find", action=action, result="success")
+        return words(page.text).count(f"{action} /admin/dlq/replay success admin:") >= 3
+
+    house.wait(audited, "what was done to be in the audit log")

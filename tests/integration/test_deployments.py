@@ -24,6 +24,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.deployment_log import DeploymentLog
 from tests.databases import new_database
 from tests.e2e.house import ADMIN, House, opened
+from tests.visitor import visiting, words
 
 ZIP = ADMIN | {"content-type": "application/zip"}
 USER = {"authorization": "Bearer dev-workflow-key"}
@@ -220,6 +221,28 @@ def test_a_gateway_that_ends_waits_for_no_import(house: House, app: Path, busy: 
     assert house.parts.pop("gateway2").wait(60) == 0
     house.start("gateway2")
     assert deploy(house, content, "gateway2").status_code == 201
+
+
+# --- in the console
+
+
+def test_the_console_activates_and_rolls_back_unless_somebody_else_has(house: House, app: Path):
+    first, second, third = (
+        str(deploy(house, version(app, number)).json()["id"]) for number in (11, 12, 13)
+    )
+    at = "/console/deployments"
+    with visiting(house.url()) as visitor:
+        assert "It is active" in words(visitor.press(at, "Activate", about=first).text)
+        assert get(house, "deployments/active").json()["id"] == first
+        assert "It is active" in words(visitor.press(at, "Activate", about=second).text)
+        assert "is active again" in words(visitor.press(at, "Roll back").text)
+        assert get(house, "deployments/active").json()["id"] == first
+        # Somebody looks at the page, and somebody else activates meanwhile.
+        post(house, f"deployments/{third}/activate", headers=ADMIN)
+        late = visitor.press(at, "Activate", about=second, replaces=first)
+        assert late.status_code == 412
+        assert "deployment_changed" in words(late.text)
+        assert f"{third} orders order admin:" in words(visitor.page(at))
 
 
 # --- by commands

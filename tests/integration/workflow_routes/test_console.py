@@ -1,0 +1,155 @@
+"""Workflows in the console: each page on real rows, and each button on real runs."""
+
+import html
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.e2e.house import House
+from tests.integration.workflow_routes.asking import create, of, status, until
+from tests.visitor import Visitor, visiting, words
+
+
+@pytest.fixture(scope="module")
+def visitor(house: House) -> Iterator[Visitor]:
+    with visiting(house.url()) as visitor:
+        yield visitor
+
+
+def test_workflows_are_listed_with_their_counts_and_lead_to_their_instances(
+    api: httpx.Client, visitor: Visitor
+) -> None:
+    name = create(api, "echo", {"a": 1}, "in-the-console")
+    until(api, "echo", name, "complete")
+    page = visitor.page("/console/workflows")
+    assert re.search(r"echo complete \d+", words(page))
+    (link,) = re.findall(r'href="(/console/instances\?workflow=echo&amp;status=complete)"', page)
+    listed = visitor.page(html.unescape(link))
+    assert name in words(listed)
+    assert 'href="/console/instances/echo/in-the-console"' in listed
+    assert "complete" in words(visitor.page("/console"))
+    none = visitor.press("/console/instances?workflow=echo", "Find", status="paused").text
+    assert "headwater instances create -w echo" in words(none)
+
+
+def test_pages_of_instances_follow_each_other(api: httpx.Client, visitor: Visitor) -> None:
+    for _ in range(4):
+        create(api, "echo", None)
+    seen = []
+    path = "/console/instances?workflow=echo&pageSize=1"
+    for _ in range(3):
+        page = visitor.page(path)
+        seen += re.findall(r'href="/console/instances/echo/([^"]+)"', page)
+        (path,) = map(html.unescape, re.findall(r'href="([^"]+)" rel="next"', page))
+        assert "pageSize=1" in path
+    assert len(set(seen)) == 3
+
+
+def test_an_instance_shows_its_steps_on_a_line_of_time_its_events_and_its_log(
+    told: str, visitor: Visitor
+) -> None:
+    page = visitor.page(f"/console/instances/telling/{told}")
+    text = words(page)
+    assert f"{told} complete" in text
+    assert page.count("<svg") == 8
+    assert "step 3 do completed 1" in text
+    assert 'Gave { "number": 3 }' in text
+    assert "end waitForEvent completed" in text
+    assert "info test begun" in text
+    assert "warn" in text
+    assert "/api/workflows/workflows/telling/instances/" in text
+
+
+def test_each_button_of_an_instance_does_what_it_says(api: httpx.Client, visitor: Visitor) -> None:
+    name = create(api, "waiting", 2)
+    until(api, "waiting", name, "waiting")
+    at = f"/console/instances/waiting/{name}"
+    assert "It is paused." in words(visitor.press(at, "Pause").text)
+    assert status(api, "waiting", name)["status"] == "paused"
+    assert "It goes on." in words(visitor.press(at, "Resume").text)
+    until(api, "waiting", name, "waiting")
+    refused = visitor.press(at, "Send", type="go", payload="{nonsense")
+    assert refused.status_code == 400
+    assert "payload: expected JSON" in words(refused.text)
+    sent = visitor.press(at, "Send", payload='{"amount": 1.10}')
+    assert "The event was sent." in words(sent.text)
+    assert "Taken by" in words(sent.text)
+    assert "Its next run has begun." in words(visitor.press(at, "Restart").text)
+    until(api, "waiting", name, "waiting")
+    assert "Runs: 0 1" in words(visitor.page(at))
+    earlier = words(visitor.page(f"{at}?runNumber=0"))
+    assert "Run 0" in earlier
+    assert '{ "amount": 1.10 }' in earlier
+    ended = visitor.press(at, "Terminate", reason="no <more>")
+    assert "It was terminated." in words(ended.text)
+    assert "no <more>" in words(ended.text)
+    assert status(api, "waiting", name)["error"]["message"].endswith(": no <more>")
+
+
+def test_one_that_is_cancelled_cleans_up(api: httpx.Client, visitor: Visitor) -> None:
+    name = create(api, "tidy")
+    until(api, "tidy", name, "waiting")
+    done = visitor.press(f"/console/instances/tidy/{name}", "Cancel", reason="")
+    assert "It is being cancelled" in words(done.text)
+    until(api, "tidy", name, "terminated")
+    assert "sweep do completed" in words(visitor.page(f"/console/instances/tidy/{name}"))
+
+
+def test_one_that_has_failed_shows_why_and_is_retried(api: httpx.Client, visitor: Visitor) -> None:
+    name = create(api, "flaky")
+    until(api, "flaky", name, "errored")
+    at = f"/console/instances/flaky/{name}"
+    text = words(visitor.page(at))
+    assert "no such card" in text
+    assert "in charge" in text  # a frame of the author's code
+    assert "goes on from where it failed" in words(visitor.press(at, "Retry").text)
+    assert until(api, "flaky", name, "complete")["output"] == "keptcharged"
+    # Its button is gone; who has kept the page is told what the API says.
+    with pytest.raises(AssertionError, match="one button 'Retry'"):
+        visitor.press(at, "Retry")
+
+
+def test_a_graph_is_drawn_with_its_tokens_and_says_what_it_waits_for(
+    api: httpx.Client, visitor: Visitor
+) -> None:
+    name = create(api, "judged", {"file": ""})
+    until(api, "judged", name, "waiting")
+    page = visitor.page(f"/console/instances/judged/{name}")
+    text = words(page)
+    assert "ask" in text
+    assert "waiting_for_subworkflow waits for subworkflow" in text
+    (child,) = re.findall(r'href="(/console/instances/waiting/[^"]+)"', page)
+    (drawn,) = set(re.findall(r'src="([^"]+graph\.svg[^"]*)"', page))
+    picture = visitor.client.get(html.unescape(drawn))
+    assert picture.headers["content-type"].startswith("image/svg+xml")
+    assert "<svg" in picture.text
+    visitor.press(child, "Send", type="go", payload="")
+    until(api, "judged", name, "complete")
+    assert '"votes"' in words(visitor.page(f"/console/instances/judged/{name}"))
+
+
+def test_what_is_not_there_is_said_with_the_status_of_the_api(visitor: Visitor) -> None:
+    for path, code in (
+        ("/console/instances/echo/no-such", "INSTANCE_NOT_FOUND"),
+        ("/console/instances?workflow=no-such", "WORKFLOW_NOT_FOUND"),
+    ):
+        answer = visitor.client.get(path)
+        assert answer.status_code == 404
+        assert code in words(answer.text)
+
+
+def test_what_was_done_here_is_audited_with_the_key_of_the_workflow_service(
+    api: httpx.Client, house: House, visitor: Visitor
+) -> None:
+    name = create(api, "waiting", 1)
+    visitor.press(f"/console/instances/waiting/{name}", "Pause")
+    resource = f"/api/workflows{of('waiting', name, 'pause')}"
+
+    def told() -> bool:
+        return f"instances.pause {resource} success workflow:" in words(
+            visitor.page("/console/audit?action=instances.pause")
+        )
+
+    house.wait(told, "the entry to be in Postgres")

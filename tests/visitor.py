@@ -1,0 +1,94 @@
+"""Somebody with a browser: reads pages of the console, and presses the buttons that are there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import httpx
+
+from tests.waiting import ANSWERED_WITHIN_S
+
+
+@dataclass
+class Form:
+    action: str
+    method: str
+    fields: dict[str, str] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+
+
+class _Forms(HTMLParser):
+    """The forms of a page, and all of its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.forms: list[Form] = []
+        self.text = ""
+        self._in_button = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.text += " "
+        if tag == "form":
+            self.forms.append(Form(given.get("action", ""), given.get("method", "get")))
+        elif tag in ("input", "textarea", "select") and given.get("name"):
+            self.forms[-1].fields[given["name"]] = given.get("value", "")
+        elif tag == "button":
+            self.forms[-1].labels.append("")
+            self._in_button = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_button = self._in_button and tag != "button"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._in_button:
+            self.forms[-1].labels[-1] += data
+
+
+class Visitor:
+    """Signed in, at the console of a gateway."""
+
+    def __init__(self, client: httpx.Client, key: str = "dev-admin-key") -> None:
+        self.client = client
+        self.press("/console", "Sign in", key=key)
+
+    def page(self, path: str) -> str:
+        """A page that is there."""
+        answer = self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        assert "<script" not in answer.text
+        return answer.text
+
+    def press(self, path: str, label: str, /, about: str = "", **typed: str) -> httpx.Response:
+        """Fills in the form of a page that has a button of this name, and sends it.
+
+        Shape:  of several, the one whose address has what it is about.
+        """
+        page = self.client.get(path)
+        found = [
+            form
+            for form in _Forms(page.text).forms
+            if label in form.labels and about in form.action
+        ]
+        assert len(found) == 1, f"expected one button {label!r}, found {len(found)}: {page.text}"
+        (form,) = found
+        assert typed.keys() <= form.fields.keys(), form
+        fields = form.fields | typed
+        target = form.action or str(page.url)
+        if form.method == "get":
+            return self.client.get(target, params=fields)
+        return self.client.post(target, data=fields)
+
+
+@contextmanager
+def visiting(url: str) -> Iterator[Visitor]:
+    with httpx.Client(base_url=url, follow_redirects=True, timeout=ANSWERED_WITHIN_S) as client:
+        yield Visitor(client)
+
+
+def words(page: str) -> str:
+    """The text of a page, as it is read."""
+    return " ".join(_Forms(page).text.split())
