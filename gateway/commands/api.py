@@ -1,13 +1,14 @@
 """Asking a running gateway over HTTP, and what to say when it does not answer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from http import HTTPStatus
 from typing import Any, Final
 
 import click
 import httpx
 
-from headwater.gateway.commands.options import OF_DEPLOYMENTS
+from headwater.gateway.commands.options import OF_DEPLOYMENTS, admin_flags, settings_from, url_of
 from headwater.gateway.paths import NothingNamed, path
 
 _TIMEOUT_S: Final = 30.0
@@ -70,6 +71,23 @@ class Api:
             ) from error
         except httpx.InvalidURL as error:
             raise click.UsageError(f"--url: {error}") from error
+
+
+def admin_api(url: str | None, admin_key: str | None) -> Api:
+    """The gateway, with the operators' key."""
+    settings = settings_from(admin_key=admin_key)
+    key = settings.admin_key.get_secret_value()
+    return Api(url or url_of(settings), {"x-admin-key": key})
+
+
+def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--url` and `--admin-key`; the command is given the gateway that they name, as `api`."""
+
+    @wraps(command)
+    def with_api(*, url: str | None, admin_key: str | None, **given: Any) -> Any:  # noqa: ANN401 (what the command takes)
+        return command(api=admin_api(url, admin_key), **given)
+
+    return admin_flags(with_api)
 
 
 def path_of(*segments: str) -> str:

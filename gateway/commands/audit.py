@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from typing_extensions import override
 
+from headwater.gateway.commands.api import Api, admin_options
 from headwater.gateway.commands.on_demand import Group
-from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import (
-    admin_options,
     dsn_of,
     examples,
     json_option,
@@ -65,15 +64,13 @@ def audit() -> None:
 @admin_options
 @json_option
 def list_entries(
-    url: str | None,
-    admin_key: str | None,
+    api: Api,
     as_json: bool,
     key_id: str | None,
     run_id: str | None,
     **filters: str | int | None,
 ) -> None:
     """List entries, the newest first."""
-    api = admin_api(url, admin_key)
     page = api.get("/v1/audit", keyId=key_id, runId=run_id, **filters)
     if as_json:
         print_json(page)

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import click
 
-from headwater.gateway.commands.api import path_of
+from headwater.gateway.commands.api import Api, admin_options, path_of
 from headwater.gateway.commands.on_demand import Group
-from headwater.gateway.commands.operate import admin_api, journey_rows
-from headwater.gateway.commands.options import admin_options, examples, json_option
+from headwater.gateway.commands.operate import journey_rows
+from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 
 COLUMNS: Final = (
@@ -65,15 +65,13 @@ def deliveries() -> None:
 @click.option("--user", help="Only those of this user's connections.")
 @admin_options
 @json_option
-def drain(
-    limit: int, user: str | None, url: str | None, admin_key: str | None, as_json: bool
-) -> None:
+def drain(limit: int, user: str | None, api: Api, as_json: bool) -> None:
     """Look again, now, at deliveries that wait for their user.
 
     What still has nobody to belong to goes on waiting, from when its wait began.
     """
     asked = {"limit": limit} | ({} if user is None else {"user_id": user})
-    drained = admin_api(url, admin_key).post("/admin/drain", asked)
+    drained = api.post("/admin/drain", asked)
     if as_json:
         print_json(drained)
     elif drained["enqueued"]:
@@ -103,14 +101,13 @@ def drain(
 @click.option("--after", metavar="CURSOR", help="Go on after the cursor of an earlier page.")
 @admin_options
 @json_option
-def list_deliveries(  # noqa: PLR0913 (one parameter a flag; click names them)
+def list_deliveries(
     *,
     kind: str | None,
     user: str | None,
     status: str | None,
     refused: bool,
-    url: str | None,
-    admin_key: str | None,
+    api: Api,
     as_json: bool,
     **asked: Any,  # noqa: ANN401 (what the route takes by the same names)
 ) -> None:
@@ -118,9 +115,7 @@ def list_deliveries(  # noqa: PLR0913 (one parameter a flag; click names them)
     if refused and status not in (None, "refused"):
         raise click.UsageError(f"expected --refused or --status {status}, found both")
     wanted = "refused" if refused else status
-    page = admin_api(url, admin_key).get(
-        "/admin/deliveries", **asked, type=kind, user_id=user, status=wanted
-    )
+    page = api.get("/admin/deliveries", **asked, type=kind, user_id=user, status=wanted)
     if as_json:
         print_json(page)
         return
@@ -144,16 +139,14 @@ def list_deliveries(  # noqa: PLR0913 (one parameter a flag; click names them)
 @click.option("--body", is_flag=True, help="Print the body alone, byte for byte as it was signed.")
 @admin_options
 @json_option
-def show_delivery(
-    named: str, body: bool, url: str | None, admin_key: str | None, as_json: bool
-) -> None:
+def show_delivery(named: str, body: bool, api: Api, as_json: bool) -> None:
     """Show all that is known of a delivery: its journeys, rows, workflows and dead letters.
 
     ID is its event id, the id of a request that brought it (the gateway's request_id), or its place
     in the log, webhooks/PARTITION@OFFSET.
     """
     path = path_of("admin", "deliveries", named.removeprefix("webhooks/"))
-    found = admin_api(url, admin_key).get(path, body="true" if body else None)
+    found = api.get(path, body="true" if body else None)
     if as_json:
         print_json(found)
     elif body:

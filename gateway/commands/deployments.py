@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import click
 
-from headwater.gateway.commands.api import path_of
+from headwater.gateway.commands.api import Api, admin_options, path_of
 from headwater.gateway.commands.on_demand import Group
-from headwater.gateway.commands.operate import admin_api
-from headwater.gateway.commands.options import admin_options, examples, json_option
+from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 from headwater.gateway.commands.times import moment
 
@@ -66,8 +65,7 @@ def deploy(
     artifact: Path,
     app: str,
     at_once: bool,
-    url: str | None,
-    admin_key: str | None,
+    api: Api,
     as_json: bool,
 ) -> None:
     """Deploy an app: a folder, or a zip or wheel of one.
@@ -76,7 +74,6 @@ def deploy(
     10 MiB. The gateway imports it, and refuses what cannot be imported. What is deployed again is
     the same deployment. Nothing changes before it is activated.
     """
-    api = admin_api(url, admin_key)
     found = api.upload(_BASE, _content_of(artifact), "application/zip", within_s=_WITHIN_S, app=app)
     if at_once:
         found = api.post(f"{_BASE}/{found['id']}/activate", {})
@@ -96,9 +93,8 @@ def deploy(
 )
 @admin_options
 @json_option
-def list_deployments(limit: int, url: str | None, admin_key: str | None, as_json: bool) -> None:
+def list_deployments(limit: int, api: Api, as_json: bool) -> None:
     """List deployments, the newest first."""
-    api = admin_api(url, admin_key)
     found: list[dict[str, Any]] = []
     cursor = None
     while len(found) < limit:
@@ -126,9 +122,9 @@ def list_deployments(limit: int, url: str | None, admin_key: str | None, as_json
 @click.argument("deployment_id", metavar="[ID]", default="active")
 @admin_options
 @json_option
-def show(deployment_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
+def show(deployment_id: str, api: Api, as_json: bool) -> None:
     """Show a deployment, its workflows and schedules; without an id, the active one."""
-    found = admin_api(url, admin_key).get(_path(deployment_id))
+    found = api.get(_path(deployment_id))
     _print(found, as_json=as_json)
     if not as_json:
         rows = [{"kind": "code", "versioning": "pinned", **each} for each in found["workflows"]]
@@ -152,12 +148,11 @@ def show(deployment_id: str, url: str | None, admin_key: str | None, as_json: bo
 def activate(
     deployment_id: str,
     replaces: str | None,
-    url: str | None,
-    admin_key: str | None,
+    api: Api,
     as_json: bool,
 ) -> None:
     """Have new runs begin on a deployment; those under way stay on theirs."""
-    found = admin_api(url, admin_key).post(f"{_path(deployment_id)}/activate", {}, **_tag(replaces))
+    found = api.post(f"{_path(deployment_id)}/activate", {}, **_tag(replaces))
     _print(found, as_json=as_json)
     _say_what_stays(found)
 
@@ -175,8 +170,7 @@ def activate(
 def rollback(
     deployment_id: str | None,
     replaces: str | None,
-    url: str | None,
-    admin_key: str | None,
+    api: Api,
     as_json: bool,
 ) -> None:
     """Go back to the deployment that was active before, or to one before that.
@@ -184,7 +178,7 @@ def rollback(
     Runs that began on the present one stay on it. Another rollback goes back by one more.
     """
     body = {} if deployment_id is None else {"deploymentId": deployment_id}
-    found = admin_api(url, admin_key).post(f"{_BASE}/rollback", body, **_tag(replaces))
+    found = api.post(f"{_BASE}/rollback", body, **_tag(replaces))
     _print(found, as_json=as_json)
     _say_what_stays(found)
 

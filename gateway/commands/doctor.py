@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 import click
 
 from headwater.gateway.commands import findings
-from headwater.gateway.commands.api import Api, path_of, something_else
+from headwater.gateway.commands.api import Api, admin_api, admin_options, path_of, something_else
 from headwater.gateway.commands.findings import Finding
 from headwater.gateway.commands.on_demand import Group
-from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import (
-    admin_options,
+    admin_flags,
     dsn_of,
     examples,
     json_option,
@@ -47,7 +46,7 @@ _ERRORS_SHOWN: Final = 20
         "headwater doctor", "headwater doctor --json", "headwater doctor user user_amara"
     ),
 )
-@admin_options
+@admin_flags
 @kafka_option
 @postgres_option
 @json_option
@@ -75,16 +74,13 @@ def doctor(
 @click.option("--token", help="The user's token, to ask Terra through /v1/me as well.")
 @admin_options
 @json_option
-def doctor_user(
-    user_id: str, token: str | None, url: str | None, admin_key: str | None, as_json: bool
-) -> None:
+def doctor_user(user_id: str, token: str | None, api: Api, as_json: bool) -> None:
     """Why is data of a user missing? Five steps, in the order in which to look.
 
     Is there an active connection; does Terra know one; do deliveries wait or are they dead; did
     any end with an error; and if nothing is in the way, ask Terra for the days again. Each step
     says what it found, and the command that comes next. Exit code 1 if there is one.
     """
-    api = admin_api(url, admin_key)
     address = str(api.client.base_url).rstrip("/")
     known = api.get(path_of("admin", "user", user_id))
     me = None if token is None else _me(address, token)

@@ -8,9 +8,8 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from headwater.gateway.commands.api import path_of
-from headwater.gateway.commands.operate import admin_api
-from headwater.gateway.commands.options import admin_options, json_option, several
+from headwater.gateway.commands.api import Api, admin_options, path_of
+from headwater.gateway.commands.options import json_option, several
 from headwater.gateway.commands.output import print_json, say
 
 #: What is followed, as its route answers it.
@@ -30,8 +29,7 @@ class How:
     yes: bool
     detach: bool
     follow: str | None
-    url: str | None
-    admin_key: str | None
+    api: Api
     as_json: bool
 
 
@@ -76,7 +74,7 @@ def carry_out(
     """
     if how.follow is not None and (beside := [*order, *(["dry_run"] if how.dry_run else [])]):
         raise click.UsageError(f"expected --follow alone, found {', '.join(beside)} beside it")
-    api, path = admin_api(how.url, how.admin_key), f"/admin/{name}s"
+    api, path = how.api, f"/admin/{name}s"
     found: Answer
     if how.follow is not None:
         found = api.get(path + path_of(how.follow))

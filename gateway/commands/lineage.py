@@ -4,9 +4,8 @@ from typing import Any
 
 import click
 
-from headwater.gateway.commands.api import path_of
-from headwater.gateway.commands.operate import admin_api
-from headwater.gateway.commands.options import admin_options, examples, json_option
+from headwater.gateway.commands.api import Api, admin_options, path_of
+from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 
 _WHY = ("column", "value", "raw_event_id", "normalizer", "version", "sent_at", "position")
@@ -29,8 +28,7 @@ def why(
     table: str,
     key: tuple[str, ...],
     column: str | None,
-    url: str | None,
-    admin_key: str | None,
+    api: Api,
     as_json: bool,
 ) -> None:
     """Say where the values of a row come from: which delivery set each, and what it overrode.
@@ -38,7 +36,7 @@ def why(
     KEY is one argument for each column of the table's key, in their order.
     """
     path = path_of("admin", "why", table, *key)
-    found = admin_api(url, admin_key).get(path, column=column)
+    found = api.get(path, column=column)
     if as_json:
         print_json(found)
         return
@@ -65,9 +63,9 @@ def _lines(found: dict[str, Any]) -> list[dict[str, Any]]:
 @click.argument("raw_event_id")
 @admin_options
 @json_option
-def impact(raw_event_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
+def impact(raw_event_id: str, api: Api, as_json: bool) -> None:
     """Say what a delivery has set: rows, columns that still have its values, and workflows."""
-    found = admin_api(url, admin_key).get(path_of("admin", "impact", raw_event_id))
+    found = api.get(path_of("admin", "impact", raw_event_id))
     if as_json:
         print_json(found)
         return

@@ -8,15 +8,9 @@ from typing import Any
 
 import click
 
-from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.api import Api, admin_options
 from headwater.gateway.commands.on_demand import Group
-from headwater.gateway.commands.options import (
-    admin_options,
-    examples,
-    json_option,
-    settings_from,
-    url_of,
-)
+from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import counted, print_json, print_rows, say
 from headwater.gateway.commands.times import rfc3339
 from headwater.schemas.codec import decode
@@ -61,13 +55,6 @@ def _place(text: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def admin_api(url: str | None, admin_key: str | None) -> Api:
-    """The gateway, with the operators' key."""
-    settings = settings_from(admin_key=admin_key)
-    key = settings.admin_key.get_secret_value()
-    return Api(url or url_of(settings), {"x-admin-key": key})
-
-
 @click.group(
     cls=Group,
     epilog=examples(
@@ -93,12 +80,11 @@ def list_letters(
     limit: int,
     after: str | None,
     state: str,
-    url: str | None,
-    admin_key: str | None,
+    api: Api,
     as_json: bool,
 ) -> None:
     """List dead letters, deliveries that wait, or both, the newest first."""
-    page = admin_api(url, admin_key).get("/admin/dlq", state=state, limit=limit, after=after)
+    page = api.get("/admin/dlq", state=state, limit=limit, after=after)
     if as_json:
         print_json(page)
         return
@@ -120,13 +106,13 @@ def _with_place(row: dict[str, Any]) -> dict[str, Any]:
 @click.argument("place", metavar="PARTITION/OFFSET")
 @admin_options
 @json_option
-def show_letter(place: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
+def show_letter(place: str, api: Api, as_json: bool) -> None:
     """Show one dead letter with its headers and, if it can be read, the delivery in it.
 
     PARTITION/OFFSET is its place in the topic dead-letters, as `headwater dlq list` prints it.
     """
     partition, offset = _place(place)
-    letter = admin_api(url, admin_key).get(f"/admin/dlq/{partition}/{offset}")
+    letter = api.get(f"/admin/dlq/{partition}/{offset}")
     if as_json:
         print_json(letter)
         return
@@ -173,8 +159,7 @@ def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
     reason: str | None,
     dry_run: bool,
     yes: bool,
-    url: str | None,
-    admin_key: str | None,
+    api: Api,
     as_json: bool,
 ) -> None:
     """Put dead letters back where they came from, key and value untouched.
@@ -184,7 +169,6 @@ def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
     """
     if everything == bool(places):
         raise click.UsageError("expected either PARTITION/OFFSET or --all")
-    api = admin_api(url, admin_key)
     asked: dict[str, Any] = {"all": True, "reason": reason}
     if not everything:
         asked = {"positions": [{"partition": p, "offset": o} for p, o in map(_place, places)]}
@@ -224,7 +208,7 @@ def _replayed(api: Api, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @click.argument("request_id")
 @admin_options
 @json_option
-def trace(request_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
+def trace(request_id: str, api: Api, as_json: bool) -> None:
     """Show the journey of a delivery: every stage, when, and what was decided there.
 
     A copy of a delivery that was admitted before has a journey of its own, which names the first.
@@ -232,7 +216,7 @@ def trace(request_id: str, url: str | None, admin_key: str | None, as_json: bool
 
     REQUEST_ID is the request_id of the gateway's answer, also in its header x-request-id.
     """
-    found = admin_api(url, admin_key).get("/admin/traces", request_id=request_id)["traces"]
+    found = api.get("/admin/traces", request_id=request_id)["traces"]
     if not found:
         raise click.ClickException(
             f"no delivery with the request id {request_id} is known (yet); a journey can be seen "

@@ -140,7 +140,8 @@ url_option: Final = click.option(
     "HEADWATER_PORT.",
 )
 
-admin_options: Final = several(
+#: `api.admin_options` makes of them the gateway that they name.
+admin_flags: Final = several(
     url_option,
     click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY."),
 )

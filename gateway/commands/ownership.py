@@ -2,8 +2,8 @@
 
 import click
 
-from headwater.gateway.commands.operate import admin_api
-from headwater.gateway.commands.options import admin_options, examples, json_option
+from headwater.gateway.commands.api import Api, admin_options
+from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 
 _PASS = "pass"  # noqa: S105 (no password)
@@ -19,13 +19,13 @@ _FAIL = "fail"
 @click.option("--strict", is_flag=True, help="A warning ends with 1, too.")
 @admin_options
 @json_option
-def validate_ownership(strict: bool, url: str | None, admin_key: str | None, as_json: bool) -> None:
+def validate_ownership(strict: bool, api: Api, as_json: bool) -> None:
     """Say whether anybody but the workers is asked to execute runs.
 
     Ends with 1 if so. Callbacks of queues at the gateway are counted for 15 minutes.
     HEADWATER_STRICT_OWNERSHIP says whether they are a failure or a warning.
     """
-    found = admin_api(url, admin_key).get("/v1/diagnostics/ownership")
+    found = api.get("/v1/diagnostics/ownership")
     if as_json:
         print_json(found)
     else:

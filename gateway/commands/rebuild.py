@@ -4,10 +4,9 @@ from typing import Any, Final
 
 import click
 
-from headwater.gateway.commands.api import Api, path_of
+from headwater.gateway.commands.api import Api, admin_options, path_of
 from headwater.gateway.commands.following import followed
-from headwater.gateway.commands.operate import admin_api
-from headwater.gateway.commands.options import admin_options, examples, json_option
+from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import counted, print_json, print_rows, say
 
 _FAILED: Final = 1
@@ -40,8 +39,7 @@ def rebuild(  # noqa: PLR0913 (its options)
     switch: str | None,
     back: str | None,
     detach: bool,
-    url: str | None,
-    admin_key: str | None,
+    api: Api,
     as_json: bool,
 ) -> None:
     """Make a table, or workflows, again with today's code, from offset 0 on, and compare.
@@ -53,7 +51,6 @@ def rebuild(  # noqa: PLR0913 (its options)
         raise click.UsageError("expected one of PROJECTION, --show, --switch, --back")
     if dry_run and projection is None:
         raise click.UsageError("expected --dry-run beside a PROJECTION, found it without one")
-    api = admin_api(url, admin_key)
     if projection is not None:
         found = api.post("/admin/rebuilds", {"projection": projection, "dry_run": dry_run})
     elif switch is not None:

@@ -4,10 +4,9 @@ from typing import Any, Final
 
 import click
 
-from headwater.gateway.commands.api import path_of
+from headwater.gateway.commands.api import Api, admin_options, path_of
 from headwater.gateway.commands.on_demand import Group
-from headwater.gateway.commands.operate import admin_api
-from headwater.gateway.commands.options import admin_options, examples, json_option
+from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 
 _CONNECTION: Final = ("terra_user_id", "provider", "active", "deactivated_at", "scopes")
@@ -32,9 +31,9 @@ def user() -> None:
 @click.argument("user_id", metavar="ID")
 @admin_options
 @json_option
-def show_user(user_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
+def show_user(user_id: str, api: Api, as_json: bool) -> None:
     """Show a user's connections, how many rows there are, what came last, and what waits."""
-    found: dict[str, Any] = admin_api(url, admin_key).get(path_of("admin", "user", user_id))
+    found: dict[str, Any] = api.get(path_of("admin", "user", user_id))
     if as_json:
         print_json(found)
         return
@@ -59,15 +58,13 @@ def show_user(user_id: str, url: str | None, admin_key: str | None, as_json: boo
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @admin_options
 @json_option
-def wipe_user(
-    user_id: str, yes: bool, url: str | None, admin_key: str | None, as_json: bool
-) -> None:
+def wipe_user(user_id: str, yes: bool, api: Api, as_json: bool) -> None:
     """Forget a user: all that came of their deliveries so far, wherever it is.
 
     It cannot be undone. What is delivered from now on is new. Once it is ordered it is carried out,
     whoever dies meanwhile; ordering it again is safe, and says how much was left.
     """
-    api, path = admin_api(url, admin_key), path_of("admin", "user", user_id)
+    path = path_of("admin", "user", user_id)
     if not yes:
         counts = {name: n for name, n in api.get(path)["counts"].items() if n}
         there = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "nothing"

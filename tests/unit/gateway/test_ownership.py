@@ -1,19 +1,17 @@
 """Who executes runs: what is said of callbacks that came to the gateway, and how commands end."""
 
 from datetime import UTC, datetime
-from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner
 from litestar.testing import TestClient
 
-from headwater.gateway.commands import operate
 from headwater.gateway.commands.ownership import validate_ownership
 from headwater.gateway.http.ownership import ownership
 from headwater.gateway.ownership_settings import EXPECTED_WORLD
 from headwater.gateway.settings import Settings
 from headwater.projections.unexpected_hits import Hits
+from tests.fakes.json_server import answering
 from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem
 
@@ -65,18 +63,6 @@ def test_without_remote_mode_there_is_nothing_there():
         ("fail", ["--strict"], 1),
     ],
 )
-def test_the_command_ends_as_the_diagnosis_says(
-    monkeypatch: pytest.MonkeyPatch, status: str, flags: list[str], code: int
-):
-    def answer(_request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json={"status": status})
-
-    def api(*_: object) -> Any:  # noqa: ANN401 (as it is)
-        found = operate.Api("http://gateway", {})
-        found.client = httpx.Client(
-            base_url="http://gateway", transport=httpx.MockTransport(answer)
-        )
-        return found
-
-    monkeypatch.setattr("headwater.gateway.commands.ownership.admin_api", api)
-    assert CliRunner().invoke(validate_ownership, flags).exit_code == code
+def test_the_command_ends_as_the_diagnosis_says(status: str, flags: list[str], code: int):
+    with answering(lambda _: {"status": status}) as (url, _):
+        assert CliRunner().invoke(validate_ownership, [*flags, "--url", url]).exit_code == code
