@@ -20,6 +20,7 @@ from headwater.gateway.commands.options import (
     settings_from,
 )
 from headwater.gateway.commands.output import counted, print_json, print_rows, say
+from headwater.gateway.commands.paging import limit_option, say_rest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,8 +59,7 @@ def audit() -> None:
 @click.option("--run-id", metavar="ID", help="Only those about this run.")
 @click.option("--since", metavar="RFC3339", help="Only those since then.")
 @click.option("--until", metavar="RFC3339", help="Only those before.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True,
-              help="How many, at most; the newest come first.")  # fmt: skip
+@limit_option(1000)
 @click.option("--cursor", metavar="CURSOR", help="Go on after an earlier page.")
 @admin_options
 @json_option
@@ -77,10 +77,7 @@ def list_entries(
         return
     rows = [{**row, "runId": row["metadata"].get("runId")} for row in page["entries"]]
     print_rows(rows, _COLUMNS, drops=_DROPS)
-    if not rows:
-        say("There are none.")
-    if page["cursor"]:
-        say(f"There are more: --cursor {page['cursor']}")
+    say_rest(rows, page["cursor"], none="There are none.")
 
 
 class Anchor(click.ParamType):

@@ -11,7 +11,8 @@ from headwater.gateway.commands.api import Api, admin_options, path_of
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import journey_rows
 from headwater.gateway.commands.options import examples, json_option
-from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.output import print_fields, print_json, print_rows, say
+from headwater.gateway.commands.paging import limit_option, say_rest
 
 COLUMNS: Final = (
     "received_at",
@@ -96,8 +97,7 @@ def drain(limit: int, user: str | None, api: Api, as_json: bool) -> None:
 @click.option("--reason", help="Only those of this reason, as it is printed.")
 @click.option("--since", metavar="RFC3339", help="Only those received since then.")
 @click.option("--until", metavar="RFC3339", help="Only those received before then.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True,
-              help="How many, at most; the newest come first.")  # fmt: skip
+@limit_option(10_000)
 @click.option("--after", metavar="CURSOR", help="Go on after the cursor of an earlier page.")
 @admin_options
 @json_option
@@ -121,10 +121,7 @@ def list_deliveries(
         return
     rows = [{**row, "id": row["event_id"] or row["request_id"]} for row in page["rows"]]
     print_rows(rows, COLUMNS, drops=DROPS, styles=_STYLES)
-    if not rows:
-        say("There are no such deliveries.")
-    if page["cursor"]:
-        say(f"There are more: --after {page['cursor']}")
+    say_rest(rows, page["cursor"], none="There are no such deliveries.", by="--after")
 
 
 @deliveries.command(
@@ -152,7 +149,7 @@ def show_delivery(named: str, body: bool, api: Api, as_json: bool) -> None:
     elif body:
         _write_body(found.get("body"))
     elif found.get("delivery") is None:
-        print_rows(_fields(found["refusal"]), ("field", "value"), title="refused")
+        print_fields(found["refusal"].items(), title="refused")
     else:
         _show(found["delivery"])
 
@@ -164,7 +161,7 @@ def _write_body(body: str | None) -> None:
 
 
 def _show(delivery: Mapping[str, Any]) -> None:
-    print_rows(_fields(delivery["outcome"]), ("field", "value"), title="delivery")
+    print_fields(delivery["outcome"].items(), title="delivery")
     journeys = delivery["journeys"]
     for number, journey in enumerate(journeys, 1):
         title = "journey" if len(journeys) == 1 else f"journey {number} of {len(journeys)}"
@@ -178,10 +175,6 @@ def _show(delivery: Mapping[str, Any]) -> None:
     ):
         if found := list(rows):
             print_rows(found, _PARTS[name], title=name, drops=_PART_DROPS)
-
-
-def _fields(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"field": name, "value": value} for name, value in row.items()]
 
 
 def _effect(effect: Mapping[str, Any]) -> dict[str, Any]:

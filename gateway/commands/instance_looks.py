@@ -6,7 +6,7 @@ import click
 
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
 from headwater.gateway.commands.options import examples, json_option
-from headwater.gateway.commands.output import print_answer, print_rows, say
+from headwater.gateway.commands.output import print_answer, print_fields, print_rows, say
 from headwater.gateway.commands.times import moment
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
@@ -226,8 +226,7 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
 
     counts = to_builtins(found.counts) if found.counts else {}
     row = {"decision": found.decision, "strategy": found.strategy, **counts}
-    rows = [{"field": name, "value": value} for name, value in row.items()]
-    print_rows(rows, ("field", "value"), title=_title(found))
+    print_fields(row.items(), title=_title(found))
     _say_end(found)
 
 

@@ -1,9 +1,9 @@
 """Instances of workflows in words: what was read, as rows to print. Nothing is read here."""
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from headwater.gateway.commands.output import cut, json_text
 from headwater.gateway.commands.times import both, moment, relative, span, span_ms
 from headwater.gateway.commands.token_words import tokens_at
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
@@ -67,8 +67,8 @@ def listed_rows(instances: "list[InstanceFound]", now: datetime, longest: int | 
     ]
 
 
-def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
-    """An instance, a field a row; all there is to know with `full`."""
+def summary(found: "Instance", now: datetime, *, full: bool) -> dict[str, object]:
+    """An instance, by fields; all there is to know with `full`."""
     meta, details, step = found.meta, found.details, found.meta.current_step
     fields: dict[str, object] = {
         "instance": f"{meta.workflow_name}/{found.id}",
@@ -90,7 +90,7 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
     }
     if full:
         fields |= _whole(found, now)
-    return [{"field": name, "value": value} for name, value in fields.items() if value is not None]
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _elsewhere(
@@ -99,7 +99,7 @@ def _elsewhere(
     """Where a run stands that stands at no step: it waits for its slot, or is a graph's."""
     if slot is None:
         return tokens_at(tokens, now)
-    key = slot.key if isinstance(slot.key, str) else _json(slot.key)
+    key = slot.key if isinstance(slot.key, str) else json_text(slot.key)
     of = workflow if slot.key is None else f"{workflow}/{key}"
     limit = "" if slot.limit is None else f"limit {slot.limit}, "
     since = both(slot.since, now)
@@ -126,9 +126,9 @@ def _whole(found: "Instance", now: datetime) -> dict[str, object]:
     if parent := meta.parent:
         at_step = f"{parent.step_key}, run {parent.run_number}"
         fields["parent"] = f"{parent.workflow_name}/{parent.instance_id} at {at_step}"
-    fields["params"] = _json(meta.params)
+    fields["params"] = json_text(meta.params)
     if found.details.status is RunStatus.COMPLETE:
-        fields["output"] = _json(found.details.output)
+        fields["output"] = json_text(found.details.output)
     return fields
 
 
@@ -224,7 +224,7 @@ def _what(step: "Step", now: datetime, longest: int | None, *, frames: bool) -> 
     undone = f"rolled back at {moment(step.rolled_back_at)}" if step.rolled_back_at else ""
     if step.rollback_failed_at:
         undone = f"rollback given up at {moment(step.rollback_failed_at)}"
-    result = "" if step.result is None else _json(step.result, longest)
+    result = "" if step.result is None else json_text(step.result, longest)
     return "; ".join(part for part in (undone, result) if part) or None
 
 
@@ -235,7 +235,7 @@ def event_rows(events: "list[Event]", longest: int | None) -> Rows:
             "at": _clock(event.created_at),
             "type": event.type,
             "taken by": event.consumed_by_step_key or "nobody yet",
-            "payload": _json(event.payload, longest),
+            "payload": json_text(event.payload, longest),
         }
         for event in events
     ]
@@ -254,7 +254,7 @@ def log_row(line: "LogLine") -> dict[str, Any]:
         "category": line.category,
         "step": f"{line.step_key}{attempt}" if line.step_key else "-",
         "message": f"(replay) {line.message}" if line.is_replay else line.message,
-        "data": None if line.data is None else _json(line.data),
+        "data": None if line.data is None else json_text(line.data),
     }
 
 
@@ -278,8 +278,8 @@ def _of(number: int, at_most: float | None) -> str:
 
 def _outcome(details: "InstanceStatus", longest: int | None) -> str | None:
     if details.error:
-        return _cut(_error(details.error) or "", None if longest is None else longest * 2)
-    return _json(details.output, longest) if details.status is RunStatus.COMPLETE else None
+        return cut(_error(details.error) or "", None if longest is None else longest * 2)
+    return json_text(details.output, longest) if details.status is RunStatus.COMPLETE else None
 
 
 def _error(error: "Failure | None") -> str | None:
@@ -301,11 +301,3 @@ def _after(first: datetime | None, when: datetime | None) -> str | None:
 
 def _clock(when: datetime) -> str:
     return f"{moment(when).removesuffix(' UTC')}.{when.microsecond // 1000:03d} UTC"
-
-
-def _json(value: object, longest: int | None = None) -> str:
-    return _cut(json.dumps(value, ensure_ascii=False), longest)
-
-
-def _cut(text: str, longest: int | None) -> str:
-    return text if longest is None or len(text) <= longest else text[: longest - 1] + "…"

@@ -16,12 +16,17 @@ from headwater.gateway.commands.instance_words import (
     listed_rows,
     log_row,
     step_rows,
-    summary_rows,
+    summary,
 )
 from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
 from headwater.gateway.commands.options import examples, json_option
-from headwater.gateway.commands.output import longest_shown, print_answer, print_rows, say
-from headwater.gateway.commands.paging import cursor_option, gathered
+from headwater.gateway.commands.output import (
+    longest_shown,
+    print_answer,
+    print_fields,
+    print_rows,
+)
+from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_rest
 from headwater.gateway.commands.token_words import (
     TOKEN_COLUMNS,
     TOKEN_DROPS,
@@ -92,8 +97,7 @@ def instances() -> None:
               help="Only those to which something happened then or later; RFC 3339.")  # fmt: skip
 @click.option("--updated-before", metavar="TIME",
               help="Only those to which nothing has happened since then; RFC 3339.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
-              help="How many, at most; the newest come first.")  # fmt: skip
+@limit_option(100_000)
 @click.option("--page-size", type=click.IntRange(1, _PAGE_MAX), default=_PAGE_MAX,
               show_default=True, help="How many are asked for at once.")  # fmt: skip
 @cursor_option
@@ -138,11 +142,9 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     else:
         rows = listed_rows(found, service.now(), longest_shown())
         print_rows(rows, _LISTED, styles={"status": STATUS_STYLES}, drops=("moved", "age"))
-    if not found:
-        of = f" of {workflow}" if workflow else ""
-        say(f"There are no instances{of}{f' that are {status}' if status else ''}.")
-    if more:
-        say(f"There are more: --cursor {more}")
+    of = f" of {workflow}" if workflow else ""
+    so = f" that are {status}" if status else ""
+    say_rest(found, more, none=f"There are no instances{of}{so}.")
 
 
 @instances.command(
@@ -166,8 +168,7 @@ def get_instance(service: Service, *, instance: Named, full: bool, as_json: bool
     if as_json:
         print_answer(found)
         return
-    rows = summary_rows(found, service.now(), full=full)
-    print_rows(rows, ("field", "value"), styles={"value": STATUS_STYLES})
+    print_fields(summary(found, service.now(), full=full).items(), styles=STATUS_STYLES)
 
 
 @instances.command(

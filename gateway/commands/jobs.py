@@ -10,7 +10,7 @@ from headwater.gateway.commands.json_arguments import Given, JsonArgument
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_json, print_rows, say
-from headwater.gateway.commands.paging import cursor_option, gathered
+from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_rest
 from headwater.gateway.commands.times import both
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.processors.runs.durations import milliseconds
@@ -88,8 +88,7 @@ def jobs() -> None:
     + ENVIRONMENT,
 )
 @click.option("--type", "task", metavar="TYPE", help="Only jobs of this task.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
-              help="How many, at most; the oldest come first.")  # fmt: skip
+@limit_option(100_000, "oldest")
 @cursor_option
 @json_option
 @service_options
@@ -114,10 +113,7 @@ def list_jobs(
         print_answer(found)
     else:
         print_rows([_listed(each, service.now()) for each in found], _LISTED, drops=_LISTED_DROPS)
-    if not found:
-        say(f"There are no open jobs{f' of {task}' if task else ''}.")
-    if more:
-        say(f"There are more: --cursor {more}")
+    say_rest(found, more, none=f"There are no open jobs{f' of {task}' if task else ''}.")
 
 
 @jobs.command(

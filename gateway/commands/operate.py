@@ -11,7 +11,8 @@ import click
 from headwater.gateway.commands.api import Api, admin_options
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
-from headwater.gateway.commands.output import counted, print_json, print_rows, say
+from headwater.gateway.commands.output import counted, print_fields, print_json, print_rows, say
+from headwater.gateway.commands.paging import limit_option, say_rest
 from headwater.gateway.commands.times import rfc3339
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
@@ -69,8 +70,7 @@ def dlq() -> None:
 
 
 @dlq.command("list", epilog=examples("headwater dlq list", "headwater dlq list --json | jq ."))
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True,
-              help="How many, at most; the newest come first.")  # fmt: skip
+@limit_option(10_000)
 @click.option("--after", metavar="CURSOR", help="Go on after the cursor of an earlier page.")
 @click.option("--state", type=click.Choice(["dead", "parked", "all"]), default="dead",
               show_default=True, help="parked: deliveries that wait for their user.")  # fmt: skip
@@ -90,10 +90,8 @@ def list_letters(
         return
     columns = _LETTER_COLUMNS if state == "dead" else _STUCK_COLUMNS
     print_rows([_with_place(row) for row in page["rows"]], columns, drops=_LETTER_DROPS)
-    if not page["rows"]:
-        say("There are no dead letters." if state == "dead" else "There are none.")
-    if page["cursor"]:
-        say(f"There are more: --after {page['cursor']}")
+    none = "There are no dead letters." if state == "dead" else "There are none."
+    say_rest(page["rows"], page["cursor"], none=none, by="--after")
 
 
 def _with_place(row: dict[str, Any]) -> dict[str, Any]:
@@ -116,14 +114,10 @@ def show_letter(place: str, api: Api, as_json: bool) -> None:
     if as_json:
         print_json(letter)
         return
-    rows = [
-        {"field": name, "value": value}
-        for name, value in letter.items()
-        if name not in ("key", "value", "headers")
-    ]
-    rows += [{"field": f"header {name}", "value": value} for name, value in letter["headers"]]
-    rows.append({"field": "body", "value": _body(letter["value"])})
-    print_rows(rows, ("field", "value"))
+    of_record = ("key", "value", "headers")
+    fields = [(name, value) for name, value in letter.items() if name not in of_record]
+    fields += [(f"header {name}", value) for name, value in letter["headers"]]
+    print_fields([*fields, ("body", _body(letter["value"]))])
 
 
 def _body(value: str | None) -> str:

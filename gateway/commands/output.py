@@ -41,6 +41,16 @@ def longest_shown(*, full: bool = False) -> int | None:
     return None if full or not at_terminal() else _SHOWN
 
 
+def cut(text: str, longest: int | None) -> str:
+    """A text, or as much of it as may be shown."""
+    return text if longest is None or len(text) <= longest else text[: longest - 1] + "…"
+
+
+def json_text(value: object, longest: int | None = None) -> str:
+    """A value as JSON, or as much of it as may be shown."""
+    return cut(json.dumps(value, ensure_ascii=False), longest)
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """A number of things in words: `1 row`, `2 rows`, `2 deliveries`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
@@ -74,6 +84,17 @@ def print_rows(
         lines.append("\t".join(names))
         lines += ["\t".join(_flat(_text(row.get(name))) for name in names) for row in rows]
         sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def print_fields(
+    fields: Iterable[tuple[str, Any]],
+    *,
+    title: str | None = None,
+    styles: "Mapping[str, str] | None" = None,
+) -> None:
+    """Prints one thing, a field a line; `styles` are those of values."""
+    rows = [{"field": name, "value": value} for name, value in fields]
+    print_rows(rows, ("field", "value"), title=title, styles={"value": styles or {}})
 
 
 def print_sideways(

@@ -1,9 +1,11 @@
 """Listings of several pages, as commands ask for them."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
+
+from headwater.gateway.commands.output import say
 
 T = TypeVar("T")
 
@@ -11,6 +13,27 @@ T = TypeVar("T")
 Page: TypeAlias = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
 
 cursor_option = click.option("--cursor", help="Go on after the cursor of an earlier listing.")
+
+
+def limit_option(
+    most: int, first: str = "newest"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--limit`: how many, at most; `first` says which of them come first."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, most),
+        default=50,
+        show_default=True,
+        help=f"How many, at most; the {first} come first.",
+    )
+
+
+def say_rest(found: Sequence[object], more: str | None, *, none: str, by: str = "--cursor") -> None:
+    """Says of a listing that it has nothing, and how it goes on."""
+    if not found:
+        say(none)
+    if more:
+        say(f"There are more: {by} {more}")
 
 
 async def gathered(

@@ -8,8 +8,8 @@ import click
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
-from headwater.gateway.commands.output import print_answer, print_rows, say
-from headwater.gateway.commands.paging import cursor_option, gathered
+from headwater.gateway.commands.output import print_answer, print_fields, print_rows, say
+from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_rest
 from headwater.gateway.commands.times import both, moment
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.schemas.statuses import RunState
@@ -119,8 +119,7 @@ def create(
 @click.option("-w", "--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--status", type=click.Choice(_STATES), help="Only runs that stand so.")
 @click.option("--deployment", metavar="ID", help="Only runs on this deployment.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
-              help="How many, at most; the newest come first.")  # fmt: skip
+@limit_option(100_000)
 @cursor_option
 @json_option
 @service_options
@@ -150,10 +149,7 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
         print_answer(found)
     else:
         print_rows([_row(each) for each in found], _COLUMNS, drops=_DROPS)
-    if not found:
-        say("There are no such runs.")
-    if more:
-        say(f"There are more: --cursor {more}")
+    say_rest(found, more, none="There are no such runs.")
 
 
 @runs.command(epilog=examples("headwater runs show RUN", "headwater runs show RUN --json"))
@@ -204,5 +200,4 @@ def _print(service: Service, run: "Run", as_json: bool) -> None:
         "input": run.input,
         "output": run.output,
     }
-    rows = [{"field": name, "value": value} for name, value in fields.items() if value is not None]
-    print_rows(rows, ("field", "value"))
+    print_fields((name, value) for name, value in fields.items() if value is not None)

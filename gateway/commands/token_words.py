@@ -1,9 +1,9 @@
 """Tokens of graphs in words: what was read, as rows to print. Nothing is read here."""
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from headwater.gateway.commands.output import json_text
 from headwater.gateway.commands.times import both, relative, span, span_ms
 
 if TYPE_CHECKING:
@@ -85,12 +85,7 @@ def _what(  # noqa: PLR0911, one for each
         case "cancelled":
             return token.reason
         case "completed":
-            return None if token.result is None else _json(token.result, longest)
+            return None if token.result is None else json_text(token.result, longest)
         case _:
             in_full = frames and token.error and token.error.traceback
             return in_full.rstrip() if in_full else error
-
-
-def _json(value: object, longest: int | None) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if longest is None or len(text) <= longest else text[: longest - 1] + "…"

@@ -6,7 +6,7 @@ Nothing is asked of a gateway: sources and secrets are read as it reads them.
 import os
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import click
 
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option, settings_from
-from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.output import print_fields, print_json, print_rows, say
 from headwater.gateway.commands.times import span
 from headwater.streams.clock import now_ms
 
@@ -198,7 +198,7 @@ def verify(
     if as_json:
         print_json({"source": name, "taken": found.reason is None, **asdict(found)})
     else:
-        print_rows(_rows(source, headers, found), ("field", "value"))
+        print_fields(_fields(source, headers, found))
         say(_verdict(found, len(source.secrets)))
     if found.reason is not None:
         raise click.exceptions.Exit(_REFUSED)
@@ -217,25 +217,23 @@ def read_headers(lines: Iterable[str]) -> dict[str, str]:
     return headers
 
 
-def _rows(source: "Source", headers: dict[str, str], found: "Diagnosis") -> list[dict[str, Any]]:
+def _fields(
+    source: "Source", headers: dict[str, str], found: "Diagnosis"
+) -> Iterator[tuple[str, Any]]:
     scheme = source.scheme
+    yield from (("source", source.name), ("scheme", scheme.name), ("expected", found.expected))
     absent = [name for name in scheme.also_named if name not in headers]
     named = [name for name in scheme.header_names if name not in absent]
-    rows = [
-        ("source", source.name),
-        ("scheme", scheme.name),
-        ("expected", found.expected),
-        *((f"found {name}", headers.get(name, "(none)")) for name in dict.fromkeys(named)),
-        ("signed", found.signed),
-    ]
+    for name in dict.fromkeys(named):
+        yield f"found {name}", headers.get(name, "(none)")
+    yield "signed", found.signed
     if found.age_s is not None:
         way = "before" if found.age_s >= 0 else "after"
         spoken = f"{span(abs(found.age_s) * 1000)} {way} the request came"
-        rows.append(("time", f"{spoken}; {scheme.tolerance_s} s are allowed"))
-    rows.append(("secrets", str(len(source.secrets))))
+        yield "time", f"{spoken}; {scheme.tolerance_s} s are allowed"
+    yield "secrets", str(len(source.secrets))
     if found.reason is not None:
-        rows += [("refused", found.reason), ("because", found.detail)]
-    return [{"field": field, "value": value} for field, value in rows]
+        yield from (("refused", found.reason), ("because", found.detail))
 
 
 def _verdict(found: "Diagnosis", secrets_: int) -> str:

@@ -13,7 +13,7 @@ from headwater.gateway.commands.instance_words import (
     log_row,
     standing,
     step_rows,
-    summary_rows,
+    summary,
     waiting_for,
 )
 from headwater.gateway.commands.times import at
@@ -204,18 +204,17 @@ def test_a_summary_is_short_unless_it_is_to_be_full():
         ("params", '{"sku": "ü"}'),
     ]
     for wanted, rows in ((False, short), (True, full)):
-        found_rows = summary_rows(found, NOW, full=wanted)
-        assert [(row["field"], row["value"]) for row in found_rows] == rows
+        assert list(summary(found, NOW, full=wanted).items()) == rows
 
 
 def test_a_summary_of_what_has_ended():
     ended = {"started_at": ago(seconds=90), "completed_at": ago(seconds=5)}
     complete = described(stands("complete", output=None), **ended)
-    rows = {row["field"]: row["value"] for row in summary_rows(complete, NOW, full=True)}
+    rows = summary(complete, NOW, full=True)
     assert rows["ended"] == "2026-11-21 13:59:55 UTC (5 s ago)"
     assert (rows["took"], rows["output"], rows["params"]) == ("1 min 25 s", "null", "null")
     errored = described(stands("errored", error=ERROR), **ended)
-    rows = {row["field"]: row["value"] for row in summary_rows(errored, NOW, full=False)}
+    rows = summary(errored, NOW, full=False)
     assert rows["error"] == "CardError: declined"
     assert "output" not in rows
     assert "state" not in rows
@@ -223,7 +222,7 @@ def test_a_summary_of_what_has_ended():
     framed = Failure(name="CardError", message="declined", traceback=f"{frames}\n")
     errored = described(stands("errored", error=framed), **ended)
     for full, shown in ((False, None), (True, frames)):
-        rows = {row["field"]: row["value"] for row in summary_rows(errored, NOW, full=full)}
+        rows = summary(errored, NOW, full=full)
         assert (rows["error"], rows.get("traceback")) == ("CardError: declined", shown)
 
 
