@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
+from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_topics
 from tests.databases import new_database
@@ -95,8 +96,22 @@ def fresh_database(postgres: str) -> Iterator[str]:
         yield dsn
 
 
+@pytest.fixture
+def migrated(fresh_database: str) -> str:
+    """The same, with the tables of this release."""
+    migrate(fresh_database, lambda _: None)
+    return fresh_database
+
+
 @pytest.fixture(scope="module")
 def module_database(postgres: str) -> Iterator[str]:
     """The DSN of a new, empty database that the tests of a module share."""
     with new_database(postgres) as dsn:
         yield dsn
+
+
+@pytest.fixture(scope="module")
+def module_migrated(module_database: str) -> str:
+    """The same, with the tables of this release."""
+    migrate(module_database, lambda _: None)
+    return module_database

@@ -11,7 +11,6 @@ from psycopg import conninfo, sql
 from headwater.projections.postgres.analysts import documented, make_reader
 from headwater.projections.postgres.dictionary import dictionary, written
 from headwater.projections.postgres.exporting import exported
-from headwater.projections.postgres.migrate import migrate
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "data" / "README.md"
 QUERIES = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -19,12 +18,11 @@ ROLE = "analyst of the tests"
 
 
 @pytest.fixture(scope="module")
-def analyst(module_database: str) -> Iterator[str]:
+def analyst(module_migrated: str) -> Iterator[str]:
     """The DSN of the role."""
-    migrate(module_database, lambda _: None)
-    assert make_reader(module_database, ROLE) == make_reader(module_database, ROLE)
-    yield conninfo.make_conninfo(module_database, user=ROLE)
-    with psycopg.connect(module_database) as connection:
+    assert make_reader(module_migrated, ROLE) == make_reader(module_migrated, ROLE)
+    yield conninfo.make_conninfo(module_migrated, user=ROLE)
+    with psycopg.connect(module_migrated) as connection:
         connection.execute(sql.SQL("drop owned by {0}").format(sql.Identifier(ROLE)))
         connection.execute(sql.SQL("drop role {0}").format(sql.Identifier(ROLE)))
 

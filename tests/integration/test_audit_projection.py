@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from headwater.projections.audit.chain import GENESIS, entry_of, linked
 from headwater.projections.audit.plan import AUDIT
-from headwater.projections.postgres.migrate import migrate
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.codec import encode
 from headwater.schemas.topics import AUDIT as TOPIC
@@ -45,25 +44,23 @@ def hashes(found: Sequence[OperationAudited], offsets: Sequence[int]) -> Iterato
         yield held
 
 
-def test_rows_are_chained_however_they_come_in_batches(module_database: str):
-    migrate(module_database, lambda _: None)
+def test_rows_are_chained_however_they_come_in_batches(module_migrated: str):
 
     @settings(max_examples=60)
     @given(records(), st.lists(st.integers(0, 12), max_size=3))
     def held(found: list[OperationAudited], cuts: list[int]) -> None:
-        with psycopg.connect(module_database) as connection:
+        with psycopg.connect(module_migrated) as connection:
             connection.execute("truncate audit_logs, projection_offsets")
-        project(AUDIT, module_database, [encode(record) for record in found], cuts)
+        project(AUDIT, module_migrated, [encode(record) for record in found], cuts)
         expected = [*hashes(found, range(len(found)))]
-        assert rows(module_database, 'select hash from audit_logs order by "offset"') == [
+        assert rows(module_migrated, 'select hash from audit_logs order by "offset"') == [
             (each,) for each in expected
         ]
 
     held()
 
 
-def test_a_record_that_cannot_be_read_or_taken_has_no_row_and_breaks_no_chain(fresh_database: str):
-    migrate(fresh_database, lambda _: None)
+def test_a_record_that_cannot_be_read_or_taken_has_no_row_and_breaks_no_chain(migrated: str):
     good = OperationAudited(
         id="one", key_id="k", project_id="p", action="a", resource="/r", result="success",
         ip="i", user_agent="u", metadata="{}", at_ms=START_MS,
@@ -73,7 +70,7 @@ def test_a_record_that_cannot_be_read_or_taken_has_no_row_and_breaks_no_chain(fr
         ip="i", user_agent="u", metadata="{}", at_ms=START_MS,
     )  # fmt: skip
     values = [b"\xff?", encode(good), encode(good), encode(other)]
-    project(AUDIT, fresh_database, values, [])
-    assert rows(fresh_database, 'select "offset" from projection_errors order by 1') == [(0,), (2,)]
-    found = rows(fresh_database, 'select "offset", hash from audit_logs order by "offset"')
+    project(AUDIT, migrated, values, [])
+    assert rows(migrated, 'select "offset" from projection_errors order by 1') == [(0,), (2,)]
+    found = rows(migrated, 'select "offset", hash from audit_logs order by "offset"')
     assert found == [*zip([1, 3], hashes([good, other], [1, 3]), strict=True)]

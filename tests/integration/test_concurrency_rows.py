@@ -3,10 +3,8 @@
 from typing import Any
 
 import psycopg
-import pytest
 from litestar.testing import TestClient
 
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.answers import InstanceFound, WorkflowListed
 from headwater.schemas.history import (
@@ -24,12 +22,6 @@ from tests.integration.test_gateway_reads import gateway_on
 from tests.integration.test_workflow_projection import project
 from tests.integration.test_workflow_projection_queries import asking
 from tests.unit.projections.histories import Log
-
-
-@pytest.fixture
-def migrated(fresh_database: str) -> str:
-    migrate(fresh_database, lambda _: None)
-    return fresh_database
 
 
 def five_orders() -> Log:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from headwater.projections.postgres.migrate import migrate
 from headwater.schemas.codec import encode
 from headwater.schemas.history import SendEvent, StartRun
 from headwater.schemas.records import EffectDecided, RequestAnswered, WebhookReceived
@@ -160,9 +159,7 @@ def test_a_refused_request_says_why(client: Client, write: Write) -> None:
     assert client.get("/admin/deliveries/3@9", headers=ADMIN).status_code == 404
 
 
-def test_a_delivery_is_found_by_its_place_and_has_its_body(
-    fresh_database: str, write: Write
-) -> None:
+def test_a_delivery_is_found_by_its_place_and_has_its_body(migrated: str, write: Write) -> None:
     log = MemoryLog()
     log.deliveries.append(
         WebhookReceived(
@@ -170,8 +167,7 @@ def test_a_delivery_is_found_by_its_place_and_has_its_body(
             sent_at_ms=0, updated_at_ms=0, received_at_ms=0, body=b'{"a":  1}',
         )
     )  # fmt: skip
-    migrate(fresh_database, lambda _: None)
-    with gateway_on(fresh_database, log) as client:
+    with gateway_on(migrated, log) as client:
         write([outcome("e1", offset=0)])
         found: dict[str, Any] = client.get("/admin/deliveries/3@0", headers=ADMIN).json()
         assert found["delivery"]["outcome"]["event_id"] == "e1"

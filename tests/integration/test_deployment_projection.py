@@ -12,7 +12,6 @@ from headwater.processors.runs.claims import claim_of
 from headwater.processors.runs.slots import Concurrency
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deployments.plan import DEPLOYMENTS
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.codec import encode
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
@@ -49,22 +48,21 @@ RECORDS = st.one_of(
 )
 
 
-def test_rows_are_those_of_the_fold(module_database: str):
-    migrate(module_database, lambda _: None)
+def test_rows_are_those_of_the_fold(module_migrated: str):
 
     @settings(max_examples=60)
     @given(st.lists(RECORDS, max_size=12), st.lists(st.integers(0, 12), max_size=3))
     def held(records: list[DeploymentCreated | DeploymentActivated], cuts: list[int]) -> None:
-        with psycopg.connect(module_database) as connection:
+        with psycopg.connect(module_migrated) as connection:
             connection.execute("truncate deployment, settings, projection_offsets")
         found = Deployments()
         for record in records:
             found.apply(record)
-        project(DEPLOYMENTS, module_database, [encode(record) for record in records], cuts)
+        project(DEPLOYMENTS, module_migrated, [encode(record) for record in records], cuts)
         active = [] if found.active is None else [("active_deployment", found.active.id)]
-        assert rows(module_database, "select key, value from settings") == active
+        assert rows(module_migrated, "select key, value from settings") == active
         assert rows(
-            module_database,
+            module_migrated,
             "select id, digest, created_by, workflows,"
             " (extract(epoch from activated_at) * 1000)::bigint from deployment order by id",
         ) == [
@@ -75,15 +73,13 @@ def test_rows_are_those_of_the_fold(module_database: str):
     held()
 
 
-def test_a_record_that_cannot_be_read_is_kept_and_stops_no_other(fresh_database: str):
-    migrate(fresh_database, lambda _: None)
-    project(DEPLOYMENTS, fresh_database, [b"\xff?", encode(created("dep_a", "admin:1"))], [])
-    assert rows(fresh_database, "select topic, partition from projection_errors") == [PLACE]
-    assert rows(fresh_database, "select id from deployment") == [("dep_a",)]
+def test_a_record_that_cannot_be_read_is_kept_and_stops_no_other(migrated: str):
+    project(DEPLOYMENTS, migrated, [b"\xff?", encode(created("dep_a", "admin:1"))], [])
+    assert rows(migrated, "select topic, partition from projection_errors") == [PLACE]
+    assert rows(migrated, "select id from deployment") == [("dep_a",)]
 
 
-def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(fresh_database: str):
-    migrate(fresh_database, lambda _: None)
+def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(migrated: str):
     number, text = '{"type":"integer"}', '{"type":"string"}'
     first = msgspec.structs.replace(
         created("dep_a", "admin:1"),
@@ -98,13 +94,13 @@ def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(fresh_data
     )
 
     def listed(*active: str) -> list[tuple[str, str | None, int | None]]:
-        with psycopg.connect(fresh_database) as connection:
+        with psycopg.connect(migrated) as connection:
             connection.execute("truncate deployment, settings, projection_offsets")
         records = [first, second, *(activated(each, "", "admin:1") for each in active)]
-        project(DEPLOYMENTS, fresh_database, [encode(each) for each in records], [])
+        project(DEPLOYMENTS, migrated, [encode(each) for each in records], [])
 
         async def ask() -> list[tuple[str, str | None, int | None]]:
-            async with Reader(fresh_database) as reader:
+            async with Reader(migrated) as reader:
                 return [
                     (
                         each.name,
@@ -121,5 +117,5 @@ def test_what_is_deployed_is_listed_and_the_active_one_says_how_it_is(fresh_data
     log = Log([[]])
     limits = {"order": Concurrency(9)}
     log.partitions[0].append(claim_of("me", {"order": "replay"}, START_MS, {}, limits))
-    project_histories(fresh_database, log)
+    project_histories(migrated, log)
     assert listed("dep_a", "dep_b") == [("gone", None, None), ("order", text, 3)]

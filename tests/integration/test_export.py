@@ -15,16 +15,14 @@ from click.testing import CliRunner, Result
 
 from headwater.gateway.commands.export import export
 from headwater.projections.errors import ExportRefused
-from headwater.projections.postgres.migrate import migrate
 
 AT = datetime(2026, 7, 1, 22, 30, tzinfo=UTC)
 AWKWARD = 'a "night", of\r\ntwo lines'
 
 
 @pytest.fixture(scope="module")
-def database(module_database: str) -> str:
-    migrate(module_database, lambda _: None)
-    with psycopg.connect(module_database) as connection:
+def database(module_migrated: str) -> str:
+    with psycopg.connect(module_migrated) as connection:
         connection.cursor().executemany(
             "insert into daily_summary (user_id, source, datetime, steps, strain, bed_time,"
             " column_sources, updated_at) values (%s, %s, %s, %s, %s, %s, '{}', %s)",
@@ -38,7 +36,7 @@ def database(module_database: str) -> str:
             " updated_at) values (%s, 'garmin', %s, true, %s, '{}', %s)",
             (AWKWARD, AT, '{"a":  1.50,\n"b": "\\n"}', AT),
         )
-    return module_database
+    return module_migrated
 
 
 def run(dsn: str, table: str, form: str, *more: str) -> Result:

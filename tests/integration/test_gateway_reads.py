@@ -18,7 +18,6 @@ from litestar.testing import TestClient
 from headwater.gateway.commands.mirror import Mirror
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY
@@ -61,9 +60,8 @@ def gateway_on(
 
 
 @pytest.fixture
-def client(fresh_database: str) -> Iterator[Client]:
-    migrate(fresh_database, lambda _: None)
-    with gateway_on(fresh_database) as client:
+def client(migrated: str) -> Iterator[Client]:
+    with gateway_on(migrated) as client:
         yield client
 
 
@@ -239,15 +237,12 @@ def test_deliveries_that_wait_are_listed_beside_dead_letters_or_alone(
     assert listed("state=dead") == listed("") == dead
 
 
-def test_a_drain_looks_again_at_what_was_looked_at_longest_ago(
-    fresh_database: str, write: Write
-) -> None:
-    migrate(fresh_database, lambda _: None)
+def test_a_drain_looks_again_at_what_was_looked_at_longest_ago(migrated: str, write: Write) -> None:
     replays = MemoryReplays()
     connection = row(CONNECTIONS, ("t7",), user_id="user_7")
     write([waiting("w2", 2), waiting("w1", 1), waiting("w7", 7, subject="t7")])
     write([table_record(CONNECTIONS, connection)])
-    with gateway_on(fresh_database, replays=replays) as client:
+    with gateway_on(migrated, replays=replays) as client:
 
         def drained(**body: object) -> object:
             replays.appended_again.clear()
@@ -276,13 +271,12 @@ def test_a_user_is_shown_with_counts_and_somebody_unknown_with_none(
     assert client.get("/admin/user/a%00b", headers=ADMIN).status_code == 200
 
 
-def test_a_raw_event_is_shown_whole_and_replayed(fresh_database: str, write: Write) -> None:
-    migrate(fresh_database, lambda _: None)
+def test_a_raw_event_is_shown_whole_and_replayed(migrated: str, write: Write) -> None:
     log, replays = MemoryLog(), MemoryReplays()
     log.deliveries.append(a_delivery("e1"))
     gone = outcome("e2", partition=0, offset=9, position="webhooks/0@9")
     write([outcome("e1", partition=0, offset=0, position="webhooks/0@0"), gone])
-    with gateway_on(fresh_database, log, replays) as client:
+    with gateway_on(migrated, log, replays) as client:
 
         def raw(named: str) -> dict[str, Any]:
             found: dict[str, Any] = client.get(f"/admin/raw-events/{named}", headers=ADMIN).json()

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from headwater.processors.graph.catalogue import Catalogue
 from headwater.projections.graphs.plan import GRAPHS
-from headwater.projections.postgres.migrate import migrate
 from headwater.schemas.codec import encode
 from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.topics import GRAPH_DEFINITIONS
@@ -46,20 +45,19 @@ RECORDS = st.one_of(
 )
 
 
-def test_rows_are_those_of_the_fold(module_database: str):
-    migrate(module_database, lambda _: None)
+def test_rows_are_those_of_the_fold(module_migrated: str):
 
     @settings(max_examples=60)
     @given(st.lists(RECORDS, max_size=12), st.lists(st.integers(0, 12), max_size=3))
     def held(records: list[GraphDeployed], cuts: list[int]) -> None:
-        with psycopg.connect(module_database) as connection:
+        with psycopg.connect(module_migrated) as connection:
             connection.execute("truncate graph_definition, graph_app, projection_offsets")
         catalogue = Catalogue()
         for record in records:
             catalogue.apply(record)
-        project(GRAPHS, module_database, [encode(record) for record in records], cuts)
+        project(GRAPHS, module_migrated, [encode(record) for record in records], cuts)
         assert rows(
-            module_database,
+            module_migrated,
             "select name, version, digest, document::text, coalesce(app, ''),"
             " (extract(epoch from deployed_at) * 1000)::bigint"
             " from graph_definition order by name, version",
@@ -69,7 +67,7 @@ def test_rows_are_those_of_the_fold(module_database: str):
             for v in versions
         ]
         assert rows(
-            module_database,
+            module_migrated,
             "select name, app, deployment from graph_app where app is not null order by name",
         ) == [
             (name, app, catalogue.deployments.get(name))
@@ -79,8 +77,7 @@ def test_rows_are_those_of_the_fold(module_database: str):
     held()
 
 
-def test_a_record_that_cannot_be_read_is_kept_and_stops_no_other(fresh_database: str):
-    migrate(fresh_database, lambda _: None)
-    project(GRAPHS, fresh_database, [b"\xff?", encode(deployed("review", "a", "", ""))], [])
-    assert rows(fresh_database, "select topic, partition from projection_errors") == [PLACE]
-    assert rows(fresh_database, "select name, version from graph_definition") == [("review", 1)]
+def test_a_record_that_cannot_be_read_is_kept_and_stops_no_other(migrated: str):
+    project(GRAPHS, migrated, [b"\xff?", encode(deployed("review", "a", "", ""))], [])
+    assert rows(migrated, "select topic, partition from projection_errors") == [PLACE]
+    assert rows(migrated, "select name, version from graph_definition") == [("review", 1)]

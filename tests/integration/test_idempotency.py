@@ -17,22 +17,15 @@ from headwater.processors.idempotency import (
     reservation,
 )
 from headwater.projections.idempotency import IdempotencyKeys
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.reader import PooledReader
 
 KEY = Key("default", "key-1", "POST /v1/runs")
 NOW = 1_800_000_000_000
 
 
-@pytest.fixture(scope="module")
-def database(module_database: str) -> str:
-    migrate(module_database, lambda _: None)
-    return module_database
-
-
 @pytest.fixture(autouse=True)
-def emptied(database: str) -> None:
-    with psycopg.connect(database, autocommit=True) as connection:
+def emptied(module_migrated: str) -> None:
+    with psycopg.connect(module_migrated, autocommit=True) as connection:
         connection.execute("truncate idempotency")
 
 
@@ -65,17 +58,17 @@ async def at_once(
     )
 
 
-def test_of_many_at_once_one_reserves_it_and_all_are_told_its_run(database: str) -> None:
+def test_of_many_at_once_one_reserves_it_and_all_are_told_its_run(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
         found = await at_once(one, two, NOW)
         assert len(set(found)) == 1
         assert await two.find(KEY) == found[0]
         assert met(found[0], "h", NOW) == Pending(found[0].response_run_id)
 
-    asking(database, act)
+    asking(module_migrated, act)
 
 
-def test_the_first_answer_stays(database: str) -> None:
+def test_the_first_answer_stays(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
         await one.reserve(KEY, reservation("run", "h", NOW))
         answers = await asyncio.gather(
@@ -87,10 +80,10 @@ def test_the_first_answer_stays(database: str) -> None:
         # Who reserves it again is told the answer.
         assert await two.reserve(KEY, reservation("another", "h", NOW)) == answer
 
-    asking(database, act)
+    asking(module_migrated, act)
 
 
-def test_a_key_is_forgotten_after_a_day_and_reserved_anew_by_one(database: str) -> None:
+def test_a_key_is_forgotten_after_a_day_and_reserved_anew_by_one(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
         await one.reserve(KEY, reservation("old", "h", NOW))
         await one.complete(KEY, "old", 201, "answer")
@@ -103,10 +96,10 @@ def test_a_key_is_forgotten_after_a_day_and_reserved_anew_by_one(database: str) 
         assert await two.complete(KEY, "old", 201, "late") is None
         assert await two.find(KEY) == found[0]
 
-    asking(database, act)
+    asking(module_migrated, act)
 
 
-def test_the_same_key_means_another_thing_elsewhere(database: str) -> None:
+def test_the_same_key_means_another_thing_elsewhere(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, _: IdempotencyKeys) -> None:
         others = [
             KEY,
@@ -117,10 +110,10 @@ def test_the_same_key_means_another_thing_elsewhere(database: str) -> None:
             found = await one.reserve(key, reservation(f"run-{number}", "h", NOW))
             assert found.response_run_id == f"run-{number}"
 
-    asking(database, act)
+    asking(module_migrated, act)
 
 
-def test_what_is_forgotten_is_swept_out_by_those_who_come_later(database: str) -> None:
+def test_what_is_forgotten_is_swept_out_by_those_who_come_later(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, _: IdempotencyKeys) -> None:
         for number in range(25):
             key = msgspec.structs.replace(KEY, idempotency_key=f"old-{number}")
@@ -129,6 +122,6 @@ def test_what_is_forgotten_is_swept_out_by_those_who_come_later(database: str) -
         for number in range(3):
             key = msgspec.structs.replace(KEY, idempotency_key=f"new-{number}")
             await one.reserve(key, reservation(f"run-{number}", "h", later))
-        assert keys_left(database) == {"old-24", "new-0", "new-1", "new-2"}
+        assert keys_left(module_migrated) == {"old-24", "new-0", "new-1", "new-2"}
 
-    asking(database, act)
+    asking(module_migrated, act)

@@ -12,7 +12,6 @@ from headwater.processors.lineage import admitted, updates_of
 from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.processors.providers.headwater.provider import HEADWATER
 from headwater.processors.providers.terra.provider import TERRA
-from headwater.projections.postgres.migrate import migrate
 from headwater.schemas.codec import encode
 from headwater.schemas.history import SendEvent, StartRun
 from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded
@@ -84,11 +83,10 @@ def log() -> MemoryLog:
 
 
 def test_a_value_names_its_delivery_and_what_it_overrode(
-    fresh_database: str, log: MemoryLog, write: Write
+    migrated: str, log: MemoryLog, write: Write
 ) -> None:
-    migrate(fresh_database, lambda _: None)
     write(rows_of(DELIVERIES))
-    with gateway_on(fresh_database, log) as client:
+    with gateway_on(migrated, log) as client:
         found = client.get(f"/admin/why/daily_summary/{KEY}", headers=ADMIN)
         assert found.status_code == 200, found.text
         why = found.json()
@@ -113,11 +111,10 @@ def test_a_value_names_its_delivery_and_what_it_overrode(
 
 
 def test_a_user_says_by_which_deliveries_it_was_first_and_last_heard_of(
-    fresh_database: str, log: MemoryLog, write: Write
+    migrated: str, log: MemoryLog, write: Write
 ) -> None:
-    migrate(fresh_database, lambda _: None)
     write(rows_of(DELIVERIES))
-    with gateway_on(fresh_database, log) as client:
+    with gateway_on(migrated, log) as client:
         why = client.get("/admin/why/users/user_amara", headers=ADMIN).json()
     created = why["columns"]["created_at"]
     assert (created["raw_event_id"], created["normalizer"]) == ("e1", "terra.daily")
@@ -126,10 +123,9 @@ def test_a_user_says_by_which_deliveries_it_was_first_and_last_heard_of(
 
 
 def test_an_upload_says_what_its_status_overrode(
-    fresh_database: str, log: MemoryLog, write: Write
+    migrated: str, log: MemoryLog, write: Write
 ) -> None:
     """The report names Terra's id of the upload alone; ours is looked up."""
-    migrate(fresh_database, lambda _: None)
     named = {"at_ms": _SIGNED_MS, "user_id": "user_amara", "upload_id": "up-1"}
     kept = LabUploaded(
         **named, storage_key="k", original_name="n", content_type="application/pdf", size=1
@@ -151,7 +147,7 @@ def test_an_upload_says_what_its_status_overrode(
     )
     log.deliveries[:] = [*facts, report, failed]
     write(rows_of(log.deliveries, our_id="up-1"))
-    with gateway_on(fresh_database, log) as client:
+    with gateway_on(migrated, log) as client:
         found = client.get("/admin/why/lab_uploads/up-1", headers=ADMIN)
     assert found.status_code == 200, found.text
     status = found.json()["columns"]["terra_status"]
@@ -172,20 +168,18 @@ def test_an_upload_says_what_its_status_overrode(
     ],
 )
 def test_a_row_that_cannot_be_meant_is_refused(
-    fresh_database: str, write: Write, path: str, status: int, says: str
+    migrated: str, write: Write, path: str, status: int, says: str
 ) -> None:
-    migrate(fresh_database, lambda _: None)
     write(rows_of(DELIVERIES))
-    with gateway_on(fresh_database) as client:
+    with gateway_on(migrated) as client:
         answer = client.get(f"/admin/why/{path}", headers=ADMIN)
     assert answer.status_code == status, answer.text
     assert says in answer.json()["detail"]
 
 
 def test_a_delivery_names_the_columns_it_set_those_it_still_sets_and_what_it_started(
-    fresh_database: str, log: MemoryLog, write: Write
+    migrated: str, log: MemoryLog, write: Write
 ) -> None:
-    migrate(fresh_database, lambda _: None)
 
     def effect(name: str, command: StartRun | SendEvent) -> Written:
         record = EffectDecided(
@@ -196,7 +190,7 @@ def test_a_delivery_names_the_columns_it_set_those_it_still_sets_and_what_it_sta
 
     started = [effect("begin", StartRun("{}")), effect("tell", SendEvent("ev", "told", "{}"))]
     write([*rows_of(DELIVERIES), *started])
-    with gateway_on(fresh_database, log) as client:
+    with gateway_on(migrated, log) as client:
         found = client.get("/admin/impact/e1", headers=ADMIN)
         assert found.status_code == 200, found.text
         impact = found.json()

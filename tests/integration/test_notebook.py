@@ -6,8 +6,6 @@ from types import ModuleType
 
 import pytest
 
-from headwater.projections.postgres.migrate import migrate
-
 ROOT = Path(__file__).resolve().parents[2]
 STAMP = ROOT / ".venv-notebook" / "stamp"
 PATHS = "<path"
@@ -29,13 +27,12 @@ def drawing() -> ModuleType:
 
 
 def test_a_month_of_somebody_is_drawn_and_nobodys_is_empty(
-    drawing: ModuleType, fresh_database: str, tmp_path: Path
+    drawing: ModuleType, migrated: str, tmp_path: Path
 ):
-    migrate(fresh_database, lambda _: None)
-    drawing.write_month(fresh_database)
+    drawing.write_month(migrated)
     month, nothing = tmp_path / "month.svg", tmp_path / "nothing.svg"
-    drawing.draw(fresh_database, drawing.USER, month)
-    drawing.draw(fresh_database, "user_nobody", nothing)
+    drawing.draw(migrated, drawing.USER, month)
+    drawing.draw(migrated, "user_nobody", nothing)
     bars = month.read_text("utf-8").count(PATHS) - nothing.read_text("utf-8").count(PATHS)
     assert bars > 4 * 31  # of each day steps and three kinds of sleep, and the two lines
     assert month.read_bytes() == (ROOT / "docs/data/month.svg").read_bytes(), "make picture"

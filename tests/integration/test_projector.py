@@ -590,13 +590,13 @@ def test_a_broker_that_restarts_is_found_again(broker: EmbeddedKafka, fresh_data
 # --- the transaction itself: what a projector that lost its partitions may still try --------------
 
 
-def test_a_batch_is_never_applied_twice_nor_out_of_order(fresh_database: str):
+def test_a_batch_is_never_applied_twice_nor_out_of_order(migrated: str):
     async def scenario() -> None:
         place = (DAILY_SUMMARY.topic, 0)
         old = batch([day("z", "2026-01-01", steps=1), day("z", "2026-01-02", steps=1)], {place: 0})
         new = batch([day("z", "2026-01-01", steps=2)], {place: 2})
         owner, zombie = (
-            Store(fresh_database, projection=DELIVERIES, clock=lambda: NOW_MS) for _ in range(2)
+            Store(migrated, projection=DELIVERIES, clock=lambda: NOW_MS) for _ in range(2)
         )
         try:
             for store in (owner, zombie):
@@ -617,25 +617,23 @@ def test_a_batch_is_never_applied_twice_nor_out_of_order(fresh_database: str):
             await owner.close()
             await zombie.close()
 
-    migrate(fresh_database, lambda _: None)
     asyncio.run(scenario())
-    with psycopg.connect(fresh_database) as connection:
+    with psycopg.connect(migrated) as connection:
         found = connection.execute("select steps from daily_summary order by datetime").fetchall()
     assert found == [(2,), (1,), (None,)]
 
 
-def test_many_refused_values_leave_a_usable_connection(fresh_database: str):
+def test_many_refused_values_leave_a_usable_connection(migrated: str):
     async def scenario() -> None:
-        store = Store(fresh_database, projection=DELIVERIES, clock=lambda: NOW_MS)
+        store = Store(migrated, projection=DELIVERIES, clock=lambda: NOW_MS)
         try:
             for _ in range(2):
                 await apply(store, [day("u", f"2026-01-{n:02}") for n in range(28, 36)])
         finally:
             await store.close()
 
-    migrate(fresh_database, lambda _: None)
     asyncio.run(scenario())
-    with psycopg.connect(fresh_database) as connection:
+    with psycopg.connect(migrated) as connection:
         counts = (
             "select (select count(*) from daily_summary), (select count(*) from projection_errors)"
         )

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headwater.projections.errors import InvalidCursor
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.runs import Runs
 from headwater.schemas.history import (
@@ -27,10 +26,9 @@ from tests.unit.projections.histories import Log
 
 
 @pytest.fixture(scope="module")
-def database(module_database: str) -> str:
-    migrate(module_database, lambda _: None)
-    project(module_database, some_runs(), 100)
-    return module_database
+def database(module_migrated: str) -> str:
+    project(module_migrated, some_runs(), 100)
+    return module_migrated
 
 
 def some_runs() -> Log:

@@ -7,7 +7,6 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import SendEvent, StartRun
@@ -25,14 +24,14 @@ WAITING = (
 
 @pytest.mark.parametrize("workflow", ["races", "groups"])
 def test_a_step_whose_sql_takes_effect_after_it_was_given_up_is_rolled_back(
-    topics: str, fresh_database: str, tmp_path: Path, workflow: str
+    topics: str, migrated: str, tmp_path: Path, workflow: str
 ):
     undone, tells = tmp_path / "undone", tmp_path / "told"
     params = f'{{"undone": "{undone}", "told": "{tells}"}}'
     client = a_client(topics)
 
     async def scenario(lock: "psycopg.Connection[tuple[int]]") -> None:
-        async with started(client), StepCommits(fresh_database) as database:
+        async with started(client), StepCommits(migrated) as database:
             worker = a_worker(topics, apps=["tests.apps.giving_up"], database=database)
             async with running(worker):
                 sender = Sender(client)
@@ -45,8 +44,7 @@ def test_a_step_whose_sql_takes_effect_after_it_was_given_up_is_rolled_back(
                 lock.execute("SELECT pg_advisory_unlock(1)")
                 await until(undone.exists)
 
-    migrate(fresh_database, report=print)
-    with psycopg.connect(fresh_database, autocommit=True) as lock:
+    with psycopg.connect(migrated, autocommit=True) as lock:
         lock.execute("CREATE TABLE charges (id int)")
         lock.execute("SELECT pg_advisory_lock(1)")
         asyncio.run(scenario(lock))
@@ -64,17 +62,17 @@ FOR EACH ROW EXECUTE FUNCTION waits()
 
 
 def test_a_step_that_is_given_up_though_nobody_knows_its_effect_is_rolled_back(
-    topics: str, fresh_database: str, tmp_path: Path
+    topics: str, migrated: str, tmp_path: Path
 ):
     """The connection breaks amid COMMIT, which Postgres carries out all the same."""
     undone, tells = tmp_path / "undone", tmp_path / "told"
     params = f'{{"undone": "{undone}", "told": "{tells}"}}'
     client = a_client(topics)
-    where = conninfo.conninfo_to_dict(fresh_database)
+    where = conninfo.conninfo_to_dict(migrated)
 
     async def scenario(lock: "psycopg.Connection[tuple[int]]", network: Proxy) -> None:
         host, port = network.address.split(":")
-        dsn = conninfo.make_conninfo(fresh_database, host=host, port=port)
+        dsn = conninfo.make_conninfo(migrated, host=host, port=port)
         async with started(client), StepCommits(dsn) as database:
             worker = a_worker(topics, apps=["tests.apps.giving_up"], database=database)
             async with running(worker):
@@ -90,9 +88,8 @@ def test_a_step_that_is_given_up_though_nobody_knows_its_effect_is_rolled_back(
                 lock.execute("SELECT pg_advisory_unlock(2)")
                 await until(undone.exists)
 
-    migrate(fresh_database, report=print)
     network = Proxy(lambda: f"{where['host']}:{where['port']}")
-    with psycopg.connect(fresh_database, autocommit=True) as lock, network:
+    with psycopg.connect(migrated, autocommit=True) as lock, network:
         lock.execute("CREATE TABLE charges (id int)")
         lock.execute(WAITS_AT_COMMIT)
         lock.execute("SELECT pg_advisory_lock(2)")

@@ -7,7 +7,6 @@ import psycopg
 import pytest
 
 from headwater.projections.deliveries.plan import DELIVERIES
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
 from headwater.projections.rebuilds.work import RowRecord
 from headwater.schemas.tables import CONNECTIONS
@@ -17,9 +16,8 @@ PAGES, ROWS = 4, 250
 
 
 @pytest.fixture
-def reader(module_database: str) -> Iterator[psycopg.Connection]:
-    migrate(module_database, print)
-    with psycopg.connect(module_database, autocommit=True) as connection:
+def reader(module_migrated: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(module_migrated, autocommit=True) as connection:
         yield connection
 
 

@@ -11,7 +11,6 @@ from psycopg import sql
 from headwater import NonRetryableError, Step, WorkflowEvent, WorkflowTest, task, workflow
 from headwater.processors.runs.token_views import TokenView
 from headwater.processors.runs.views import RunView
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.codec import decode
 from headwater.schemas.history import (
@@ -134,8 +133,7 @@ def shown(token: TokenView) -> Row:
 
 
 @pytest.mark.parametrize("size", [1, 1_000])
-def test_the_tokens_of_retried_runs_are_what_the_engine_shows(fresh_database: str, size: int):
-    migrate(fresh_database, lambda _: None)
+def test_the_tokens_of_retried_runs_are_what_the_engine_shows(migrated: str, size: int):
     log, views = history()
     assert [view.state and view.state.status for view in views.values()] == [
         *("errored", "errored", "complete")
@@ -147,8 +145,8 @@ def test_the_tokens_of_retried_runs_are_what_the_engine_shows(fresh_database: st
         ("cancelled", "pending"),
         ("failed", "pending"),
     }
-    project(fresh_database, log, size)
-    rows = rows_of(fresh_database)
+    project(migrated, log, size)
+    rows = rows_of(migrated)
     keys = {"workflow_name", "instance_id", "run_number", "offset"}
     for number, view in views.items():
         found = [row for row in rows["workflow_token"] if row["run_number"] == number]
@@ -161,30 +159,28 @@ def created(first: int, count: int) -> TokensCreated:
     return TokensCreated(first, count, "n", None, None, "root.s.", "f", "g", 0, count, ())
 
 
-def test_a_fan_out_of_ten_thousand_is_as_many_rows(fresh_database: str):
-    migrate(fresh_database, lambda _: None)
+def test_a_fan_out_of_ten_thousand_is_as_many_rows(migrated: str):
     log, many = Log(), 10_000
     log.claim()
     log.write("x", RunStarted("{}", "s", kind="graph"), created(0, many))
     log.write("x", TasksDispatched(tuple(TaskDispatch(n, 1, "{}") for n in range(many))))
     log.write("x", FanInActivated("f", "n", tuple(range(many))))
-    project(fresh_database, log, 2)
-    with psycopg.connect(fresh_database) as connection:
+    project(migrated, log, 2)
+    with psycopg.connect(migrated) as connection:
         query = "select status, attempts, count(*) from workflow_token group by 1, 2"
         assert connection.execute(query).fetchall() == [("completed", 1, many)]
     log.write("x", InstanceDeleted())
-    project(fresh_database, log, 2)
-    assert rows_of(fresh_database)["workflow_token"] == []
+    project(migrated, log, 2)
+    assert rows_of(migrated)["workflow_token"] == []
 
 
-def test_a_token_is_found_by_its_key_before_there_are_statistics(fresh_database: str):
-    migrate(fresh_database, lambda _: None)
+def test_a_token_is_found_by_its_key_before_there_are_statistics(migrated: str):
     log, many = Log(), 10_000
     log.claim()
     log.write("x", RunStarted("{}", "s", kind="graph"), created(0, many))
-    project(fresh_database, log, 2)
+    project(migrated, log, 2)
     rows = [{"workflow_name": "order", "instance_id": "x", "run_number": 0, "id": 7}]
-    with psycopg.connect(fresh_database) as connection:
+    with psycopg.connect(migrated) as connection:
         for way in ("hashjoin", "mergejoin", "seqscan"):
             connection.execute(sql.SQL("set {} = off").format(sql.Identifier(f"enable_{way}")))
         query = b"explain (costs off) " + statement("change_workflow_tokens")

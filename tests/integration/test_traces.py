@@ -141,16 +141,15 @@ WAITS_AGAIN = outcome("e1", status="parked", reason="why", **LATER)
 )
 @pytest.mark.parametrize("batches", ["one", "each"])
 def test_outcomes_are_ordered_by_the_journey_and_not_by_their_arrival(
-    fresh_database: str, in_turn: list[Written], status: str, earlier: list[str], batches: str
+    migrated: str, in_turn: list[Written], status: str, earlier: list[str], batches: str
 ):
-    migrate(fresh_database, lambda _: None)
     for order in permutations(range(len(in_turn))):
-        with psycopg.connect(fresh_database, autocommit=True) as connection:
+        with psycopg.connect(migrated, autocommit=True) as connection:
             connection.execute("truncate webhook_outcomes, projection_offsets")
         arriving = [in_turn[at] for at in order]
         for some in [arriving] if batches == "one" else [[each] for each in arriving]:
-            written(fresh_database, some)
-        with psycopg.connect(fresh_database) as connection:
+            written(migrated, some)
+        with psycopg.connect(migrated) as connection:
             found = connection.execute("select status, earlier from webhook_outcomes").fetchall()
         [(now, before)] = found
         assert (now, [each["status"] for each in before or ()]) == (status, earlier), order
@@ -212,9 +211,8 @@ def test_the_newest_come_first_whatever_became_of_them(fresh_database: str):
     assert len(asked(fresh_database, limit=2)) == 2
 
 
-def test_journeys_are_found_by_index_among_many(fresh_database: str):
-    migrate(fresh_database, lambda _: None)
-    with psycopg.connect(fresh_database, autocommit=True, row_factory=dict_row) as connection:
+def test_journeys_are_found_by_index_among_many(migrated: str):
+    with psycopg.connect(migrated, autocommit=True, row_factory=dict_row) as connection:
         _fill(connection)
         for named, indexes in (
             (

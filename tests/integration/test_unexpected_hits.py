@@ -4,10 +4,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import psycopg
-import pytest
 
 from headwater.gateway.http.ownership import UnexpectedHits
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.unexpected_hits import Hits
 from tests.unit.projections.histories import START_MS
@@ -17,19 +15,13 @@ GATEWAYS = 2
 EACH = 50
 
 
-@pytest.fixture
-def database(fresh_database: str) -> str:
-    migrate(fresh_database, lambda _: None)
-    return fresh_database
-
-
 def moment(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def test_hits_of_several_gateways_are_counted_once_each(database: str):
+def test_hits_of_several_gateways_are_counted_once_each(migrated: str):
     async def scenario() -> Hits:
-        readers = [PooledReader(database) for _ in range(GATEWAYS)]
+        readers = [PooledReader(migrated) for _ in range(GATEWAYS)]
         for reader in readers:
             await reader.open()
         try:
@@ -44,9 +36,9 @@ def test_hits_of_several_gateways_are_counted_once_each(database: str):
     assert asyncio.run(scenario()) == Hits(count, count, moment(START_MS))
 
 
-def test_hits_grow_old_and_their_rows_become_one(database: str):
+def test_hits_grow_old_and_their_rows_become_one(migrated: str):
     async def scenario() -> list[Hits]:
-        reader = PooledReader(database)
+        reader = PooledReader(migrated)
         await reader.open()
         now_ms = START_MS
         hits = UnexpectedHits(reader, "shop", lambda: now_ms)
@@ -68,7 +60,7 @@ def test_hits_grow_old_and_their_rows_become_one(database: str):
         (3, 1),
         (4, 1),
     ]
-    with psycopg.connect(database) as connection:
+    with psycopg.connect(migrated) as connection:
         rows = connection.execute("select hits, last_at from unexpected_hits order by minute")
         last = moment(START_MS)
         assert rows.fetchall() == [
@@ -77,10 +69,10 @@ def test_hits_grow_old_and_their_rows_become_one(database: str):
         ]
 
 
-def test_hits_while_postgres_is_away_are_recorded_later(database: str):
+def test_hits_while_postgres_is_away_are_recorded_later(migrated: str):
     async def scenario() -> Hits:
         away = PooledReader("postgresql://headwater@127.0.0.1:1/headwater", connect_timeout_s=0.1)
-        here = PooledReader(database)
+        here = PooledReader(migrated)
         await away.open()
         await here.open()
         hits = UnexpectedHits(away, "shop", lambda: START_MS)

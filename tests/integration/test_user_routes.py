@@ -18,7 +18,6 @@ from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
 from headwater.gateway.users.ports import ForUsers
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.answers import Placed
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import BrokerUnavailable
@@ -121,9 +120,8 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def dsn(module_database: str) -> str:
-    migrate(module_database, lambda _: None)
-    return module_database
+def dsn(module_migrated: str) -> str:
+    return module_migrated
 
 
 @pytest.fixture(scope="module")

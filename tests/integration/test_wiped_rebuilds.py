@@ -6,18 +6,10 @@ import json
 import psycopg
 import pytest
 
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.statements import UPSERTS
 from headwater.projections.rebuilds.work import ChangedRow, RebuildWork
 from headwater.schemas.codec import encode_row
 from headwater.schemas.tables import CONNECTIONS, Row, Stamp
-
-
-@pytest.fixture(scope="module")
-def migrated(module_database: str) -> str:
-    migrate(module_database, print)
-    return module_database
-
 
 STAMP = Stamp(rank=0, sent_at_ms=1, updated_at_ms=1, event_id="e", partition=0, offset=0, version=1)
 
@@ -31,7 +23,7 @@ def connection_of(subject: str, user: str) -> bytes:
 
 
 @pytest.mark.parametrize("user", ["user_1", "u" * 70, 'a "quoted" ü'])
-def test_rows_and_examples_of_the_user_go_and_those_of_others_stay(migrated: str, user: str):
+def test_rows_and_examples_of_the_user_go_and_those_of_others_stay(module_migrated: str, user: str):
     other = user + "2"
     kept = [
         (0, b'["%b","garmin"]' % other.encode(), b"x", None),
@@ -55,7 +47,7 @@ def test_rows_and_examples_of_the_user_go_and_those_of_others_stay(migrated: str
         "ordered_at_ms": 1,
         "done_at_ms": 0,
     }
-    with psycopg.connect(migrated) as connection:
+    with psycopg.connect(module_migrated) as connection:
         connection.execute("delete from rebuilds")
         connection.execute(
             "insert into rebuilds (id, projection, version, dry_run, state, examples) "
@@ -73,13 +65,13 @@ def test_rows_and_examples_of_the_user_go_and_those_of_others_stay(migrated: str
     assert shown == (examples[1:],)
 
 
-def test_a_comparison_that_a_wipe_has_overtaken_is_not_kept(migrated: str):
+def test_a_comparison_that_a_wipe_has_overtaken_is_not_kept(module_migrated: str):
     row = ChangedRow(0, 0, b'["user_1","garmin"]', b"x", None)
     counts = {"added": 0, "removed": 1, "changed": 0}
     wiped = "insert into wipes values ('d', 0, 'w', '{}', now(), null)"
 
     async def scenario(connection: psycopg.Connection) -> list[bool]:
-        work = RebuildWork(migrated, "r")
+        work = RebuildWork(module_migrated, "r")
         assert await work.begin()
         try:
             known = await work.wipes()
@@ -89,7 +81,7 @@ def test_a_comparison_that_a_wipe_has_overtaken_is_not_kept(migrated: str):
         finally:
             await work.close()
 
-    with psycopg.connect(migrated, autocommit=True) as connection:
+    with psycopg.connect(module_migrated, autocommit=True) as connection:
         connection.execute(
             "insert into rebuilds (id, projection, version, dry_run, state) "
             "values ('r', 'daily_summary', 2, false, 'building')"

@@ -20,7 +20,6 @@ from psycopg.rows import dict_row
 from headwater.processors.runs.slots import Concurrency
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.processors.slots.engine import SlotsEngine
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.history import (
@@ -92,12 +91,6 @@ TABLES = {
     "workflow_owner": ("partition",),
 }
 SHOWN_AS = {"json": "{0}::text", "timestamptz": "(extract(epoch from {0}) * 1000)::bigint"}
-
-
-@pytest.fixture
-def migrated(fresh_database: str) -> str:
-    migrate(fresh_database, lambda _: None)
-    return fresh_database
 
 
 def rows_of(dsn: str) -> dict[str, list[Row]]:

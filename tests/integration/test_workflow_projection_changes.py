@@ -5,12 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.answers import Changed, Changes, RunKey
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.rows import Trim
@@ -39,12 +37,6 @@ from tests.integration.test_workflow_projection import (
 from tests.unit.projections.histories import START_MS, Log
 
 ALL = 10_000
-
-
-@pytest.fixture
-def migrated(fresh_database: str) -> str:
-    migrate(fresh_database, lambda _: None)
-    return fresh_database
 
 
 def step(key: str, ordinal: int = 0) -> StepCompleted:

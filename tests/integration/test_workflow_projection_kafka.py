@@ -9,7 +9,6 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
@@ -141,13 +140,11 @@ class House:
         return await self.applied() == self.ends
 
 
-def test_the_rows_are_those_of_the_fold_whatever_happens_to_projectors(
-    kafka: str, fresh_database: str
-):
+def test_the_rows_are_those_of_the_fold_whatever_happens_to_projectors(kafka: str, migrated: str):
     log = first_half()
 
     async def scenario() -> None:
-        house = House(kafka, fresh_database)
+        house = House(kafka, migrated)
         await house.make_topic()
         await house.append(log)
         running, _ = house.start()
@@ -164,12 +161,11 @@ def test_the_rows_are_those_of_the_fold_whatever_happens_to_projectors(
             each.set()
         await asyncio.gather(running, other)
 
-    migrate(fresh_database, lambda _: None)
     asyncio.run(scenario())
-    found = rows_of(fresh_database)
+    found = rows_of(migrated)
     assert found == log.fold().rows()
     assert {row["status"] for row in found["workflow_instance"]} == {"active", "complete"}
-    asyncio.run(can_be_read(fresh_database))
+    asyncio.run(can_be_read(migrated))
 
 
 async def can_be_read(dsn: str) -> None:

@@ -13,7 +13,6 @@ from headwater import (
     workflow,
 )
 from headwater.processors.runs.views import RunView
-from headwater.projections.postgres.migrate import migrate
 from headwater.schemas.codec import decode
 from headwater.schemas.history import HistoryAppended
 from tests.fakes.counter import CounterEngine
@@ -117,21 +116,19 @@ def check(rows: dict[str, list[Row]], number: int, view: RunView) -> None:
     assert [row["message"] for row in lines] == [line.message for _, line in view.logs]
 
 
-def test_the_rows_of_retried_runs_are_what_the_engine_shows(fresh_database: str):
-    migrate(fresh_database, lambda _: None)
+def test_the_rows_of_retried_runs_are_what_the_engine_shows(migrated: str):
     log, views = history()
     assert [view.state and view.state.status for view in views.values()] == [
         *("errored", "errored", "errored", "complete")
     ]
-    project(fresh_database, log, 3)
-    rows = rows_of(fresh_database)
+    project(migrated, log, 3)
+    rows = rows_of(migrated)
     for number, view in views.items():
         check(rows, number, view)
     assert rows == log.fold().rows()
 
 
-def test_the_rows_of_a_run_of_another_kind_are_what_its_engine_shows(fresh_database: str):
-    migrate(fresh_database, lambda _: None)
+def test_the_rows_of_a_run_of_another_kind_are_what_its_engine_shows(migrated: str):
     log, views = Log(), {}
 
     async def run() -> None:
@@ -144,8 +141,8 @@ def test_the_rows_of_a_run_of_another_kind_are_what_its_engine_shows(fresh_datab
             views.update(test.views("order", "x"))
 
     asyncio.run(run())
-    project(fresh_database, log, 3)
-    rows = rows_of(fresh_database)
+    project(migrated, log, 3)
+    rows = rows_of(migrated)
     assert [row["output"] for row in rows["workflow_instance"]] == ["2"]
     check(rows, 0, views[0])
     assert rows == log.fold().rows()

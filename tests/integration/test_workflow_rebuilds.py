@@ -7,7 +7,6 @@ from typing import Self
 import psycopg
 
 from headwater.gateway.rebuilding.workflows import WorkflowRebuild
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.rebuilds.rebuilds import Rebuild, ask, begin, find
 from headwater.projections.rebuilds.work import RebuildWork
@@ -177,23 +176,20 @@ async def forgotten(house: House, log: Log) -> None:
     assert kept_of(house.dsn, CHANGED) == 0
 
 
-def test_rows_that_were_made_otherwise_are_found_put_right_and_put_back(
-    kafka: str, fresh_database: str
-):
-    migrate(fresh_database, lambda _: None)
+def test_rows_that_were_made_otherwise_are_found_put_right_and_put_back(kafka: str, migrated: str):
     projection = dataclasses.replace(PROJECTION, topics=("rebuilt-history",), group="rebuilt")
-    house, log = House(kafka, fresh_database, projection), history()
+    house, log = House(kafka, migrated, projection), history()
 
     async def scenario() -> None:
         await house.make_topic()
         await house.append(log)
         await projected(house)
-        assert rows_of(fresh_database) == log.fold().rows()
-        spoil(fresh_database)
-        spoilt = rows_of(fresh_database)
+        assert rows_of(migrated) == log.fold().rows()
+        spoil(migrated)
+        spoilt = rows_of(migrated)
         async with Operator(house) as operator:
             await compared(operator)
-            assert rows_of(fresh_database) == spoilt
+            assert rows_of(migrated) == spoilt
             await switched(house, operator, log)
             await switched_back(house, operator, spoilt)
             await forgotten(house, log)
