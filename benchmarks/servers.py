@@ -18,7 +18,7 @@ from litestar import Litestar, asgi
 from litestar.datastructures import State
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from headwater.gateway.app import front_of
+from headwater.gateway.http.front import front_of
 from headwater.gateway.http.server import serve
 
 PATH: Final = "/webhooks/terra"

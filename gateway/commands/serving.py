@@ -8,12 +8,13 @@ from typing import Any
 
 import uvloop
 
-from headwater.gateway.app import create_app, end_streams, front_of
+from headwater.gateway.app import Ports, create_app, end_streams
 from headwater.gateway.blobs.choice import blobs_at
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.commands.process import log_to_stderr, process_name
 from headwater.gateway.commands.user_tokens import for_users
+from headwater.gateway.http.front import front_of
 from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.http.server import serve as serve_app
 from headwater.gateway.http.wiping import Wiping
@@ -57,9 +58,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
     sources = sources_with_secrets(settings, os.environ)
     reader = Reader(dsn_of(settings))
     new_id = ulid_source(clock, os.urandom)
-    app = create_app(
-        settings,
-        sources=sources,
+    ports = Ports(
         log=WebhookLog(
             cluster=cluster,
             append_timeout_s=settings.append_timeout_s,
@@ -68,33 +67,19 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         ),
         answers=AnswerLog(cluster=cluster),
         audit=AuditLog(cluster=cluster, append_timeout_s=settings.append_timeout_s),
-        reader=reader,
         replays=DeadLetters(cluster=cluster, clock=clock),
-        clock=clock,
-        new_request_id=ulid_source(clock, drawn_ahead(os.urandom)),
+        reader=reader,
+        workflows=_workflow_ports(settings, cluster, reader, clock, new_id),
+        users=for_users(settings),
         wiping=Wiping(
             log=WipeLog(cluster=cluster, clock=clock),
             blobs=blobs_at(settings.blobs_at),
             new_id=new_id,
         ),
-        workflows=WorkflowPorts(
-            commands=WorkflowClient(
-                cluster=cluster,
-                client_id="headwater-gateway",
-                timeout_s=OUTCOME_WITHIN_S,
-                clock=clock,
-                new_id=new_id,
-            ),
-            definitions=DefinitionLog(cluster=cluster, client_id="headwater-gateway-graphs"),
-            of_runs=_run_ports(settings, cluster, reader),
-            workflows=Workflows(reader),
-            runs=RunReader(cluster),
-            hooks=load_hooks(settings.workflow_hooks),
-            new_id=new_id,
-            clock=clock,
-        ),
-        users=for_users(settings),
+        clock=clock,
+        new_request_id=ulid_source(clock, drawn_ahead(os.urandom)),
     )
+    app = create_app(settings, sources, ports)
     # Deliveries are taken at once, in forms that everybody reads, also while Kafka is away.
     with member_of_house(cluster, f"gateway {process_name()}") as membership:
         membership.start()
@@ -107,12 +92,33 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         await _unless_topics_lose_data(cluster, serving)
 
 
-def _run_ports(settings: Settings, cluster: Cluster, reader: Reader) -> RunPorts:
-    return RunPorts(
-        rows=Runs(reader),
-        keys=IdempotencyKeys(reader),
-        deployments=DeploymentLog(cluster=cluster, client_id="headwater-gateway-deployments"),
-        project_id=settings.project,
+def _workflow_ports(
+    settings: Settings,
+    cluster: Cluster,
+    reader: Reader,
+    clock: Callable[[], int],
+    new_id: Callable[[], str],
+) -> WorkflowPorts:
+    return WorkflowPorts(
+        commands=WorkflowClient(
+            cluster=cluster,
+            client_id="headwater-gateway",
+            timeout_s=OUTCOME_WITHIN_S,
+            clock=clock,
+            new_id=new_id,
+        ),
+        definitions=DefinitionLog(cluster=cluster, client_id="headwater-gateway-graphs"),
+        of_runs=RunPorts(
+            rows=Runs(reader),
+            keys=IdempotencyKeys(reader),
+            deployments=DeploymentLog(cluster=cluster, client_id="headwater-gateway-deployments"),
+            project_id=settings.project,
+        ),
+        workflows=Workflows(reader),
+        runs=RunReader(cluster),
+        hooks=load_hooks(settings.workflow_hooks),
+        new_id=new_id,
+        clock=clock,
     )
 
 

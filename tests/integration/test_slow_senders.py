@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import pytest
 
-from headwater.gateway.app import front_of
 from headwater.gateway.http import server
 from headwater.gateway.http.budget import READS_MAX
+from headwater.gateway.http.front import front_of
 from headwater.gateway.local.demo_day import terra_signature
 from headwater.streams.clock import now_ms
 from tests.unit.gateway.memory_app import memory_app, memory_workflows

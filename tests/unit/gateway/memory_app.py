@@ -1,13 +1,18 @@
 """The gateway's application over memory: stand-ins for all that a test does not say."""
 
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from litestar import Litestar
 
-from headwater.gateway.app import create_app
+from headwater.gateway.app import Ports, create_app
+from headwater.gateway.blobs.folder import FolderBlobs
+from headwater.gateway.http.wiping import Wiping
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
+from headwater.gateway.terra.client import Terra
+from headwater.gateway.users.ports import ForUsers
 from headwater.gateway.workflows.authorization import WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.gateway.workflows.runs.running import RunPorts
@@ -17,7 +22,7 @@ from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, MemoryWipes
 from tests.fakes.deployments import MemoryDeployments
 from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
 
@@ -30,17 +35,25 @@ def without_postgres() -> Reader:
 def memory_app(settings: Settings | None = None, **ports: Any) -> Litestar:  # noqa: ANN401 (theirs)
     settings = settings or Settings()
     numbers = count(1)
+    blobs = FolderBlobs(Path("/nobody has written here"))
     usual: dict[str, Any] = {
-        "sources": sources_with_secrets(settings, {}),
         "log": MemoryLog(),
-        "reader": without_postgres(),
         "answers": MemoryAnswers(),
         "audit": MemoryAudit(),
         "replays": MemoryReplays(),
+        "reader": without_postgres(),
+        "workflows": memory_workflows(),
+        "users": ForUsers(tokens=None, terra=terra_of_nobody(settings), blobs=blobs),
+        "wiping": Wiping(log=MemoryWipes(), blobs=blobs, new_id=lambda: "wipe", looks=1),
         "clock": lambda: 0,
         "new_request_id": lambda: f"request-{next(numbers)}",
     }
-    return create_app(settings, **(usual | ports))
+    return create_app(settings, sources_with_secrets(settings, {}), Ports(**(usual | ports)))
+
+
+def terra_of_nobody(settings: Settings) -> Terra:
+    """As it is without a developer id: it refuses to ask."""
+    return Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: 0.0)
 
 
 def memory_workflows(

@@ -19,9 +19,9 @@ from litestar import Litestar
 from litestar.routes import ASGIRoute, HTTPRoute
 from litestar.testing import TestClient
 
-from headwater.gateway.app import front_of
 from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.commands.user_tokens import verifier_of
+from headwater.gateway.http.front import front_of
 from headwater.gateway.http.wiping import Wiping
 from headwater.gateway.patterns import IN_WORDS
 from headwater.gateway.settings import Settings
@@ -133,6 +133,18 @@ def test_the_table_of_routes_is_that_of_the_whole_gateway(
     others = {route.path for route in client.app.routes if isinstance(route, ASGIRoute)}
     receivers = {path for path in others if not path.startswith("/schema")}
     assert {"/", "/webhooks/terra"} <= receivers
+
+
+def test_the_description_is_openapi_3_1_and_names_every_route(
+    client: TestClient[Any], routes: list[Asked]
+) -> None:
+    described = client.get("/schema/openapi.json").json()
+    assert described["openapi"].startswith("3.1")
+    there = {re.sub(r":\w+}", "}", route.template) for route in routes}
+    hidden = re.compile(
+        r"/schema|/asyncapi|.*/instances/batch/"
+    )  # Descriptions; what is there twice.
+    assert {path for path in there if not hidden.match(path)} == set(described["paths"])
 
 
 def test_each_route_that_fails_answers_with_a_problem(

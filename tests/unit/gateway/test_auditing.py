@@ -15,9 +15,9 @@ from litestar.params import FromPath
 from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 
-from headwater.gateway.app import front_of
 from headwater.gateway.client.retries import Failure, failure_of
 from headwater.gateway.http.auditing import Auditing, note
+from headwater.gateway.http.front import front_of
 from headwater.gateway.http.keys import admit, key_id
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.peers import peers_behind

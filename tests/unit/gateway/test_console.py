@@ -12,10 +12,10 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.app import front_of
 from headwater.gateway.console.rendering import age, lasting, pretty, readable
 from headwater.gateway.console.sessions import COOKIE, SESSION_S, Sessions
 from headwater.gateway.console.timeline import Bar, bars
+from headwater.gateway.http.front import front_of
 from headwater.gateway.settings import Settings
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays

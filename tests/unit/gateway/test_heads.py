@@ -11,7 +11,7 @@ from litestar.routes import HTTPRoute
 from litestar.testing import TestClient
 from litestar.types import Receive, Scope, Send
 
-from headwater.gateway.app import front_of
+from headwater.gateway.http.front import front_of
 from headwater.gateway.http.heads import answer_head
 from headwater.gateway.http.streaming import Streamed
 from tests.unit.gateway.problem_contract import assert_problem

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.app import front_of
+from headwater.gateway.http.front import front_of
 from headwater.gateway.http.hosts import hosts_known
 from headwater.gateway.local.demo_day import terra_signature
 from tests.unit.gateway.conftest import Clock
