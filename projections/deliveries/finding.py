@@ -7,8 +7,7 @@ import msgspec
 from psycopg import sql
 
 from headwater.projections.deliveries.queries import DeadLetter, Hop, Outcome
-from headwater.projections.errors import InvalidCursor, RecordRefused
-from headwater.projections.postgres.cursors import pack, unpack
+from headwater.projections.postgres.cursors import pack, place_taken, unpack
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, key_columns, listed, statement
 from headwater.schemas.installed_tables import ALL_TABLES
@@ -168,12 +167,8 @@ async def deliveries(
     asked["until"] = wanted.until or "infinity"
     asked["received_at"] = place.received_at if place else "infinity"
     asked["request_id"] = place.request_id if place else ""
-    try:
+    with place_taken():
         rows = await reader.answers(statement("deliveries"), **asked, limit=limit + 1)
-    except RecordRefused as error:
-        raise InvalidCursor(
-            "expected a cursor from an earlier page, found one out of range; start without one"
-        ) from error
     page = msgspec.convert(rows[:limit], tuple[Delivery, ...])
     more = len(rows) > limit
     cursor = pack(_Place(page[-1].received_at, page[-1].request_id)) if more else None

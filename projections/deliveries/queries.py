@@ -7,8 +7,7 @@ from typing import Final
 import msgspec
 from psycopg import sql
 
-from headwater.projections.errors import InvalidCursor, RecordRefused
-from headwater.projections.postgres.cursors import pack, unpack
+from headwater.projections.postgres.cursors import pack, place_taken, unpack
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
 
@@ -227,17 +226,13 @@ class Reader(PooledReader):
         place = _NEWEST if after is None else msgspec.structs.asdict(unpack(after, _Place))
         asked = {**place, "limit": limit + 1}
         found: list[DeadLetter | ParkedDelivery] = []
-        try:
+        with place_taken():
             if "dead" in states:
                 rows = await self._rows("dead_letters", **asked)
                 found += msgspec.convert(rows, list[DeadLetter])
             if "parked" in states:
                 rows = await self._rows("parked", **asked)
                 found += msgspec.convert(rows, list[ParkedDelivery])
-        except RecordRefused as error:
-            raise InvalidCursor(
-                "expected a cursor from an earlier page, found one out of range; start without one"
-            ) from error
         found.sort(key=_order, reverse=True)
         # Two topics may have the same place: what comes next must not be left out.
         end = min(limit, len(found))

@@ -30,8 +30,8 @@ import msgspec
 from psycopg import AsyncConnection, sql
 from psycopg.rows import DictRow
 
-from headwater.projections.errors import CursorExpired, InvalidCursor, RecordRefused
-from headwater.projections.postgres.cursors import pack, unpack
+from headwater.projections.errors import CursorExpired, InvalidCursor
+from headwater.projections.postgres.cursors import pack, place_taken, unpack
 from headwater.projections.postgres.reader import PAGE_MAX, PooledReader, Row
 from headwater.projections.postgres.statements import (
     filled,
@@ -166,7 +166,7 @@ async def changes(
     if table is not None and table not in TABLE_BY_NAME:
         raise ValueError(f"expected one of {', '.join(SYNCED)}, found {table!r}")
     given = None if after is None else unpack(after, _Cursor)
-    try:
+    with place_taken():
         async with reader.connection() as connection:
             place = await _place(connection, given.epoch if given else "")
             if given is not None:
@@ -174,10 +174,6 @@ async def changes(
             else:
                 cursor = _first(place, since, user_id, table)
             return await _page(connection, cursor, place.horizon, limit)
-    except RecordRefused as error:
-        raise InvalidCursor(
-            "expected a cursor from an earlier page, found other values in it; start without one"
-        ) from error
 
 
 async def _place(connection: AsyncConnection[DictRow], epoch: str) -> _Place:

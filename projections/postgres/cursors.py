@@ -1,13 +1,15 @@
 """Opaque cursors: a position as base64 of JSON, checked as closely as anything from outside."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 
-from headwater.projections.errors import InvalidCursor
+from headwater.projections.errors import InvalidCursor, RecordRefused
 
-__all__ = ["pack", "unpack"]
+__all__ = ["pack", "place_taken", "unpack"]
 
 T = TypeVar("T")
 
@@ -28,4 +30,18 @@ def unpack(cursor: str, kind: type[T]) -> T:
     except ValueError as error:  # base64's and msgspec's errors are ValueErrors
         raise InvalidCursor(
             f"expected a cursor from an earlier page, found {cursor[:40]!r}; start without one"
+        ) from error
+
+
+@contextmanager
+def place_taken() -> Iterator[None]:
+    """Translates what Postgres says of a place that it cannot hold, which no page has ended at.
+
+    Errors: InvalidCursor.
+    """
+    try:
+        yield
+    except RecordRefused as error:
+        raise InvalidCursor(
+            "expected a cursor from an earlier page, found one out of range; start without one"
         ) from error

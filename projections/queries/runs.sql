@@ -10,7 +10,7 @@ from (
         where workflow_name = known.name {filter}
           and (created_at, workflow_name, instance_id) < (
               %(created_at)s::timestamptz,
-              %(after_workflow)s::text collate "C",
+              %(workflow_name)s::text collate "C",
               %(instance_id)s::text collate "C"
           )
         order by created_at desc, instance_id desc

@@ -7,16 +7,12 @@ asks for its changes instead, which come in the order of the log.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from functools import cache
-from typing import Final, Literal, LiteralString, TypeAlias, TypeVar
+from typing import Final
 
 import msgspec
-from psycopg import sql
 
-from headwater.projections.errors import InvalidCursor, RecordRefused
-from headwater.projections.postgres.cursors import pack, unpack
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
-from headwater.projections.postgres.statements import filled, statement, template
+from headwater.projections.postgres.statements import filled, statement
 from headwater.projections.workflows.answers import (
     BY_RANK,
     Changed,
@@ -37,6 +33,22 @@ from headwater.projections.workflows.answers import (
     token_of,
 )
 from headwater.projections.workflows.history import PROJECTION
+from headwater.projections.workflows.listings import (
+    DECLARED,
+    NAMES_WITH_INSTANCES,
+    OF_AUTHORS,
+    STANDING,
+    Listing,
+    OfEvent,
+    OfInstance,
+    OfJob,
+    OfLine,
+    OfStep,
+    OfToken,
+    Order,
+    page_of,
+    rows_of,
+)
 from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas.answers import (
     Event,
@@ -53,7 +65,6 @@ from headwater.schemas.topics import WORKFLOW_HISTORY
 
 __all__ = [
     "CHANGES_MAX",
-    "NAMES_WITH_INSTANCES",
     "Beginning",
     "Changed",
     "Changes",
@@ -65,25 +76,13 @@ __all__ = [
     "Workflows",
 ]
 
-Order: TypeAlias = Literal["asc", "desc"]
-R = TypeVar("R", bound=msgspec.Struct)
-P = TypeVar("P", bound=msgspec.Struct)
 
-#: The numbers that Postgres's bigint can hold.
-_NUMBER_MIN: Final = -(2**63)
-_NUMBER_MAX: Final = 2**63 - 1
 #: Offsets have 15 digits in the ids of lines, which is enough for ever.
 _OFFSET_MAX: Final = 10**15 - 2
 #: Bytes of the inputs of jobs in one answer, but for that of a single job.
 _INPUTS_MAX: Final = 4 * 1024 * 1024
 #: Rows beside what is read from the log, which may be many more.
 _STEPS_MAX: Final = 100
-#: Conditions of listings that are not about a column that is equal.
-_CONDITIONS: Final[Mapping[str, LiteralString]] = {
-    "labels": "and {} @> {}::jsonb",
-    "updated_since": "and updated_at >= {1}::timestamptz",
-    "updated_before": "and updated_at < {1}::timestamptz",
-}
 #: Rows of one answer to who follows a run.
 CHANGES_MAX: Final = 500
 
@@ -109,89 +108,25 @@ class Beginning(msgspec.Struct, frozen=True):
     offset: int
 
 
-# --- places: what a cursor holds, named as the query's parameters -------------------------------
-
-
-class _OfInstance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    created_at: datetime
-    workflow_name: str
-    instance_id: str
-
-
-class _OfStep(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    ordinal: int
-    sequence: int
-
-
-class _OfToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    id: int
-
-
-class _OfJob(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    created_at: datetime
-    workflow_name: str
-    instance_id: str
-    run_number: int
-    id: int
-
-
-class _OfEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    sequence: int
-
-
-class _OfLine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    id: str
-
-
-#: Workflows of authors, without those that come with Headwater.
-_OF_AUTHORS: Final = sql.SQL(
-    "not starts_with(name, 'headwater-') "
-    "and name not in ('terra-backfill', 'terra-import', 'terra-lab', 'terra-reconcile')"
-)
-#: The workflows that owners and the active deployment declare.
-_DECLARED: Final = template("declared_workflows")
-_STANDING: Final = template("workflow_standing").format(declared=_DECLARED)
 #: An instance, by its key.
-INSTANCE: Final = filled("workflow_instance", standing=_STANDING)
-#: The workflows of authors that have instances, by their names.
-NAMES_WITH_INSTANCES: Final = template("workflow_names_of_instances").format(of_authors=_OF_AUTHORS)
+INSTANCE: Final = filled("workflow_instance", standing=STANDING)
 _REGISTERED: Final = filled(
     "workflow_names",
-    declared=_DECLARED,
-    of_authors=_OF_AUTHORS,
+    declared=DECLARED,
+    of_authors=OF_AUTHORS,
     of_instances=NAMES_WITH_INSTANCES,
 )
-_IS_KNOWN: Final = filled("workflow_is_known", declared=_DECLARED, of_authors=_OF_AUTHORS)
-_LIMITS: Final = filled("workflow_limits", declared=_DECLARED)
-#: Which workflows a listing is of.
-_WORKFLOWS: Final[Mapping[str, sql.Composable]] = {
-    "workflow_instances": sql.SQL("select {}::text").format(sql.Placeholder("workflow_name")),
-    "instances_of_all": NAMES_WITH_INSTANCES,
-}
+_IS_KNOWN: Final = filled("workflow_is_known", declared=DECLARED, of_authors=OF_AUTHORS)
+_LIMITS: Final = filled("workflow_limits", declared=DECLARED)
 
-#: Where pages begin, by order: what no row comes before.
-_BEGIN: Final[dict[type[msgspec.Struct], dict[Order, dict[str, object]]]] = {
-    _OfInstance: {
-        "asc": {"created_at": "-infinity", "workflow_name": "", "instance_id": ""},
-        "desc": {"created_at": "infinity", "workflow_name": "", "instance_id": ""},
-    },
-    _OfStep: {
-        "asc": {"ordinal": -1, "sequence": _NUMBER_MIN},
-        "desc": {"ordinal": _NUMBER_MAX, "sequence": _NUMBER_MAX},
-    },
-    _OfToken: {"asc": {"id": -1}, "desc": {"id": _NUMBER_MAX}},
-    _OfJob: {
-        "asc": {
-            "created_at": "-infinity",
-            "workflow_name": "",
-            "instance_id": "",
-            "run_number": -1,
-            "id": -1,
-        }
-    },
-    _OfEvent: {"asc": {"sequence": _NUMBER_MIN}, "desc": {"sequence": _NUMBER_MAX}},
-    _OfLine: {"asc": {"id": ""}, "desc": {"id": "~"}},
-}
+
+_INSTANCES: Final = Listing("workflow_instances", OfInstance, found_of)
+_INSTANCES_OF_ALL: Final = Listing("instances_of_all", OfInstance, found_of)
+_STEPS: Final = Listing("workflow_steps", OfStep, step_of)
+_TOKENS: Final = Listing("workflow_tokens", OfToken, token_of)
+_EVENTS: Final = Listing("workflow_events", OfEvent, event_of)
+_LINES: Final = Listing("workflow_logs", OfLine, line_of)
+_JOBS: Final = Listing("jobs", OfJob, job_of)
 
 
 class Workflows:
@@ -247,18 +182,17 @@ class Workflows:
         Shape:  of a workflow, or with None of all that authors have written; those alone that have
                 a status, all of these labels, and were updated within a time.
         """
-        wanted = msgspec.json.encode(labels).decode() if labels else None
-        filters: dict[str, object] = {
+        filters = {
             "status": status,
-            "labels": wanted,
+            "labels": msgspec.json.encode(labels).decode() if labels else None,
             "updated_since": updated.since,
             "updated_before": updated.before,
         }
-        name = "workflow_instances" if workflow_name else "instances_of_all"
-        place = _place(_OfInstance, order, after)
-        bound = filters | place | {"workflow_name": workflow_name}
-        bound["after_workflow"] = place["workflow_name"]
-        return await self._page(_query(name, order, **filters), bound, found_of, _OfInstance, limit)
+        listing = _INSTANCES if workflow_name else _INSTANCES_OF_ALL
+        bound = {"workflow": workflow_name}
+        return await page_of(
+            self._reader, listing, bound, filters=filters, order=order, limit=limit, after=after
+        )
 
     async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
         """An instance; None when there is none (yet)."""
@@ -294,8 +228,9 @@ class Workflows:
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Step]:
         """Entries of a run, in the order in which they were first reached."""
-        bound = msgspec.structs.asdict(run) | _place(_OfStep, order, after)
-        return await self._page(_query("workflow_steps", order), bound, step_of, _OfStep, limit)
+        return await page_of(
+            self._reader, _STEPS, _named(run), order=order, limit=limit, after=after
+        )
 
     async def steps_and_forgotten(
         self,
@@ -312,31 +247,32 @@ class Workflows:
                 the rows: what a loop forgets between the two is told, and not missed.
         """
         limit = bounded(limit)
-        place = _place(_OfStep, order, after)
-        bound = msgspec.structs.asdict(run)
+        place, bound = _STEPS.begin(order, after), _named(run)
         most = min(limit, _STEPS_MAX)
-        rows = await self._rows(_query("workflow_steps", order), bound | place, most)
+        rows = await rows_of(self._reader, _STEPS.query(order), bound | place, most)
         begins = await self._reader.answers(statement("workflow_run_place"), **bound)
         behind = msgspec.convert((place["ordinal"], place["sequence"]), tuple[int, int])
         forgotten = Forgotten(run, behind, order=order, limit=limit)
         for begin in begins:
             await read(begin["partition"], begin["offset"], forgotten)
         shown, more = forgotten.beside(rows, are_cut=len(rows) > most)
-        return _page_of(shown, step_of, _OfStep, more=more)
+        return _STEPS.page(shown, more=more)
 
     async def tokens(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Token]:
         """Tokens of a graph's run, in the order of their creation."""
-        bound = msgspec.structs.asdict(run) | _place(_OfToken, order, after)
-        return await self._page(_query("workflow_tokens", order), bound, token_of, _OfToken, limit)
+        return await page_of(
+            self._reader, _TOKENS, _named(run), order=order, limit=limit, after=after
+        )
 
     async def events(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Event]:
         """Events that a run has received, in the order in which they came."""
-        bound = msgspec.structs.asdict(run) | _place(_OfEvent, order, after)
-        return await self._page(_query("workflow_events", order), bound, event_of, _OfEvent, limit)
+        return await page_of(
+            self._reader, _EVENTS, _named(run), order=order, limit=limit, after=after
+        )
 
     async def logs(
         self,
@@ -349,20 +285,11 @@ class Workflows:
         after: str | None = None,
     ) -> Page[LogLine]:
         """Lines of a run, in the order in which they were written."""
-        query = _query("workflow_logs", order, level=level, category=category)
-        bound = msgspec.structs.asdict(run) | {"level": level, "category": category}
-        place = _place(_OfLine, order, after)
-        return await self._page(query, bound | place, line_of, _OfLine, limit)
-
-    async def next_offset(self, partition: int) -> int:
-        """The first offset of a partition of `workflow-history` that is not applied yet."""
-        rows = await self._reader.answers(
-            statement("next_offset"),
-            projection=PROJECTION,
-            topic=WORKFLOW_HISTORY,
-            partition=partition,
-        )
-        return rows[0]["next_offset"] if rows else 0
+        filters = {"level": level, "category": category}
+        return await page_of(
+            self._reader, _LINES, _named(run), filters=filters,
+            order=order, limit=limit, after=after,
+        )  # fmt: skip
 
     async def next_offsets(self) -> dict[int, int]:
         """The first offset of each partition of `workflow-history` that is not applied yet.
@@ -421,69 +348,14 @@ class Workflows:
         self, *, task: str | None = None, limit: int, after: str | None = None
     ) -> Page[JobListed]:
         """Jobs that have not ended, of one type or of all, the oldest first."""
-        query = _query("jobs", "asc", task=task)
-        bound = {"task": task} | _place(_OfJob, "asc", after)
-        return await self._page(query, bound, job_of, _OfJob, limit)
-
-    async def _page(
-        self, query: bytes, bound: Row, answer: Callable[[Row], R], place: type[P], limit: int
-    ) -> Page[R]:
-        limit = bounded(limit)
-        return _cut(await self._rows(query, bound, limit), answer, place, limit)
-
-    async def _rows(self, query: bytes, bound: Row, limit: int) -> Sequence[Row]:
-        """The rows of a page, and one more if there is one: it tells that something is left."""
-        try:
-            return await self._reader.answers(query, **bound, limit=limit + 1)
-        except RecordRefused as error:
-            raise InvalidCursor(
-                "expected a cursor from an earlier page, found one out of range; start without one"
-            ) from error
-
-
-def _cut(found: Sequence[Row], answer: Callable[[Row], R], place: type[P], limit: int) -> Page[R]:
-    return _page_of(found[:limit], answer, place, more=len(found) > limit)
-
-
-def _page_of(
-    shown: Sequence[Row], answer: Callable[[Row], R], place: type[P], *, more: bool
-) -> Page[R]:
-    last = [shown[-1][name] for name in place.__struct_fields__] if more else None
-    return Page(rows=tuple(map(answer, shown)), cursor=None if last is None else pack(last))
+        return await page_of(
+            self._reader, _JOBS, {}, filters={"task": task}, order="asc", limit=limit, after=after
+        )
 
 
 def _changed(row: Row) -> Changed:
     return Changed(offset=row["offset"], row=BY_RANK[row["rank"]](msgspec.json.decode(row["row"])))
 
 
-def _place(place: type[P], order: Order, after: str | None) -> dict[str, object]:
-    """Where a page begins, as parameters of its query."""
-    if after is None:
-        return _BEGIN[place][order]
-    return msgspec.structs.asdict(unpack(after, place))
-
-
-def _query(name: str, order: Order, **filters: object) -> bytes:
-    return _filled(name, order, tuple(key for key, value in filters.items() if value is not None))
-
-
-@cache
-def _filled(name: str, order: Order, filters: tuple[str, ...]) -> bytes:
-    """A listing in one of its orders, with the filters that are asked for.
-
-    Only so can Postgres tell that an index answers it.
-    """
-    conditions = [
-        sql.SQL(_CONDITIONS.get(each, "and {} = {}")).format(
-            sql.Identifier(each), sql.Placeholder(each)
-        )
-        for each in filters
-    ]
-    listing = {"workflows": _WORKFLOWS[name], "standing": _STANDING} if name in _WORKFLOWS else {}
-    return filled(
-        "workflow_instances" if listing else name,
-        **listing,
-        filter=sql.SQL(" ").join(conditions),
-        order=sql.SQL("asc") if order == "asc" else sql.SQL("desc"),
-        beyond=sql.SQL(">") if order == "asc" else sql.SQL("<"),
-    )
+def _named(run: RunKey) -> dict[str, object]:
+    return msgspec.structs.asdict(run)

@@ -1,19 +1,21 @@
 """What can be asked of runs: instances in the words of `/v1`, found by their ids alone."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from functools import cache
 from typing import Any, Final, LiteralString, TypeVar
 
 import msgspec
 from psycopg import sql
 
-from headwater.projections.errors import InvalidCursor, RecordRefused
-from headwater.projections.postgres.cursors import pack, unpack
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, template
 from headwater.projections.workflows.answers import Page, failure_of, made, raw
-from headwater.projections.workflows.queries import NAMES_WITH_INSTANCES
+from headwater.projections.workflows.listings import (
+    NAMES_WITH_INSTANCES,
+    Listing,
+    OfInstance,
+    rows_of,
+)
 from headwater.schemas.run_answers import Run, RunListed
 from headwater.schemas.statuses import RunState, RunStatus
 
@@ -51,18 +53,6 @@ class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a cursor holds: the last run that was seen."""
-
-    created_at: datetime
-    workflow_name: str
-    instance_id: str
-
-
-#: What the newest run comes after.
-_BEGIN: Final = {"created_at": "infinity", "workflow_name": "", "instance_id": ""}
-
-
 class Runs:
     """Reads runs.
 
@@ -85,27 +75,11 @@ class Runs:
 
         Errors: InvalidCursor, too; ValueError for a limit out of range.
         """
-        place = _BEGIN if after is None else msgspec.structs.asdict(unpack(after, _Place))
+        limit, bound = bounded(limit), _LISTING.begin("desc", after)
+        bound |= {"workflow": workflow, "deployment": deployment}
         query = _listing(workflow is not None, state, deployment is not None)
-        try:
-            rows = await self._reader.answers(
-                query,
-                workflow=workflow,
-                deployment=deployment,
-                created_at=place["created_at"],
-                after_workflow=place["workflow_name"],
-                instance_id=place["instance_id"],
-                limit=bounded(limit) + 1,
-            )
-        except RecordRefused as error:
-            raise InvalidCursor(
-                "expected a cursor from an earlier page, found one out of range; start without one"
-            ) from error
-        shown = rows[:limit]
-        more = len(rows) > limit
-        last = shown[-1] if more else None
-        cursor = None if last is None else _cursor_behind(last)
-        return Page(rows=tuple(_made(RunListed, row) for row in shown), cursor=cursor)
+        rows = await rows_of(self._reader, query, bound, limit)
+        return _LISTING.page(rows[:limit], more=len(rows) > limit)
 
     async def find(self, run_id: str, workflow: str | None = None) -> list[FoundRun]:
         """The runs of an id: none, one, or two where it is an id in several workflows.
@@ -146,10 +120,6 @@ def _listing(of_workflow: bool, state: RunState | None, of_deployment: bool) -> 
     )
 
 
-def _cursor_behind(row: Row) -> str:
-    return pack(_Place(row["created_at"], row["workflow_name"], row["instance_id"]))
-
-
 def _made(kind: type[R], row: Row, **more: Any) -> R:  # noqa: ANN401 (fields of an answer)
     waits: bool = row["waits"]
     return made(
@@ -160,3 +130,10 @@ def _made(kind: type[R], row: Row, **more: Any) -> R:  # noqa: ANN401 (fields of
         error=failure_of(row),
         **more,
     )
+
+
+def _listed(row: Row) -> RunListed:
+    return _made(RunListed, row)
+
+
+_LISTING: Final = Listing("runs", OfInstance, _listed)
