@@ -5,9 +5,9 @@ A worker starts it, as it starts the hosts of other apps, and gives it the setti
 
 from collections.abc import Sequence
 
-from headwater.gateway.house.forget_workflow import ForgetWorkflow
-from headwater.gateway.house.prune_workflow import PruneWorkflow
-from headwater.gateway.house.replay_workflow import ReplayWorkflow
+from headwater.gateway.house.forget_workflow import forget_workflow
+from headwater.gateway.house.prune_workflow import prune_workflow
+from headwater.gateway.house.replay_workflow import replay_workflow
 from headwater.gateway.house.terra_workflows import TerraWorkflows
 from headwater.gateway.house.world import World
 from headwater.gateway.settings import load_settings
@@ -22,7 +22,11 @@ def _house(schedules: Sequence[str]) -> App:
     world = World(load_settings())
     terra = TerraWorkflows(world, now_ms)
     names = [*schedules, *(each.declared.schedule for each in terra.schedules)]
-    others = tuple(kind(world).workflow for kind in (ReplayWorkflow, ForgetWorkflow, PruneWorkflow))
+    others = (
+        replay_workflow(world.replays),
+        forget_workflow(world.forgetting),
+        prune_workflow(world.forgetting),
+    )
     workflows = {each.name: each for each in (*terra.workflows, *others)}
     return App({**house_workflows(names), **workflows}, terra.schedules)
 

@@ -18,7 +18,7 @@ _HAD_EFFECTS: Final = ("processed", "skipped")
 
 
 class DeliveriesAgain:
-    """The adapter of `outside.ReplaysDeliveries`."""
+    """Deliveries that are appended once more."""
 
     def __init__(self, reader: PooledReader, settings: Settings) -> None:
         self._reader = reader

@@ -45,7 +45,7 @@ _Reached: TypeAlias = Mapping[int, int]
 
 
 class Forgetting:
-    """The adapter of `outside.ForgetsInstances`."""
+    """Ends and deletes instances, and has the log forget them."""
 
     def __init__(self, reader: PooledReader, settings: Settings, clock: Callable[[], int]) -> None:
         cluster = cluster_of(settings)

@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import date
 from typing import Protocol
 
-from headwater.processors.wipes import ForgetParams
-from headwater.projections.deliveries.replaying import Matched, Place, Selection
+from headwater.gateway.blobs.store import Blobs
 from headwater.projections.workflows.expired import Expired, Expiry, Kept
 from headwater.schemas.providers.headwater import Fact
 
@@ -38,49 +37,6 @@ class ListsConnections(Protocol):
         """Terra's ids of those active connections that have one of some digests."""
 
 
-class ReplaysDeliveries(Protocol):
-    """The deliveries that there are, and the log that they are appended to again.
-
-    Errors: StoreUnavailable, BrokerUnavailable.
-    """
-
-    async def page(self, selection: Selection, after: Place, limit: int) -> Sequence[Matched]:
-        """Deliveries of a selection, behind a place."""
-
-    async def again(self, page: Sequence[Matched], replay_id: str) -> int:
-        """Appends them again; returns of how many the log has the bytes."""
-
-
-class Replays(Protocol):
-    """What replays need."""
-
-    async def replays(self) -> ReplaysDeliveries:
-        """Deliveries to replay."""
-
-
-class ForgetsInstances(Protocol):
-    """The instances about a user who was wiped.
-
-    Errors: StoreUnavailable, BrokerUnavailable, OutcomeUnknown, Overloaded.
-    """
-
-    async def settle(self, wipe: ForgetParams) -> int:
-        """Waits until no wiped delivery starts another; returns when that was, Unix ms."""
-
-    async def delete(self, wipe: ForgetParams, until_ms: int) -> int:
-        """Deletes those that were created until then; returns how many."""
-
-    async def erase(self) -> int:
-        """Has the log forget those that are deleted; returns how many records."""
-
-
-class Forgets(Protocol):
-    """What forgetting them needs."""
-
-    async def forgetting(self) -> ForgetsInstances:
-        """The instances."""
-
-
 class PrunesInstances(Protocol):
     """The instances that are kept no longer.
 
@@ -95,23 +51,6 @@ class PrunesInstances(Protocol):
 
     async def erase(self) -> int:
         """Has the log forget those that are deleted; returns how many records."""
-
-
-class Prunes(Protocol):
-    """What pruning needs."""
-
-    async def pruning(self) -> PrunesInstances:
-        """The instances."""
-
-
-class ReadsBlobs(Protocol):
-    """Files that users have uploaded.
-
-    Errors: BlobNotFound, BlobsUnavailable.
-    """
-
-    async def read(self, key: str) -> bytes:
-        """A blob."""
 
 
 class TellsFacts(Protocol):
@@ -133,7 +72,7 @@ class Outside(Protocol):
     async def connections(self) -> ListsConnections:
         """The connections."""
 
-    async def blobs(self) -> ReadsBlobs:
+    async def blobs(self) -> Blobs:
         """The blobs."""
 
     async def facts(self) -> TellsFacts:

@@ -4,9 +4,10 @@ A page that was under way when a worker was killed is deleted again; what begins
 ids meanwhile is newer than what Postgres knew, and stays.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from headwater.gateway.house.outside import Prunes
+from headwater.gateway.house.outside import PrunesInstances
 from headwater.gateway.house.paging import UNTIL_IT_WORKS, through_pages
 from headwater.gateway.prune_instances import ERASE, PAGE, PRUNE, Pruned, PruneParams
 from headwater.projections.workflows.expired import FIRST
@@ -20,26 +21,25 @@ _PAGE_MAX: Final = 100
 _ERASE_TIMEOUT: Final = "6 hours"
 
 
-class PruneWorkflow:
-    """The workflow, over what it needs of the outside."""
+def prune_workflow(instances: Callable[[], Awaitable[PrunesInstances]]) -> Workflow:
+    """The workflow, over the instances that there are.
 
-    def __init__(self, outside: Prunes) -> None:
-        self._outside = outside
+    It deletes what is past its retention, and has the log forget it.
+    """
 
-    @property
-    def workflow(self) -> Workflow:
-        """The workflow itself."""
-        return Workflow(PRUNE, self.prune, strict=False)
-
-    async def prune(self, event: WorkflowEvent[PruneParams], step: Step) -> dict[str, Any]:
-        """Deletes what is past its retention, and has the log forget it."""
-        params = event.payload
-
+    async def prune(event: WorkflowEvent[PruneParams], step: Step) -> dict[str, Any]:
         async def page(so_far: Pruned) -> Pruned:
-            return await self._delete_page(params, so_far)
+            found = await instances()
+            some = await found.expired(event.payload.asked, so_far.after or FIRST, _PAGE_MAX)
+            deleted = await found.delete_unchanged(some) if some else 0
+            return Pruned(
+                deleted=so_far.deleted + deleted,
+                kept=so_far.kept + len(some) - deleted,
+                after=some[-1].place if len(some) == _PAGE_MAX else None,
+            )
 
         async def erase() -> int:
-            return await (await self._outside.pruning()).erase()
+            return await (await instances()).erase()
 
         done = await through_pages(step, PAGE, Pruned(), page)
         records = 0
@@ -47,12 +47,4 @@ class PruneWorkflow:
             records = await step.do(ERASE, erase, retries=UNTIL_IT_WORKS, timeout=_ERASE_TIMEOUT)
         return {"deleted": done.deleted, "kept": done.kept, "records": records}
 
-    async def _delete_page(self, params: PruneParams, so_far: Pruned) -> Pruned:
-        instances = await self._outside.pruning()
-        page = await instances.expired(params.asked, so_far.after or FIRST, _PAGE_MAX)
-        deleted = await instances.delete_unchanged(page) if page else 0
-        return Pruned(
-            deleted=so_far.deleted + deleted,
-            kept=so_far.kept + len(page) - deleted,
-            after=page[-1].place if len(page) == _PAGE_MAX else None,
-        )
+    return Workflow(PRUNE, prune, strict=False)

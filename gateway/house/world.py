@@ -58,16 +58,12 @@ class World:
         return self._replays
 
     async def forgetting(self) -> "Forgetting":
-        """Instances that are to be forgotten."""
+        """Instances that are to be forgotten, or are kept no longer."""
         if self._forgetting is None:
             from headwater.gateway.house.forgetting import Forgetting  # noqa: PLC0415 (see above)
 
             self._forgetting = Forgetting(await self.connections(), self._settings, now_ms)
         return self._forgetting
-
-    async def pruning(self) -> "Forgetting":
-        """Instances that are kept no longer: they go as those of a wipe do."""
-        return await self.forgetting()
 
     async def connections(self) -> "Reader":
         """The connections in Postgres."""

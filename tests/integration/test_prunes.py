@@ -15,9 +15,8 @@ import pytest
 
 from headwater import WorkflowTest
 from headwater.gateway.house.forgetting import _unchanged
-from headwater.gateway.house.prune_workflow import PruneWorkflow
+from headwater.gateway.house.prune_workflow import prune_workflow
 from headwater.gateway.prune_instances import PRUNE, PruneParams
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.expired import Expired, Expiry, Kept, expired, expired_counts
 from headwater.schemas.history import DeleteInstance, RunCompleted, RunStarted
@@ -58,17 +57,16 @@ class Rows:
 
 
 @pytest.fixture
-def ended(fresh_database: str) -> str:
+def ended(migrated: str) -> str:
     """Instances that have ended, one a second, and one that goes on."""
-    migrate(fresh_database, lambda _: None)
     log = Log()
     log.claim(workflows=("order", "ship"))
     for workflow, ids in (("order", ORDERS), ("ship", SHIPMENTS)):
         for each in ids:
             log.write(each, RunStarted("{}", "s"), RunCompleted("1"), workflow=workflow)
     log.write("o-open", RunStarted("{}", "s"))
-    project(fresh_database, log)
-    return fresh_database
+    project(migrated, log)
+    return migrated
 
 
 def left(dsn: str) -> set[str]:
@@ -87,7 +85,7 @@ def prune(dsn: str, asked: Expiry, erased: int) -> dict[str, int]:
             counts = await expired_counts(reader, asked)
             params = PruneParams(asked=asked, matched=sum(counts.values()))
             rows = Rows(reader, dsn)
-            async with WorkflowTest([PruneWorkflow(rows).workflow]) as test:
+            async with WorkflowTest([prune_workflow(rows.pruning)]) as test:
                 instance = await test.create(PRUNE, params=msgspec.to_builtins(params))
                 done: dict[str, int] = await instance.result()
             assert rows.erased == erased
