@@ -241,8 +241,7 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
 instances.add_command(show_logs)
 instances.add_command(
     OnDemand(
-        "prune",
-        "headwater.gateway.commands.prune:prune",
+        "prune:prune",
         "Remove instances that are past their retention, from rows, snapshots, stores and the log.",
     )
 )

@@ -14,15 +14,15 @@ _SENTENCE_MAX: Final = 1_000
 class OnDemand(click.Command):
     """Stands for a command of another module; knows its name and the line that lists it."""
 
-    def __init__(self, name: str, place: str, summary: str) -> None:
-        """Stands for the command at `place`, package.module:attribute."""
-        super().__init__(name, help=summary)
-        self._place = place
+    def __init__(self, place: str, summary: str) -> None:
+        """Stands for the command at `place`, module:function, whose name is the function's."""
+        self._module, _, self._function = place.partition(":")
+        super().__init__(self._function.replace("_", "-"), help=summary)
 
     def load(self) -> click.Command:
         """The command itself."""
-        module, _, attribute = self._place.partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        module = import_module(f"headwater.gateway.commands.{self._module}")
+        command: click.Command = getattr(module, self._function)
         return command
 
 
@@ -60,129 +60,70 @@ class OnDemandGroup(Group):
         return name, command.load() if isinstance(command, OnDemand) else command, rest
 
 
-#: The commands of other modules, in the order of their names.
+#: The commands of other modules.
 COMMANDS: Final = (
     OnDemand(
-        "audit",
-        "headwater.gateway.commands.audit:audit",
+        "audit:audit",
         "Look at who has done what, and verify that nobody has changed the record of it.",
     ),
+    OnDemand("deliveries:deliveries", "Look at deliveries: what became of them, and why."),
     OnDemand(
-        "deliveries",
-        "headwater.gateway.commands.deliveries:deliveries",
-        "Look at deliveries: what became of them, and why.",
-    ),
-    OnDemand(
-        "deployments",
-        "headwater.gateway.commands.deployments:deployments",
+        "deployments:deployments",
         "Deploy code of workflows, activate it, roll it back, and see what is active.",
     ),
+    OnDemand("operate:dlq", "Look at dead letters and put them back into their topics."),
     OnDemand(
-        "dlq",
-        "headwater.gateway.commands.operate:dlq",
-        "Look at dead letters and put them back into their topics.",
+        "doctor:doctor",
+        "Look at the house: parts, versions, topics, lag, deployment, disk, clock, certificates.",
     ),
+    OnDemand("export:export", "Write a table or view to a file: all of it as it is at one moment."),
+    OnDemand("graph:graph", "Check, deploy and look at graphs."),
     OnDemand(
-        "graph",
-        "headwater.gateway.commands.graph:graph",
-        "Check, deploy and look at graphs.",
-    ),
-    OnDemand(
-        "impact",
-        "headwater.gateway.commands.lineage:impact",
+        "lineage:impact",
         "Say what a delivery has set: rows, columns that still have its values, and workflows.",
     ),
     OnDemand(
-        "doctor",
-        "headwater.gateway.commands.doctor:doctor",
-        "Look at the house: parts, versions, topics, lag, deployment, disk, clock, certificates.",
+        "instances:instances", "Look at instances of workflows, create, steer and signal them."
     ),
+    OnDemand("jobs:jobs", "See the jobs of graphs, take them, and end them."),
     OnDemand(
-        "export",
-        "headwater.gateway.commands.export:export",
-        "Write a table or view to a file: all of it as it is at one moment.",
-    ),
-    OnDemand(
-        "instances",
-        "headwater.gateway.commands.instances:instances",
-        "Look at instances of workflows, create, steer and signal them.",
-    ),
-    OnDemand(
-        "jobs",
-        "headwater.gateway.commands.jobs:jobs",
-        "See the jobs of graphs, take them, and end them.",
-    ),
-    OnDemand(
-        "rebuild",
-        "headwater.gateway.commands.rebuild:rebuild",
+        "rebuild:rebuild",
         "Make a table, or workflows, again with today's code, from offset 0 on, and compare.",
     ),
+    OnDemand("replay:replay", "Have deliveries processed once more: all that is given has to fit."),
+    OnDemand("runs:runs", "Create runs once under a key, see and cancel them."),
+    OnDemand("local:settings", "Show every setting: its variable, value, default and meaning."),
     OnDemand(
-        "replay",
-        "headwater.gateway.commands.replay:replay",
-        "Have deliveries processed once more: all that is given has to fit.",
-    ),
-    OnDemand(
-        "runs",
-        "headwater.gateway.commands.runs:runs",
-        "Create runs once under a key, see and cancel them.",
-    ),
-    OnDemand(
-        "settings",
-        "headwater.gateway.commands.local:settings",
-        "Show every setting: its variable, value, default and meaning.",
-    ),
-    OnDemand(
-        "sources",
-        "headwater.gateway.commands.webhook:sources",
+        "webhook:sources",
         "List the sources of deliveries: their paths, how they are signed, who reads them.",
     ),
     OnDemand(
-        "sync",
-        "headwater.gateway.commands.sync:sync",
-        "Copy the rows into a SQLite file: everything at first, then what changed.",
+        "sync:sync", "Copy the rows into a SQLite file: everything at first, then what changed."
     ),
     OnDemand(
-        "terra-stand-in",
-        "headwater.gateway.commands.terra_stand_in:terra_stand_in",
+        "terra_stand_in:terra_stand_in",
         "Play Terra: connect people who do not exist, and post made data of theirs, signed.",
     ),
     OnDemand(
-        "token",
-        "headwater.gateway.commands.user_tokens:token",
+        "user_tokens:token",
         "Print a token of a user, of the development issuer that `headwater up` has.",
     ),
+    OnDemand("topics:topics", "Look at the topics of Headwater, and make them."),
     OnDemand(
-        "topics",
-        "headwater.gateway.commands.topics:topics",
-        "Look at the topics of Headwater, and make them.",
-    ),
-    OnDemand(
-        "trace",
-        "headwater.gateway.commands.operate:trace",
+        "operate:trace",
         "Show the journey of a delivery: every stage, when, and what was decided there.",
     ),
+    OnDemand("users:user", "Look at what is known of one user, or forget it."),
     OnDemand(
-        "user",
-        "headwater.gateway.commands.users:user",
-        "Look at what is known of one user, or forget it.",
-    ),
-    OnDemand(
-        "validate-ownership",
-        "headwater.gateway.commands.ownership:validate_ownership",
+        "ownership:validate_ownership",
         "Say whether anybody but the workers is asked to execute runs.",
     ),
     OnDemand(
-        "webhook",
-        "headwater.gateway.commands.webhook:webhook",
-        "Sign deliveries as their sources do, and find out why one was refused.",
+        "webhook:webhook", "Sign deliveries as their sources do, and find out why one was refused."
     ),
     OnDemand(
-        "why",
-        "headwater.gateway.commands.lineage:why",
+        "lineage:why",
         "Say where the values of a row come from: which delivery set each, and what it overrode.",
     ),
-    OnDemand(
-        "workflows", "headwater.gateway.commands.workflows:workflows", "See which workflows exist."
-    ),
+    OnDemand("workflows:workflows", "See which workflows exist."),
 )

@@ -99,15 +99,12 @@ def make_topics(
 
 topics.add_command(
     OnDemand(
-        "check",
-        "headwater.gateway.commands.topics_check:check",
+        "topics_check:check",
         "Compare the topics in Kafka with the catalogue; exit code 1 when something differs.",
     )
 )
 topics.add_command(
     OnDemand(
-        "skip",
-        "headwater.gateway.commands.skipping:skip",
-        "Pass over a record that nobody can read and that holds up its partition.",
+        "skipping:skip", "Pass over a record that nobody can read and that holds up its partition."
     )
 )
