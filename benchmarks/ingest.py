@@ -21,7 +21,7 @@ from benchmarks.children import BenchmarkFailed, Child
 from benchmarks.house import House, free_port, opened, say
 from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.servers import TOPIC
-from headwater.gateway.settings import DEVELOPMENT_SECRETS
+from headwater.gateway.loopback import DEVELOPMENT_SECRETS
 
 CONNECTIONS: Final = 64
 _READY_WITHIN_S: Final = 30.0

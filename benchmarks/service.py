@@ -23,7 +23,7 @@ from typing import Final
 from benchmarks.children import Child
 from benchmarks.house import House, free_port, opened, say
 from benchmarks.results import Comparison, Round, Target, turns
-from headwater.gateway.settings import DEVELOPMENT_SECRETS
+from headwater.gateway.loopback import DEVELOPMENT_SECRETS
 
 APP: Final = "benchmarks.workflow_app"
 HEADWATER: Final = "headwater"

@@ -1,29 +1,18 @@
-"""Every setting of Headwater, in one documented type.
+"""Every setting of Headwater, in one documented type; `environment` reads and shows them."""
 
-Settings come from environment variables that begin with `HEADWATER_`, and from the command line's
-flags, which win. A secret may come from a file, which the variable of its name and `_FILE` names;
-no other file is read.
-"""
-
-import os
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
-from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
     BeforeValidator,
     Field,
     SecretStr,
-    ValidationError,
-    create_model,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from headwater.gateway.kafka_settings import KafkaSettings
@@ -34,64 +23,14 @@ from headwater.gateway.loopback import (
     is_loopback,
 )
 from headwater.gateway.ownership_settings import OwnershipSettings
-from headwater.gateway.patterns import HOOKS, IN_WORDS, LABEL, LABEL_OR_NONE
-from headwater.gateway.providers import provider_names
-from headwater.gateway.redaction import redacted
+from headwater.gateway.patterns import HOOKS, LABEL, LABEL_OR_NONE
 from headwater.gateway.terra_settings import TerraSettings
 from headwater.gateway.user_settings import UserSettings
 from headwater.gateway.workflow_settings import WorkflowSettings
 
-__all__ = [
-    "DEVELOPMENT_SECRETS",
-    "PREFIX",
-    "SECRET_MIN",
-    "Described",
-    "Settings",
-    "SettingsInvalid",
-    "describe",
-    "environment",
-    "load_settings",
-    "secrets_variable",
-    "unknown_variables",
-]
-
 PREFIX: Final = "HEADWATER_"
 #: The app of the workflows that come with Headwater.
 HOUSE_APP: Final = "headwater"
-#: Ends the variable that names the file of a secret.
-_FILE: Final = "_FILE"
-
-#: Variables with our prefix that are not settings of a part.
-_OF_OTHERS: Final = frozenset(
-    PREFIX + name for name in ("URL", "DEBUG", "HEADERS", "JARS", "POSTGRES_PASSWORD")
-)
-
-#: What pydantic expected, in words that fit `expected …, found …`.
-_EXPECTED: Final[Mapping[str, str]] = {
-    "int_parsing": "a whole number",
-    "float_parsing": "a number",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "{ge} or more",
-    "less_than_equal": "{le} or less",
-    "literal_error": "one of {expected}",
-    "string_pattern_mismatch": "{words}",
-    "string_too_short": "text of at least {min_length} characters",
-    "too_short": "text of at least {min_length} characters",
-    "not_postgres": "postgresql://user:password@host/database",
-    "not_networks": "networks such as 10.0.0.0/8, separated by commas",
-    "not_servers": "host:port, several separated by commas",
-    "bool_parsing": "true or false",
-    "not_bucket": "a folder, or s3://bucket and perhaps a prefix",
-    "not_retention": "durations separated by commas, each workflow once, such as order=90 days, "
-    "report=never, 30 days",
-    "not_here": "http:// and a loopback address",
-    "not_apps": "apps separated by commas, each once; headwater, which is always served, alone",
-}
-#: What the signing secrets of a provider mean that an installed package has added.
-_SECRETS_MEAN: Final = (
-    "Signing secrets of {0}, separated by commas; without one dev-{0}-secret on loopback (in its "
-    "scheme's form, such as base64 after whsec_), and elsewhere every delivery is refused."
-)
 #: Characters of a signing secret, at least, where others than this machine can reach the gateway.
 SECRET_MIN: Final = 16
 
@@ -126,22 +65,10 @@ Networks = Annotated[
 ]
 
 
-class SettingsInvalid(Exception):
-    """Settings that cannot be used; one line a problem."""
-
-    def __init__(self, problems: tuple[str, ...]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
-
-
-class Described(NamedTuple):
-    """One setting, as `headwater settings` shows it."""
-
-    name: str
-    variable: str
-    value: str
-    default: str
-    meaning: str
+def _key(name: str, description: str) -> Any:  # noqa: ANN401 (a field, as pydantic has it)
+    """A key, which on loopback is one that everybody knows."""
+    known = SecretStr(DEVELOPMENT_SECRETS[name])
+    return Field(default=known, min_length=8, description=description)
 
 
 class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, OwnershipSettings):
@@ -185,25 +112,14 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         description="File of sources, in TOML: who posts deliveries, how they are signed, and who "
         "reads them; empty takes every provider as a source of its own.",
     )
-    admin_key: SecretStr = Field(
-        default=SecretStr(DEVELOPMENT_SECRETS["admin_key"]),
-        min_length=8,
-        description="Key of operators, in the header x-admin-key.",
+    admin_key: SecretStr = _key("admin_key", "Key of operators, in the header x-admin-key.")
+    read_key: SecretStr = _key("read_key", "Key of readers, as Authorization: Bearer.")
+    workflow_key: SecretStr = _key(
+        "workflow_key", "Key of the workflow service, as Authorization: Bearer or x-api-key."
     )
-    read_key: SecretStr = Field(
-        default=SecretStr(DEVELOPMENT_SECRETS["read_key"]),
-        min_length=8,
-        description="Key of readers, as Authorization: Bearer.",
-    )
-    workflow_key: SecretStr = Field(
-        default=SecretStr(DEVELOPMENT_SECRETS["workflow_key"]),
-        min_length=8,
-        description="Key of the workflow service, as Authorization: Bearer or x-api-key.",
-    )
-    world_key: SecretStr = Field(
-        default=SecretStr(DEVELOPMENT_SECRETS["world_key"]),
-        min_length=8,
-        description="Key of programs elsewhere whose runs are here, for /v1/world, as "
+    world_key: SecretStr = _key(
+        "world_key",
+        "Key of programs elsewhere whose runs are here, for /v1/world, as "
         "Authorization: Bearer or x-api-key.",
     )
     workflow_hooks: str = Field(
@@ -308,7 +224,7 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         weak = [
             PREFIX + name.upper()
             for name, value in found.items()
-            for secret in _revealed(value)
+            for secret in revealed(value)
             if secret == DEVELOPMENT_SECRETS[name] or len(secret) < SECRET_MIN
         ]
         if weak:
@@ -352,143 +268,20 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
 
     def own_secrets_of(self, provider: str) -> tuple[str, ...]:
         """Those of them that were given; none if this machine is to have that of development."""
-        return _revealed(getattr(self, _secrets_of(provider), ()))
+        return revealed(getattr(self, secrets_name(provider), ()))
 
 
-def load_settings(**flags: Any) -> Settings:  # noqa: ANN401 (pydantic checks them)
-    """Reads the settings; flags that are None were not given.
-
-    Errors: SettingsInvalid with one line for each setting that cannot be used.
-    """
-    kind = _with_secrets_of(provider_names())
-    given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        return kind(**(_from_files(kind, os.environ) | given))
-    except ValidationError as error:
-        raise SettingsInvalid(tuple(map(_problem, error.errors()))) from error
-
-
-def _from_files(kind: type[Settings], variables: Mapping[str, str]) -> dict[str, str]:
-    """The secrets that files hold.
-
-    Errors: SettingsInvalid.
-    """
-    found: dict[str, str] = {}
-    problems: list[str] = []
-    for name, variable in _secret_variables(kind).items():
-        file = variables.get(variable + _FILE)
-        if file and variables.get(variable):
-            problems.append(f"{variable}{_FILE}: expected nothing beside {variable}, found both")
-        elif file:
-            try:
-                found[name] = Path(file).read_text("utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "not UTF-8"
-                problems.append(f"{variable}{_FILE}: expected a file, found '{file}': {why}")
-    if problems:
-        raise SettingsInvalid(tuple(problems))
-    return found
-
-
-def _secret_variables(kind: type[Settings]) -> dict[str, str]:
-    """The variables of the settings that are secrets, or have one in them, by their name."""
-    return {
-        name: PREFIX + name.upper()
-        for name, field in kind.model_fields.items()
-        if name == "postgres" or field.annotation in (SecretStr, tuple[SecretStr, ...])
-    }
-
-
-def _secrets_of(provider: str) -> str:
+def secrets_name(provider: str) -> str:
     """The name of the setting that holds a provider's signing secrets."""
     return f"{provider.replace('-', '_')}_secrets"
 
 
 def secrets_variable(provider: str) -> str:
     """The variable that sets a provider's signing secrets."""
-    return PREFIX + _secrets_of(provider).upper()
+    return PREFIX + secrets_name(provider).upper()
 
 
-def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:
-    """The settings, with one more for each provider that an installed package has added."""
-    added: dict[str, Any] = {
-        _secrets_of(name): (Secrets, Field(default=(), description=_SECRETS_MEAN.format(name)))
-        for name in providers
-        if _secrets_of(name) not in Settings.model_fields
-    }
-    return create_model("Settings", __base__=Settings, **added) if added else Settings
-
-
-def unknown_variables(settings: Settings, names: Iterable[str]) -> tuple[str, ...]:
-    """A line for each variable that has our prefix and is no setting: it may be a typing error."""
-    known = {PREFIX + name.upper() for name in type(settings).model_fields} | _OF_OTHERS
-    known |= {variable + _FILE for variable in _secret_variables(type(settings)).values()}
-    unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in known)
-    return tuple(map(partial(_unknown, known), unknown))
-
-
-def _unknown(known: Iterable[str], name: str) -> str:
-    near = get_close_matches(
-        name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known], n=1
-    )
-    hint = f"; did you mean {PREFIX}{near[0]}?" if near else "; `headwater settings` lists them"
-    return f"{name} is no setting, and changes nothing{hint}"
-
-
-def environment(settings: Settings) -> dict[str, str]:
-    """The settings as environment variables, for a child process; secrets in the clear."""
-    return {variable + _FILE: "" for variable in _secret_variables(type(settings)).values()} | {
-        PREFIX + name.upper(): ",".join(_revealed(getattr(settings, name)))
-        for name in type(settings).model_fields
-    }
-
-
-def describe(settings: Settings) -> list[Described]:
-    """Every setting with its value, default and meaning; secrets are never shown."""
-    return [
-        Described(
-            name=name,
-            variable=PREFIX + name.upper(),
-            value=_shown(name, getattr(settings, name)),
-            default=_shown(name, field.default),
-            meaning=field.description or "",
-        )
-        for name, field in type(settings).model_fields.items()
-    ]
-
-
-def _revealed(value: object) -> tuple[str, ...]:
+def revealed(value: object) -> tuple[str, ...]:
+    """A value, or several, as text; secrets in the clear."""
     many = value if isinstance(value, tuple) else (value,)
     return tuple(one.get_secret_value() if isinstance(one, SecretStr) else str(one) for one in many)
-
-
-def _is_secret(name: str, value: object) -> bool:
-    return isinstance(value, SecretStr) or name.endswith("_secrets")
-
-
-def _shown(name: str, value: object) -> str:
-    """A value for people: a secret only as what it is not."""
-    if _is_secret(name, value):
-        known = DEVELOPMENT_SECRETS.get(name)
-        return ", ".join(
-            f"{one} (development)" if one == known else one and "(secret)"
-            for one in _revealed(value)
-        )
-    return redacted(", ".join(_revealed(value)))
-
-
-def _problem(error: ErrorDetails) -> str:
-    """One line: which variable, what was expected, what was found."""
-    if not error["loc"]:
-        return str(error["msg"]).removeprefix("Value error, ")
-    name = str(error["loc"][0])
-    if error["type"] == "extra_forbidden":
-        return f"{name}: expected the name of a setting; `headwater settings` lists them"
-    template = _EXPECTED.get(error["type"], "another value ({type})")
-    context = error.get("ctx", {})
-    words = IN_WORDS.get(context.get("pattern", ""))
-    expected = template.format(type=error["type"], words=words, **context)
-    secret = name.endswith(("_secrets", "_secret", "_password", "_key"))
-    given = error["input"]
-    found = "(secret)" if secret else repr(redacted(given) if isinstance(given, str) else given)
-    return f"{PREFIX}{name.upper()}: expected {expected}, found {found}"

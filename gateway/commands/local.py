@@ -10,7 +10,7 @@ from headwater.gateway.commands.output import print_rows
 @json_option
 def settings(as_json: bool) -> None:
     """Show every setting: its variable, value, default and meaning. Secrets stay hidden."""
-    from headwater.gateway.settings import describe  # noqa: PLC0415 (loads more than --help needs)
+    from headwater.gateway.environment import describe  # noqa: PLC0415 (loads more than --help needs)
 
     rows = [described._asdict() for described in describe(settings_from())]
     print_rows(rows, ("variable", "value", "default", "meaning"), as_json=as_json)

@@ -43,7 +43,7 @@ def settings_from(**flags: object) -> "Settings":
 
     Errors: SettingsWrong.
     """
-    from headwater.gateway.settings import (  # noqa: PLC0415 (see above)
+    from headwater.gateway.environment import (  # noqa: PLC0415 (see above)
         SettingsInvalid,
         load_settings,
         unknown_variables,

@@ -21,7 +21,8 @@ from headwater.gateway.local.demo_day import (
     demo_deliveries,
     post,
 )
-from headwater.gateway.settings import DEVELOPMENT_SECRETS, Settings
+from headwater.gateway.loopback import DEVELOPMENT_SECRETS
+from headwater.gateway.settings import Settings
 from headwater.projections.postgres.embedded import psql_program
 from headwater.schemas.tables import DAILY_SUMMARY
 

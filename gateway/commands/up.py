@@ -28,12 +28,13 @@ from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
 from headwater.gateway.commands.starting import not_of_apps, pipeline_rules
 from headwater.gateway.commands.user_tokens import with_development_issuer
 from headwater.gateway.commands.work import declared_by
+from headwater.gateway.environment import environment
 from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.local.demo_day import demo_people
 from headwater.gateway.local.parts import says_more_than_news
 from headwater.gateway.local.supervisor import Part, Supervisor
 from headwater.gateway.request_ids import ulid_source
-from headwater.gateway.settings import HOUSE_APP, Settings, environment
+from headwater.gateway.settings import HOUSE_APP, Settings
 from headwater.gateway.sources import (
     secret_variables,
     sources_with_secrets,

@@ -22,8 +22,9 @@ from headwater.gateway.commands.process import log_to_stderr, process_name
 from headwater.gateway.commands.starting import rules_of, start_workflows, together
 from headwater.gateway.commands.state import stores_of
 from headwater.gateway.commands.worker_metrics import counted
+from headwater.gateway.environment import environment
 from headwater.gateway.request_ids import ulid_source
-from headwater.gateway.settings import Settings, environment
+from headwater.gateway.settings import Settings
 from headwater.gateway.sources import secret_variables
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of

@@ -5,12 +5,12 @@ A worker starts it, as it starts the hosts of other apps, and gives it the setti
 
 from collections.abc import Sequence
 
+from headwater.gateway.environment import load_settings
 from headwater.gateway.house.forget_workflow import forget_workflow
 from headwater.gateway.house.prune_workflow import prune_workflow
 from headwater.gateway.house.replay_workflow import replay_workflow
 from headwater.gateway.house.terra_workflows import TerraWorkflows
 from headwater.gateway.house.world import World
-from headwater.gateway.settings import load_settings
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
 from headwater.streams.code_host.child import main

@@ -14,9 +14,10 @@ import uvloop
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.commands.process import log_to_stderr
+from headwater.gateway.environment import load_settings
 from headwater.gateway.rebuilding.tables import TableRebuild
 from headwater.gateway.rebuilding.workflows import WorkflowRebuild
-from headwater.gateway.settings import Settings, load_settings
+from headwater.gateway.settings import Settings
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.rebuilds.rebuilds import Rebuild, find
 from headwater.projections.rebuilds.work import RebuildWork

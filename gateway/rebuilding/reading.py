@@ -15,7 +15,8 @@ import uvloop
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.process import log_to_stderr
-from headwater.gateway.settings import Settings, environment, load_settings
+from headwater.gateway.environment import environment, load_settings
+from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_of
 from headwater.processors.providers.placement import Placement
 from headwater.processors.sources import providers_of

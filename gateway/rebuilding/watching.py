@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from headwater.gateway.environment import environment
 from headwater.gateway.rebuilding.kept import folder_of, forget_wiped
-from headwater.gateway.settings import Settings, environment
+from headwater.gateway.settings import Settings
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.projector.projector import pause
 from headwater.projections.rebuilds.rebuilds import under_way

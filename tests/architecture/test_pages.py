@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from headwater.gateway.cli import cli
+from headwater.gateway.environment import describe
 from headwater.gateway.http.metrics import Metrics
-from headwater.gateway.settings import Settings, describe
+from headwater.gateway.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))

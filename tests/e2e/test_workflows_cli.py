@@ -171,7 +171,7 @@ def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, topics: 
     (tmp_path / "mine.py").write_text(APP)
     crash = (
         "from headwater.gateway.commands.work import run_workflows\n"
-        "from headwater.gateway.settings import load_settings\n"
+        "from headwater.gateway.environment import load_settings\n"
         f"settings = load_settings(app='mine', kafka={topics!r})\n"
         "try:\n"
         "    run_workflows(settings, clock=lambda: 1 // 0, ticked=False, reload=False)\n"

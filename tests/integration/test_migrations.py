@@ -14,7 +14,7 @@ from psycopg import sql
 
 from headwater.gateway.cli import cli
 from headwater.gateway.commands.up import _migrate as migrate_of_up
-from headwater.gateway.settings import load_settings
+from headwater.gateway.environment import load_settings
 from headwater.projections.deliveries.row_readers import table_row, table_row_reader
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged
 from headwater.projections.postgres.analysts import documented

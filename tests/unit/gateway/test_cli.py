@@ -20,7 +20,7 @@ from headwater.gateway.commands.on_demand import OnDemand
 from headwater.gateway.commands.output import print_rows
 from headwater.gateway.commands.up import parts_of
 from headwater.gateway.commands.work import steps_dsn_of
-from headwater.gateway.settings import load_settings
+from headwater.gateway.environment import load_settings
 
 README = Path(__file__).parents[3] / "README.md"
 GATEWAY = Path(__file__).parents[3] / "gateway"

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import SettingsWrong
-from headwater.gateway.settings import SettingsInvalid, describe, environment, load_settings
+from headwater.gateway.environment import SettingsInvalid, describe, environment, load_settings
 from headwater.streams.kafka.cluster import PasswordLogin, TokenLogin
 from headwater.streams.kafka.tokens import EndpointTokens, FileTokens
 

@@ -4,16 +4,15 @@ import os
 
 import pytest
 
-from headwater.gateway.settings import (
-    PREFIX,
-    Settings,
+from headwater.gateway.environment import (
     SettingsInvalid,
     describe,
     environment,
-    is_loopback,
     load_settings,
     unknown_variables,
 )
+from headwater.gateway.loopback import is_loopback
+from headwater.gateway.settings import PREFIX, Settings
 from headwater.schemas.history import Limits
 
 SECRETS = {

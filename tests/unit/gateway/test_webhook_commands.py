@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from headwater.gateway.cli import cli
 from headwater.gateway.commands.webhook import read_headers
-from headwater.gateway.settings import load_settings
+from headwater.gateway.environment import load_settings
 from headwater.gateway.sources import sources_of, with_development_sources
 
 DEVELOPMENT = with_development_sources(load_settings())

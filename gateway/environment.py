@@ -1,0 +1,199 @@
+"""Settings as variables: read from the environment, shown, and handed on to child processes.
+
+They come from environment variables that begin with `HEADWATER_`, and from the command line's
+flags, which win. A secret may come from a file, which the variable of its name and `_FILE` names;
+no other file is read.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import Field, SecretStr, ValidationError, create_model
+from pydantic_core import ErrorDetails
+
+from headwater.gateway.loopback import DEVELOPMENT_SECRETS
+from headwater.gateway.patterns import IN_WORDS
+from headwater.gateway.providers import provider_names
+from headwater.gateway.redaction import redacted
+from headwater.gateway.settings import PREFIX, Secrets, Settings, revealed, secrets_name
+
+#: Ends the variable that names the file of a secret.
+_FILE: Final = "_FILE"
+
+#: Variables with our prefix that are not settings of a part.
+_OF_OTHERS: Final = frozenset(
+    PREFIX + name for name in ("URL", "DEBUG", "HEADERS", "JARS", "POSTGRES_PASSWORD")
+)
+
+#: What pydantic expected, in words that fit `expected …, found …`.
+_EXPECTED: Final[Mapping[str, str]] = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
+    "literal_error": "one of {expected}",
+    "string_pattern_mismatch": "{words}",
+    "string_too_short": "text of at least {min_length} characters",
+    "too_short": "text of at least {min_length} characters",
+    "not_postgres": "postgresql://user:password@host/database",
+    "not_networks": "networks such as 10.0.0.0/8, separated by commas",
+    "not_servers": "host:port, several separated by commas",
+    "bool_parsing": "true or false",
+    "not_bucket": "a folder, or s3://bucket and perhaps a prefix",
+    "not_retention": "durations separated by commas, each workflow once, such as order=90 days, "
+    "report=never, 30 days",
+    "not_here": "http:// and a loopback address",
+    "not_apps": "apps separated by commas, each once; headwater, which is always served, alone",
+}
+#: What the signing secrets of a provider mean that an installed package has added.
+_SECRETS_MEAN: Final = (
+    "Signing secrets of {0}, separated by commas; without one dev-{0}-secret on loopback (in its "
+    "scheme's form, such as base64 after whsec_), and elsewhere every delivery is refused."
+)
+
+
+class SettingsInvalid(Exception):
+    """Settings that cannot be used; one line a problem."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Described(NamedTuple):
+    """One setting, as `headwater settings` shows it."""
+
+    name: str
+    variable: str
+    value: str
+    default: str
+    meaning: str
+
+
+def load_settings(**flags: Any) -> Settings:  # noqa: ANN401 (pydantic checks them)
+    """Reads the settings; flags that are None were not given.
+
+    Errors: SettingsInvalid with one line for each setting that cannot be used.
+    """
+    kind = _with_secrets_of(provider_names())
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return kind(**(_from_files(kind, os.environ) | given))
+    except ValidationError as error:
+        raise SettingsInvalid(tuple(map(_problem, error.errors()))) from error
+
+
+def _from_files(kind: type[Settings], variables: Mapping[str, str]) -> dict[str, str]:
+    """The secrets that files hold.
+
+    Errors: SettingsInvalid.
+    """
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    for name, variable in _secret_variables(kind).items():
+        file = variables.get(variable + _FILE)
+        if file and variables.get(variable):
+            problems.append(f"{variable}{_FILE}: expected nothing beside {variable}, found both")
+        elif file:
+            try:
+                found[name] = Path(file).read_text("utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+                problems.append(f"{variable}{_FILE}: expected a file, found '{file}': {why}")
+    if problems:
+        raise SettingsInvalid(tuple(problems))
+    return found
+
+
+def _secret_variables(kind: type[Settings]) -> dict[str, str]:
+    """The variables of the settings that are secrets, or have one in them, by their name."""
+    return {
+        name: PREFIX + name.upper()
+        for name, field in kind.model_fields.items()
+        if name == "postgres" or field.annotation in (SecretStr, tuple[SecretStr, ...])
+    }
+
+
+def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:
+    """The settings, with one more for each provider that an installed package has added."""
+    added: dict[str, Any] = {
+        secrets_name(name): (Secrets, Field(default=(), description=_SECRETS_MEAN.format(name)))
+        for name in providers
+        if secrets_name(name) not in Settings.model_fields
+    }
+    return create_model("Settings", __base__=Settings, **added) if added else Settings
+
+
+def unknown_variables(settings: Settings, names: Iterable[str]) -> tuple[str, ...]:
+    """A line for each variable that has our prefix and is no setting: it may be a typing error."""
+    known = {PREFIX + name.upper() for name in type(settings).model_fields} | _OF_OTHERS
+    known |= {variable + _FILE for variable in _secret_variables(type(settings)).values()}
+    unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in known)
+    return tuple(map(partial(_unknown, known), unknown))
+
+
+def _unknown(known: Iterable[str], name: str) -> str:
+    near = get_close_matches(
+        name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known], n=1
+    )
+    hint = f"; did you mean {PREFIX}{near[0]}?" if near else "; `headwater settings` lists them"
+    return f"{name} is no setting, and changes nothing{hint}"
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The settings as environment variables, for a child process; secrets in the clear."""
+    return {variable + _FILE: "" for variable in _secret_variables(type(settings)).values()} | {
+        PREFIX + name.upper(): ",".join(revealed(getattr(settings, name)))
+        for name in type(settings).model_fields
+    }
+
+
+def describe(settings: Settings) -> list[Described]:
+    """Every setting with its value, default and meaning; secrets are never shown."""
+    return [
+        Described(
+            name=name,
+            variable=PREFIX + name.upper(),
+            value=_shown(name, getattr(settings, name)),
+            default=_shown(name, field.default),
+            meaning=field.description or "",
+        )
+        for name, field in type(settings).model_fields.items()
+    ]
+
+
+def _is_secret(name: str, value: object) -> bool:
+    return isinstance(value, SecretStr) or name.endswith("_secrets")
+
+
+def _shown(name: str, value: object) -> str:
+    """A value for people: a secret only as what it is not."""
+    if _is_secret(name, value):
+        known = DEVELOPMENT_SECRETS.get(name)
+        return ", ".join(
+            f"{one} (development)" if one == known else one and "(secret)"
+            for one in revealed(value)
+        )
+    return redacted(", ".join(revealed(value)))
+
+
+def _problem(error: ErrorDetails) -> str:
+    """One line: which variable, what was expected, what was found."""
+    if not error["loc"]:
+        return str(error["msg"]).removeprefix("Value error, ")
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return f"{name}: expected the name of a setting; `headwater settings` lists them"
+    template = _EXPECTED.get(error["type"], "another value ({type})")
+    context = error.get("ctx", {})
+    words = IN_WORDS.get(context.get("pattern", ""))
+    expected = template.format(type=error["type"], words=words, **context)
+    secret = name.endswith(("_secrets", "_secret", "_password", "_key"))
+    given = error["input"]
+    found = "(secret)" if secret else repr(redacted(given) if isinstance(given, str) else given)
+    return f"{PREFIX}{name.upper()}: expected {expected}, found {found}"
