@@ -12,7 +12,6 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Final, Self
 
 from headwater.gateway.commands.cluster import cluster_of
@@ -90,12 +89,7 @@ class TableRebuild:
         self._exits.callback(self._rebuild.close)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._exits.aclose()
 
     async def build(self) -> None:

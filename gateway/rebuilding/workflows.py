@@ -7,7 +7,6 @@ neither missing nor a patch on old rows. Rows have no other home than Postgres, 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from types import TracebackType
 from typing import Final, Self
 
 from headwater.projections.projector.plan import Batch, Span
@@ -16,7 +15,6 @@ from headwater.projections.projector.store import Place, Store
 from headwater.projections.rebuilds.beside import TablesBeside, dsn_beside
 from headwater.projections.rebuilds.rebuilds import Rebuild
 from headwater.projections.rebuilds.work import RebuildWork
-from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.errors import NewerSchema
 from headwater.schemas.newer import readable, why_waits
 from headwater.streams.clock import now_ms
@@ -38,7 +36,7 @@ class WorkflowRebuild:
         dsn: str,
         found: Rebuild,
         work: RebuildWork,
-        projection: Projection = WORKFLOWS,
+        projection: Projection,
     ) -> None:
         self._work = work
         self._cluster = cluster
@@ -51,12 +49,7 @@ class WorkflowRebuild:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._store.close()
 
     async def build(self) -> None:

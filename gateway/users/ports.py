@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headwater.gateway.blobs.store import Blobs
+from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.terra.answers import TerraUser, WidgetSession
 from headwater.gateway.tokens.verifier import Verifier
 from headwater.projections.deliveries.of_user import Connection
 from headwater.projections.workflows.queries import Placed
-from headwater.schemas.providers.headwater import Fact
-from headwater.streams.pipeline.webhook_log import Appended
 from headwater.streams.workflows.client import Commands
 
 
@@ -38,16 +37,6 @@ class AsksTerra(Protocol):
 
     async def close(self) -> None:
         """Ends the connections."""
-
-
-class Tells(Protocol):
-    """The log of deliveries, for what the house has learnt.
-
-    Errors: Overloaded, BrokerUnavailable.
-    """
-
-    async def tell(self, fact: Fact, *, request_id: str) -> Appended:
-        """Appends a fact; returns when it is durable."""
 
 
 class ListsInstances(Protocol):
@@ -83,7 +72,7 @@ class UserPorts:
     """
 
     outside: ForUsers
-    log: Tells
+    log: DeliveryLog
     commands: Commands
     instances: ListsInstances
     connections: Callable[[str], Awaitable[Sequence[Connection]]]

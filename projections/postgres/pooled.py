@@ -1,6 +1,5 @@
 """Holding a pool of connections to Postgres for as long as something is open."""
 
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import psycopg
@@ -30,10 +29,5 @@ class Pooled(Generic[C]):
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
