@@ -1,7 +1,6 @@
 """The routes of deployments, under /v1/deployments, and the active one as other programs ask it."""
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -9,21 +8,15 @@ from litestar import Request, Response, Router, get, post
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import (
-    Example,
-    OpenAPIMediaType,
-    OpenAPIType,
-    Operation,
-    RequestBody,
-    Schema,
-)
+from litestar.openapi.spec import Example, OpenAPIType, Schema
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 from litestar.types import Guard
 
 from headwater.gateway.deployments.deploying import NONE, Deploying
+from headwater.gateway.http.checked_parameters import checked_parameters
+from headwater.gateway.http.entity_tags import tag_of
 from headwater.gateway.http.keys import is_operator, no_operator, operators_only, programs_only
-from headwater.gateway.http.known_parameters import known_parameters
-from headwater.gateway.http.openapi import ADMIN_KEY, OptionalBody, problem_responses
+from headwater.gateway.http.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.authorization import Policy
 from headwater.gateway.workflows.bodies import Body
@@ -106,18 +99,14 @@ class Rollback(Body, frozen=True, kw_only=True):
     ] = None
 
 
-@dataclass
-class _Artifact(Operation):
-    """The body of the route that deploys."""
-
-    def __post_init__(self) -> None:
-        shape = Schema(
-            type=OpenAPIType.STRING,
-            content_media_type=_ZIP.media_type,
-            description="A zip of Python modules, or a wheel: at most 10 MiB, and 100 unpacked.",
-        )
-        media = OpenAPIMediaType(schema=shape)
-        self.request_body = RequestBody(content={_ZIP.media_type: media}, required=True)
+_ARTIFACT: Final = raw_body(
+    _ZIP.media_type,
+    Schema(
+        type=OpenAPIType.STRING,
+        content_media_type=_ZIP.media_type,
+        description="A zip of Python modules, or a wheel: at most 10 MiB, and 100 unpacked.",
+    ),
+)
 
 
 def deployment_routers(
@@ -125,7 +114,7 @@ def deployment_routers(
 ) -> list[Router]:
     """The routes: those that change something, those that read, and that of the world."""
     operators: dict[str, Any] = {
-        "guards": [operators_only(admin_key), known_parameters],
+        "guards": [operators_only(admin_key), checked_parameters],
         "security": [{ADMIN_KEY: []}],
         "request_max_body_size": None,
     }
@@ -142,14 +131,14 @@ def deployment_routers(
     reads = Router(
         "/",
         route_handlers=_reads(deploying),
-        guards=[_operators_or_users(admin_key, entrance), known_parameters],
+        guards=[_operators_or_users(admin_key, entrance), checked_parameters],
         security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
         opt={"policy": Policy.READ},
     )
     world = Router(
         WORLD,
         route_handlers=[_active_id(deploying)],
-        guards=[programs_only(world_key), known_parameters],
+        guards=[programs_only(world_key), checked_parameters],
         security=WORLD_KEYS,
         tags=["deployments"],
     )
@@ -181,7 +170,7 @@ def _deploy(deploying: Deploying) -> HTTPRouteHandler:
         "/",
         audit="deployments.deploy",
         operation_id="deploy",
-        operation_class=_Artifact,
+        operation_class=_ARTIFACT,
         summary="Deploy an app",
         description="It is imported once, to see that it can be run, and changes nothing until it "
         "is activated. The same app and artifact are one deployment, however often they come.",
@@ -320,13 +309,4 @@ def _replaced(if_match: str | None) -> str:
 
     Errors: Problem.
     """
-    if if_match is None:
-        return ""
-    found = _ID.fullmatch(if_match.strip())
-    if found is None:
-        raise Problem(
-            "invalid_parameter",
-            f'If-Match: expected "dep_…" or "{NONE}", the quotes included, found {if_match[:80]!r}',
-            field="If-Match",
-        )
-    return found[1]
+    return tag_of(if_match, _ID, f'"dep_…" or "{NONE}", the quotes included')

@@ -9,10 +9,10 @@ from litestar import Router, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
+from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.deliveries import delivery_routes
 from headwater.gateway.http.json_bodies import OrderRequest, check_texts
 from headwater.gateway.http.keys import operators_only
-from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.lineage import lineage_routes
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
@@ -20,7 +20,6 @@ from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.raw_events import raw_event_routes
 from headwater.gateway.http.users_looked_at import user_routes
-from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
     DeadLetter,
@@ -159,7 +158,7 @@ def admin_routes(
         "/admin",
         route_handlers=handlers,
         request_class=OrderRequest,
-        guards=[operators_only(key), known_parameters, whole_numbers],
+        guards=[operators_only(key), checked_parameters],
         security=[{ADMIN_KEY: []}],
         tags=["operate"],
     )

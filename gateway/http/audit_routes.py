@@ -9,11 +9,10 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import QueryParameter
 
 from headwater.gateway.http.auditing import FAILURE, SUCCESS
+from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.keys import operators_only
-from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
-from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.audit.queries import Chained, Wanted, newest
 from headwater.projections.postgres.reader import PooledReader
 
@@ -84,7 +83,7 @@ def audit_router(reader: PooledReader, key: str) -> Router:
         "/v1/audit",
         route_handlers=[entries],
         dependencies={"wanted": Provide(_wanted, sync_to_thread=False)},
-        guards=[operators_only(key), known_parameters, whole_numbers],
+        guards=[operators_only(key), checked_parameters],
         security=[{ADMIN_KEY: []}],
         tags=["operate"],
     )

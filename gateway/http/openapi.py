@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import Operation, RequestBody, SecurityScheme
+from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema, SecurityScheme
 
 from headwater.gateway.http.problems import CODES, MEDIA_TYPE, ProblemDocument
 
@@ -36,6 +36,18 @@ class OptionalBody(Operation):
     def __post_init__(self) -> None:
         if isinstance(self.request_body, RequestBody):
             self.request_body.required = False
+
+
+def raw_body(media_type: str, schema: Schema) -> type[Operation]:
+    """An operation whose body is read as it comes, so that no type of Litestar's describes it."""
+    content = {media_type: OpenAPIMediaType(schema=schema)}
+
+    @dataclass
+    class WithRawBody(Operation):
+        def __post_init__(self) -> None:
+            self.request_body = RequestBody(content=content, required=True)
+
+    return WithRawBody
 
 
 #: Problems that every route with a key has.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -9,9 +10,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.sending import send_all
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.answers import Instance, Step
-from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import StartRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
@@ -44,18 +45,12 @@ class OwnInstances:
     async def begin(self, workflow: str, params: msgspec.Struct) -> str:
         """Starts an instance, and waits, not for long, until it can be looked at; gives its id.
 
-        Errors: Problem.
+        Errors: Problem; Overloaded, NotYetReadable.
         """
-        if not self.commands.ready:
-            raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
         instance_id = self.new_id()
         start = StartRun(msgspec.json.encode(params).decode())
-        try:
-            await self.commands.send_many([Addressed(workflow, instance_id, start)])
-        except OutcomeUnknown:
-            pass  # It is in the log: a worker that serves the house's workflows begins it.
-        except BrokerUnavailable as error:
-            raise Problem("broker_unavailable", error.message) from error
+        with suppress(OutcomeUnknown):  # It is in the log: a worker of the house's begins it.
+            await send_all(self.commands, [Addressed(workflow, instance_id, start)])
         for _ in range(_LOOKS):
             if await self.workflows.instance(workflow, instance_id) is not None:
                 break

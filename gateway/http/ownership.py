@@ -15,8 +15,8 @@ import msgspec
 from litestar import Router, get, post
 from litestar.exceptions import NotFoundException
 
+from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.keys import operators_only
-from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses, responses_of
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.ownership_settings import EXPECTED_WORLD, OwnershipSettings
@@ -145,7 +145,7 @@ def ownership_routers(
     diagnostics = Router(
         "/v1/diagnostics",
         route_handlers=[diagnose],
-        guards=[operators_only(admin_key), known_parameters],
+        guards=[operators_only(admin_key), checked_parameters],
         security=[{ADMIN_KEY: []}],
         tags=["watch"],
     )

@@ -12,14 +12,13 @@ from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
 from headwater.gateway.http.callers import Callers, user_or_reader
+from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.json_bodies import check_texts
-from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import READ_KEY, USER_TOKEN, problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.http.streaming import Streamed
-from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.sync import SYNCED, SyncPage, changes
 from headwater.projections.postgres.reader import PAGE_MAX, Row
@@ -117,7 +116,7 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
     return Router(
         "/v1",
         route_handlers=[sync],
-        guards=[callers.users_and_readers, known_parameters, whole_numbers],
+        guards=[callers.users_and_readers, checked_parameters],
         security=[{READ_KEY: []}, {USER_TOKEN: []}],
         tags=["read"],
     )

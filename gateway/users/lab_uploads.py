@@ -7,27 +7,19 @@ Without a key it is another one, whatever its bytes are.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
 from litestar import post
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.openapi.spec import (
-    OpenAPIFormat,
-    OpenAPIMediaType,
-    OpenAPIType,
-    Operation,
-    RequestBody,
-    Schema,
-)
+from litestar.openapi.spec import OpenAPIFormat, OpenAPIType, Schema
 from litestar.params import HeaderParameter
 from litestar.types import Scope
 
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import Budget
 from headwater.gateway.http.callers import user_of
-from headwater.gateway.http.openapi import problem_responses
+from headwater.gateway.http.openapi import problem_responses, raw_body
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import AnyRequest, request_id_of
 from headwater.gateway.terra.instances import LabResult
@@ -84,18 +76,13 @@ _PROBLEMS: Final = (
 )
 
 
-@dataclass
-class _Form(Operation):
-    """The body of the route, which types of Litestar's do not say."""
-
-    def __post_init__(self) -> None:
-        file = Schema(
-            type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY, description="PDF, PNG or JPEG."
-        )
-        form = Schema(type=OpenAPIType.OBJECT, properties={"file": file}, required=["file"])
-        self.request_body = RequestBody(
-            content={"multipart/form-data": OpenAPIMediaType(schema=form)}, required=True
-        )
+_FILE: Final = Schema(
+    type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY, description="PDF, PNG or JPEG."
+)
+_FORM: Final = raw_body(
+    "multipart/form-data",
+    Schema(type=OpenAPIType.OBJECT, properties={"file": _FILE}, required=["file"]),
+)
 
 
 def upload_route(ports: UserPorts, peer_of: Callable[[Scope], str]) -> HTTPRouteHandler:
@@ -107,7 +94,7 @@ def upload_route(ports: UserPorts, peer_of: Callable[[Scope], str]) -> HTTPRoute
     @post(
         "/labs/upload",
         status_code=200,
-        operation_class=_Form,
+        operation_class=_FORM,
         summary="Upload a lab report",
         description="A PDF, PNG or JPEG of at most 10 MiB, in the field `file`. It is kept before "
         "Terra reads it; what Terra finds comes some 30 s later, as biomarkers. With 502 it is "

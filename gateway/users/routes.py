@@ -11,7 +11,7 @@ from litestar.params import JSONBody
 from litestar.types import Scope
 
 from headwater.gateway.http.callers import Callers, user_of
-from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.openapi import USER_TOKEN, OptionalBody, problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import AnyRequest, request_id_of
@@ -53,7 +53,7 @@ def user_routes(
 ) -> list[Router]:
     """The routes, those with JSON and the one with a form."""
     shared: dict[str, Any] = {
-        "guards": [callers.users_only, known_parameters],
+        "guards": [callers.users_only, checked_parameters],
         "security": [{USER_TOKEN: []}],
         "request_max_body_size": None,
         "tags": ["users"],

@@ -1,23 +1,17 @@
 """The routes of graphs: deploying them, and reading what is deployed."""
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
 from litestar import Response, Router, get, put
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import (
-    OpenAPIMediaType,
-    OpenAPIType,
-    Operation,
-    RequestBody,
-    Schema,
-)
+from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import HeaderParameter, PathParameter
 
-from headwater.gateway.http.known_parameters import known_parameters
-from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.checked_parameters import checked_parameters
+from headwater.gateway.http.entity_tags import tag_of
+from headwater.gateway.http.openapi import raw_body
 from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows.entrance import BodyRequest, Entrance, LimitedBodies
 from headwater.gateway.workflows.graphs import Graphs
@@ -67,19 +61,15 @@ _DEFINITION: Final[dict[str, Any]] = {
 }
 
 
-@dataclass
-class _Definition(Operation):
-    """The body of the route: a document whose mistakes are all told at once, so it is read raw."""
-
-    def __post_init__(self) -> None:
-        shape = Schema(
-            type=OpenAPIType.OBJECT,
-            description="The definition of a graph, of at most 1 MiB.",
-            example=_DEFINITION,
-        )
-        self.request_body = RequestBody(
-            content={"application/json": OpenAPIMediaType(schema=shape)}, required=True
-        )
+#: Read raw, because all mistakes in it are told at once.
+_RAW: Final = raw_body(
+    "application/json",
+    Schema(
+        type=OpenAPIType.OBJECT,
+        description="The definition of a graph, of at most 1 MiB.",
+        example=_DEFINITION,
+    ),
+)
 
 
 def graph_router(graphs: Graphs, entrance: Entrance, limited: LimitedBodies) -> Router:
@@ -87,7 +77,7 @@ def graph_router(graphs: Graphs, entrance: Entrance, limited: LimitedBodies) -> 
     return Router(
         BASE,
         route_handlers=[_deploy(graphs), *_reads(graphs)],
-        guards=[entrance.guard, known_parameters],
+        guards=[entrance.guard, checked_parameters],
         dependencies={"workflow": Provide(workflow_name)},
         middleware=[limited],
         request_class=BodyRequest,
@@ -101,7 +91,7 @@ def _deploy(graphs: Graphs) -> HTTPRouteHandler:
         _OF_GRAPH,
         audit="graphs.deploy",
         operation_id="deployGraph",
-        operation_class=_Definition,
+        operation_class=_RAW,
         summary="Deploy a graph",
         description="New instances are made from it as soon as this is answered; those that there "
         "are stay on the version that they began with. The same definition twice is one version.",
@@ -110,7 +100,8 @@ def _deploy(graphs: Graphs) -> HTTPRouteHandler:
     async def deploy_graph(
         request: AnyRequest, workflow: Named, if_match: _IfMatch = None
     ) -> Response[bytes]:
-        return await graphs.deploy(workflow, await request.body(), _digest_of(if_match))
+        after = tag_of(if_match, _DIGEST, "the ETag of a version, in quotes")
+        return await graphs.deploy(workflow, await request.body(), after)
 
     return deploy_graph
 
@@ -158,16 +149,3 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
         return await graphs.definition(workflow, number)
 
     return [list_graphs, get_graph, list_versions, get_version]
-
-
-def _digest_of(if_match: str | None) -> str:
-    if if_match is None:
-        return ""
-    found = _DIGEST.fullmatch(if_match.strip())
-    if found is None:
-        raise Problem(
-            "invalid_parameter",
-            f"If-Match: expected the ETag of a version, in quotes, found {if_match[:80]!r}",
-            field="If-Match",
-        )
-    return found[1]

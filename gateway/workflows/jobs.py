@@ -13,13 +13,13 @@ from typing import Any, Final, TypeAlias
 from msgspec import Raw, structs
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.sending import send_all
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.job_bodies import Activation
 from headwater.gateway.workflows.job_keys import JobKey
 from headwater.gateway.workflows.refusals import refusal
 from headwater.projections.workflows.queries import OpenJob, Workflows
 from headwater.schemas.answers import Job
-from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.failures import is_refused
 from headwater.schemas.history import ActivateJob, Attempt, JobCommand, ReplySent
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
@@ -153,7 +153,7 @@ class Jobs:
             return []
         sent = [structs.replace(each, command_id=name) for name, each in commands.items()]
         try:
-            return [_accepted(reply) for reply in await self._send(sent)]
+            return [_accepted(reply) for reply in await send_all(self._commands, sent)]
         except OutcomeUnknown as error:
             known = {name: _accepted(reply) for name, reply in error.known.items()}
             if not any(known.values()):
@@ -165,23 +165,11 @@ class Jobs:
 
         Errors: Problem, OutcomeUnknown.
         """
-        (reply,) = await self._send([Addressed(key.workflow, key.instance_id, command)])
+        addressed = Addressed(key.workflow, key.instance_id, command)
+        (reply,) = await send_all(self._commands, [addressed])
         if is_refused(reply.code):
             raise refusal(reply)
         return reply
-
-    async def _send(self, commands: list[Addressed]) -> list[ReplySent]:
-        if not self._commands.ready:
-            raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
-        try:
-            return await self._commands.send_many(commands)
-        except (Overloaded, NotYetReadable) as error:
-            raise Problem(error.code, error.message) from error
-        except BrokerUnavailable as error:
-            raise Problem(
-                "broker_unavailable",
-                f"{error.message}; the command may have been sent, and may still be carried out",
-            ) from error
 
 
 def _accepted(reply: ReplySent) -> ReplySent | None:

@@ -3,15 +3,15 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from litestar import Response, Router, route
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
+from litestar.types import ControllerRouterHandler
 
+from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.keys import programs_only
-from headwater.gateway.http.known_parameters import known_parameters
-from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.gateway.workflows.authorization import (
     Gatekeeper,
     WorkflowHooks,
@@ -64,6 +64,8 @@ JOBS_BASE: Final = "/api/jobs"
 #: that takes a partition over needs a few seconds.
 OUTCOME_WITHIN_S: Final = 10.0
 
+#: What a reader asks to have applied.
+_POSITION: Final = {"position": Provide(min_position)}
 #: Where one instance is, and all of a workflow's are.
 _OF_INSTANCE: Final = f"{OF_WORKFLOW}/{{{INSTANCE}:str}}"
 
@@ -169,9 +171,23 @@ class WorkflowService:
     def routers(self) -> list[Router]:
         """The routes: of workflows, of graphs that are deployed, and of workers outside."""
         graphs = Graphs(self._ports.definitions, clock=self._ports.clock)
-        deployed = graph_router(graphs, self.entrance, self._bodies)
-        of_runs = [self._runs_router(), self._world_router()]
-        return [self._router(), deployed, self._jobs_router(), *of_runs]
+        jobs = job_routes(self.entrance, self._reading, self._jobs)
+        rows = self._ports.of_runs.rows
+        of_runs = runs.run_routes(self.entrance, self._reading, self._running, rows)
+        entered = {
+            "guards": [self.entrance.guard, checked_parameters],
+            "dependencies": _POSITION,
+        }
+        world = [programs_only(self._world_key), checked_parameters]
+        return [
+            self._router(),
+            graph_router(graphs, self.entrance, self._bodies),
+            self._at(JOBS_BASE, jobs, "jobs", **entered),
+            self._at(runs.BASE, of_runs, "runs", **entered),
+            self._at(
+                world_routes.BASE, world_routes.world_routes(self._world), "world", guards=world
+            ),
+        ]
 
     def _router(self) -> Router:
         guarded = Router(
@@ -182,55 +198,31 @@ class WorkflowService:
                 bulk(Bulk(self._reading, self._writing)),
                 *_at_instances(self._of_instance()),
             ],
-            guards=[self.entrance.guard, known_parameters, whole_numbers],
+            guards=[self.entrance.guard, checked_parameters],
         )
-        return Router(
+        return self._at(
             BASE,
-            route_handlers=[_methods(), guarded, tick(self.entrance, self._ticks)],
-            dependencies={
-                "workflow": Provide(workflow_name),
-                "position": Provide(min_position),
-            },
-            middleware=[self._bodies],
-            request_class=self._requests,
-            request_max_body_size=None,
-            tags=["workflows"],
+            [_methods(), guarded, tick(self.entrance, self._ticks)],
+            "workflows",
+            dependencies={"workflow": Provide(workflow_name), **_POSITION},
         )
 
-    def _jobs_router(self) -> Router:
+    def _at(
+        self,
+        base: str,
+        handlers: Sequence[ControllerRouterHandler],
+        tag: str,
+        **more: Any,  # noqa: ANN401 (what a router takes)
+    ) -> Router:
+        """Routes whose bodies are held to the limits."""
         return Router(
-            JOBS_BASE,
-            route_handlers=job_routes(self.entrance, self._reading, self._jobs),
-            dependencies={"position": Provide(min_position)},
-            guards=[self.entrance.guard, known_parameters, whole_numbers],
+            base,
+            route_handlers=handlers,
             middleware=[self._bodies],
             request_class=self._requests,
             request_max_body_size=None,
-            tags=["jobs"],
-        )
-
-    def _runs_router(self) -> Router:
-        rows = self._ports.of_runs.rows
-        return Router(
-            runs.BASE,
-            route_handlers=runs.run_routes(self.entrance, self._reading, self._running, rows),
-            dependencies={"position": Provide(min_position)},
-            guards=[self.entrance.guard, known_parameters, whole_numbers],
-            middleware=[self._bodies],
-            request_class=self._requests,
-            request_max_body_size=None,
-            tags=["runs"],
-        )
-
-    def _world_router(self) -> Router:
-        return Router(
-            world_routes.BASE,
-            route_handlers=world_routes.world_routes(self._world),
-            guards=[programs_only(self._world_key), known_parameters],
-            middleware=[self._bodies],
-            request_class=self._requests,
-            request_max_body_size=None,
-            tags=["world"],
+            tags=[tag],
+            **more,
         )
 
     def _of_instance(self) -> list[HTTPRouteHandler]:

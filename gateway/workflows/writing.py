@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from litestar import Response
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.sending import send_all
 from headwater.gateway.workflows.accepting import accepting, undecided
 from headwater.gateway.workflows.bodies import NewEvent, NewInstance, NewInstances, text
 from headwater.gateway.workflows.freshness import Freshness
@@ -31,7 +32,7 @@ from headwater.schemas.answers import (
     InstanceStatus,
     Managed,
 )
-from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded, StoreUnavailable
+from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import (
     EVENT_ALREADY_RECEIVED,
     INSTANCE_CREATED_BEFORE,
@@ -160,21 +161,12 @@ class Writing:
 
         Errors: Problem; Undecided for who prefers not to wait for a worker.
         """
-        if not self._commands.ready:
-            raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
         try:
-            replies = await self._commands.send_many(commands)
-        except (Overloaded, NotYetReadable) as error:
-            raise Problem(error.code, error.message) from error
+            replies = await send_all(self._commands, commands)
         except OutcomeUnknown as error:
             if not prefers_async(prefer):
                 raise
             raise undecided(commands, error) from error
-        except BrokerUnavailable as error:
-            raise Problem(
-                "broker_unavailable",
-                f"{error.message}; the command may have been sent, and may still be carried out",
-            ) from error
         if prefers_async(prefer):
             return Told(replies, applied=False)
         return Told(replies, await self._applied(replies))

@@ -1,0 +1,24 @@
+"""Commands to workflows, sent for whoever has asked a route."""
+
+from collections.abc import Sequence
+
+from headwater.gateway.http.problems import Problem
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import ReplySent
+from headwater.streams.workflows.client import Addressed, Commands
+
+
+async def send_all(commands: Commands, addressed: Sequence[Addressed]) -> list[ReplySent]:
+    """Sends commands; gives what came of each.
+
+    Errors: Problem, if Kafka is away; OutcomeUnknown, Overloaded, NotYetReadable.
+    """
+    if not commands.ready:
+        raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
+    try:
+        return await commands.send_many(addressed)
+    except BrokerUnavailable as error:
+        raise Problem(
+            "broker_unavailable",
+            f"{error.message}; the command may have been sent, and may still be carried out",
+        ) from error
