@@ -1,6 +1,6 @@
-"""The agent: runs a stage over the partitions that this worker owns.
+"""The agent: runs intake over the partitions that this worker owns.
 
-The loop: take a partition and restore its memory before its first batch, let the stage decide,
+The loop: take a partition and restore its state before its first batch, let intake decide,
 append what it emits, and only when the broker has acknowledged all of it say that the batch is
 done. What somebody else wrote in between is found by the offsets, and mended (`tenure`).
 """
@@ -42,8 +42,9 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, place_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline._faust import TP, Batch
-from headwater.streams.pipeline.lease import Lease
-from headwater.streams.pipeline.stage import Stage, phases
+from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.stage_output import phases
 from headwater.streams.pipeline.staged import Mark, Store
 from headwater.streams.pipeline.stopped import Stopped
 from headwater.streams.pipeline.sweeps import Sweeps
@@ -67,40 +68,42 @@ _LOOK_EVERY_S: Final = 10.0
 
 
 class Agent:
-    """Runs a stage over the partitions that this worker owns.
+    """Runs intake over the partitions that this worker owns.
 
-    Shape:  offsets are asked for the group that reads the sources; owner is who claims partitions,
-            for people.
+    Shape:  offsets are asked for the group that reads the sources; check_lease passes, before each
+            append, while the partitions are ours; owner is who claims partitions, for people.
     """
 
     def __init__(  # noqa: PLR0913 (all that it joins)
         self,
-        stage: Stage,
+        intake: Intake,
         *,
         cluster: Cluster,
         appender: Appender,
         offsets: Offsets,
-        lease: Lease,
+        check_lease: Callable[[], None],
         watchdog: Watchdog,
         open_store: Callable[[int], Awaitable[Store]],
         clock: BrokerClock,
         owner: str,
     ) -> None:
-        self.stage = stage
+        self.intake = intake
         self._cluster = cluster
         self._appender = appender
         self._offsets = offsets
         self._watchdog = watchdog
         self._open_store = open_store
-        self._lease = lease
+        self._check_lease = check_lease
         self._clock = clock
         self._owner = owner
         self._sweeps = Sweeps(
-            stage, cluster=cluster, clock=lambda: clock.now().ms, append=self._append_found
+            cluster=cluster, clock=lambda: clock.now().ms, append=self._append_found
         )
         self._stopped = Stopped()
         self._owned: set[int] = set()
-        #: Of those partitions that are ready.
+        #: Of the partitions that are ready, or are being made so.
+        self._states: dict[int, PartitionState] = {}
+        #: Of those that are ready.
         self._tenures: dict[int, Tenure] = {}
         #: Of those that were ready before a rebalance: others may have had them meanwhile.
         self._kept: dict[int, Tenure] = {}
@@ -118,7 +121,7 @@ class Agent:
         self._owned = set.intersection(
             *(
                 {tp.partition for tp in partitions if tp.topic == each}
-                for each in self.stage.sources
+                for each in self.intake.sources
             )
         )
         for partition in (self._tenures.keys() | self._kept.keys()) - self._owned:
@@ -144,11 +147,17 @@ class Agent:
         self._stopped.clear()
 
     def _forget(self, partition: int) -> None:
-        self.stage.forget(partition)
+        self._close(partition)
         for tenures in (self._tenures, self._kept):
             tenure = tenures.pop(partition, None)
             if tenure is not None:
                 tenure.over = True
+
+    def _close(self, partition: int) -> None:
+        """Lets go the store of a partition that another worker may own from now on."""
+        state = self._states.pop(partition, None)
+        if state is not None:
+            state.close()
 
     async def prepare(self, partition: int) -> bool:
         """Takes a partition, or sees that it was kept; tells whether it is ready."""
@@ -173,8 +182,8 @@ class Agent:
                     return
                 batch = batch.first(before)
             with self._writable(batch.partition):
-                now_ms = self._clock.now().ms
-                emitted = self.stage.step(batch.topic, batch.partition, known, now_ms)
+                now_ms, state = self._clock.now().ms, self._states[batch.partition]
+                emitted = self.intake.step(state, batch.topic, known, now_ms)
                 await self._append(tenure, emitted)
                 self._write(tenure)
                 batch.done()
@@ -198,18 +207,19 @@ class Agent:
         self._looked_s = now.at_s if looks else self._looked_s
         self._stopped.check_forms()
         for line in self._stopped.due(now.ms):
-            log.warning("%s: %s", self.stage.name, line)
+            log.warning("%s: %s", self.intake.name, line)
 
     async def _tick(self, partition: int, due_ms: int, *, looks: bool) -> None:
         tenure = self._tenures.get(partition) if partition in self._owned else None
         if tenure is not None and partition not in self._stopped:
             with self._writable(partition):
-                await self._append(tenure, self.stage.tick(partition, due_ms))
+                state = self._states[partition]
+                await self._append(tenure, self.intake.tick(state, due_ms))
                 if looks:
                     await self._look(tenure)
                 self._write(tenure)
                 if not tenure.over:
-                    self._sweeps.begin(tenure)
+                    self._sweeps.begin(tenure, state)
 
     async def _append_found(self, tenure: Tenure, found: Callable[[], Sequence[Outgoing]]) -> bool:
         """Appends what a search has found; False if the partition is somebody else's by then."""
@@ -225,7 +235,7 @@ class Agent:
     def _write(self, tenure: Tenure) -> None:
         """Writes what is durable to the store, unless the partition was forgotten meanwhile."""
         if not tenure.over:
-            self.stage.write(tenure.partition, tenure.mark(self.stage.memory))
+            self._states[tenure.partition].write(tenure.mark(self.intake.memory))
 
     @contextmanager
     def _writable(self, partition: int) -> Iterator[None]:
@@ -245,7 +255,7 @@ class Agent:
     # -- writing
 
     async def _append(self, tenure: Tenure, emitted: Sequence[Outgoing]) -> None:
-        """Appends what a stage emitted; mends what others wrote meanwhile.
+        """Appends what a batch leads to; mends what others wrote meanwhile.
 
         Errors: PartitionLost.
         """
@@ -264,7 +274,7 @@ class Agent:
 
     async def _durable(self, records: Sequence[Outgoing]) -> list[tuple[Sent, int]]:
         """Appends records; returns their batches, each with its first offset."""
-        self._lease.check()
+        self._check_lease()
         began = self._clock.now()
         sent = await self._appender.send(records)
         offsets = await self._appender.acknowledged(sent)
@@ -277,7 +287,7 @@ class Agent:
         try:
             yield
         except LogCut:
-            self.stage.clear(tenure.partition)
+            self._states[tenure.partition].clear()
             raise
 
     async def _look(self, tenure: Tenure) -> None:
@@ -285,7 +295,7 @@ class Agent:
 
         Without an answer it says nothing, and the watchdog does in time.
         """
-        partition, sources = tenure.partition, self.stage.sources
+        partition, sources = tenure.partition, self.intake.sources
         try:
             # In this order: what is committed may move meanwhile, and then it is not behind.
             ends = await self._offsets.ends((*FENCED, *sources), partition)
@@ -329,7 +339,7 @@ class Agent:
             for record in records
         ]
         counting, hidden = tenure.of_others(records)
-        if gap.topic in self.stage.memory:
+        if gap.topic in self.intake.memory:
             self._take_in(tenure, counting)
         await self._show(tenure, hidden)
         return {record.key or b"" for record in counting}
@@ -342,7 +352,7 @@ class Agent:
     def _restored(self, record: Incoming) -> None:
         """Takes in a record of a partition's memory; one that is not ours is passed over."""
         try:
-            self.stage.restored(record)
+            self._states[record.partition].restored(record)
         except (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError) as error:
             log.warning("%s is passed over: %s", place_of(record), error)
 
@@ -359,7 +369,7 @@ class Agent:
             if topic == OUTCOMES:
                 again = await self._outcomes(tenure, records)
             else:
-                again = self.stage.again(tenure.partition, topic, records)
+                again = self._states[tenure.partition].again(topic, records)
             await self._append(tenure, again)
 
     async def _outcomes(self, tenure: Tenure, hidden: Container[bytes]) -> list[Outgoing]:
@@ -383,7 +393,7 @@ class Agent:
             return None
         tenure = self._tenures.get(partition) or await self._take(partition)
         if tenure is None:
-            self.stage.forget(partition)  # Its store is for whoever goes on with it.
+            self._close(partition)  # Its store is for whoever goes on with it.
         return tenure
 
     async def _look_at_kept(self, partition: int) -> None:
@@ -405,7 +415,7 @@ class Agent:
     async def _take(self, partition: int) -> Tenure | None:
         """Restores a partition's memory, and claims it; None if it has to wait, or is gone."""
         owned = self._owned
-        self.stage.forget(partition)
+        self._close(partition)
         fold = Fold(await self._open(partition))
         # Its offset is greater than that of any claim before, whoever comes to read it first.
         admissions = await self._claim([ADMISSIONS], partition)
@@ -416,7 +426,7 @@ class Agent:
         claims = await self._claim(FENCED, partition, epoch, fold.unseen)
         # What came before the claim counts, also if it came while the rest was read.
         fold.begin(OUTCOMES, *fold.unseen)
-        for topic in (*self.stage.memory, OUTCOMES):
+        for topic in (*self.intake.memory, OUTCOMES):
             start, end = fold.positions.get(topic, 0), claims.get(topic, 0)
             if not await self._restore(partition, fold, owned, (topic, start, end)):
                 return None
@@ -426,10 +436,10 @@ class Agent:
                 f"{fold.epoch} meanwhile"
             )
         tenure = Tenure(partition, epoch, admissions | claims)
-        self.stage.owned(partition, tenure.headers)
+        self._states[partition].headers[:] = tenure.headers
         await self._show(tenure, fold.hidden)
         await self._say_seen(tenure)
-        self.stage.write(partition, tenure.mark(self.stage.memory))
+        self._write(tenure)
         if owned is not self._owned:
             return None
         self._tenures[partition] = tenure
@@ -438,14 +448,16 @@ class Agent:
     async def _open(self, partition: int) -> Mark:
         """Opens a partition's store; one that is ahead of the topics is of others, and emptied."""
         store = await self._open_store(partition)
-        mark = self.stage.opened(partition, store)
-        ends = await self._offsets.ends(self.stage.memory, partition)
+        state = self._states[partition] = PartitionState(partition, store)
+        mark = state.mark()
+        ends = await self._offsets.ends(self.intake.memory, partition)
         ahead = [topic for topic, offset in mark.positions.items() if offset > ends[topic]]
         if not ahead:
             return mark
         log.warning("partition %d is read anew: its store is ahead of %s", partition, ahead)
         store.clear()
-        return self.stage.opened(partition, store)
+        self._states[partition] = PartitionState(partition, store)
+        return Mark()
 
     async def _claim(
         self,
@@ -466,7 +478,7 @@ class Agent:
         part: tuple[str, int, int] | None = None,
     ) -> bool:
         """Reads a partition's memory, all of it or a part; False if it is to be read no further."""
-        topics: Sequence[str] = self.stage.memory
+        topics: Sequence[str] = self.intake.memory
         start: int | Mapping[str, int] = dict(fold.positions)
         end: int | None = None
         if part is not None:
@@ -484,9 +496,9 @@ class Agent:
                 for record in known:
                     if fold.admit(record) and record.topic != OUTCOMES:
                         self._restored(record)
-                mark = fold.mark(self.stage.memory)
+                mark = fold.mark(self.intake.memory)
                 if mark is not None:  # else it is written once what hides there is mended
-                    self.stage.write(partition, mark)
+                    self._states[partition].write(mark)
         return owned is self._owned
 
     def _read(

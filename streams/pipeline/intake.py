@@ -1,4 +1,9 @@
-"""The one stage of the pipeline: drops copies, finds users, and turns deliveries into rows.
+"""What is done with deliveries: drops copies, finds users, and turns deliveries into rows.
+
+It takes a batch and the state of its partition, and says what to append. It does no I/O but for the
+store of that state, so it is tested as plain code. The agent appends what it returns, and only then
+writes the store and lets the batch be committed. An error in `step` ends the worker: a state that
+may be ahead of the log is thrown away with the process, and read again from what is durable.
 
 Of an event id the first offset counts. It is claimed in the topic `admissions`, one record a batch.
 A record is a copy when its id was claimed at a lower offset. After a crash a record meets its own
@@ -9,7 +14,7 @@ hop, to `events` or `unresolved`, and is processed there in the same way, with t
 worker owns a partition number of all three topics.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from headwater.processors.providers.placement import Placement
@@ -21,7 +26,6 @@ from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_NAME
 from headwater.schemas.records import (
     DuplicateDropped,
     RowRebuilt,
-    UserForgotten,
     WebhookAdmitted,
     WebhookReceived,
 )
@@ -35,12 +39,11 @@ from headwater.schemas.topics import (
     WIPES,
 )
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
-from headwater.streams.kafka.records import Headers, Incoming, Outgoing
+from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
-from headwater.streams.pipeline.staged import Mark, Store
 from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 
 _ROW_REBUILT: Final = "row_rebuilt"
@@ -49,8 +52,11 @@ _ROW_REBUILT: Final = "row_rebuilt"
 class Intake:
     """Deliveries in; rows, outcomes, and whatever else comes of them, out."""
 
+    #: Names it in outcomes and dead letters.
     name: ClassVar[str] = "intake"
+    #: The topics it consumes, partitioned alike: a partition of all of them has one state.
     sources: ClassVar[tuple[str, ...]] = (WEBHOOKS, EVENTS, UNRESOLVED)
+    #: The topics, partitioned like the sources, that the states are read from.
     memory: ClassVar[tuple[str, ...]] = (
         ADMISSIONS,
         WAITING,
@@ -70,50 +76,17 @@ class Intake:
         self._partitions = partitions
         self._park_for_ms = park_for_ms
         self._rules = tuple(rules)
-        self._states: dict[int, PartitionState] = {}
         self._take = {
             WEBHOOKS: self._take_webhook,
             EVENTS: self._take_event,
             UNRESOLVED: self._take_unresolved,
         }
 
-    def opened(self, partition: int, store: Store) -> Mark:
-        """Takes the store of a partition."""
-        state = self._states[partition] = PartitionState(partition, store)
-        return state.mark()
-
-    def restored(self, record: Incoming) -> None:
-        """Takes in a record of a partition's memory."""
-        self._states[record.partition].restored(record)
-
-    def write(self, partition: int, mark: Mark) -> None:
-        """Writes what is durable to the store of a partition."""
-        self._states[partition].write(mark)
-
-    def clear(self, partition: int) -> None:
-        """Empties the store of a partition."""
-        self._states[partition].clear()
-
-    def forget(self, partition: int) -> None:
-        """Closes the store of a partition."""
-        state = self._states.pop(partition, None)
-        if state is not None:
-            state.close()
-
-    def owned(self, partition: int, headers: Headers) -> None:
-        """Says with which headers the records of a partition are written from now on."""
-        self._states[partition].headers[:] = headers
-
-    def again(self, partition: int, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
-        """The records that say what is known of some keys, which were hidden by others."""
-        return self._states[partition].again(topic, keys)
-
     def step(
-        self, topic: str, partition: int, records: Sequence[Incoming], now_ms: int
+        self, state: PartitionState, topic: str, records: Sequence[Incoming], now_ms: int
     ) -> list[Outgoing]:
-        """Processes a batch of one topic."""
-        state = self._states[partition]
-        processing = self._processing(partition, state, now_ms)
+        """Processes a batch of one topic: what it returns is durable before that is committed."""
+        processing = self._processing(state, now_ms)
         take = self._take[topic]
         if topic == WEBHOOKS:
             state.claims.load(record.key for record in records if record.key)
@@ -127,37 +100,16 @@ class Intake:
         processing.note_users()
         return state.claims.changed(now_ms) + state.rows.changed() + processing.emission.records
 
-    def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
+    def tick(self, state: PartitionState, now_ms: int) -> list[Outgoing]:
         """Ends the waits that lasted too long, and forgets what senders retry no more."""
-        state = self._states[partition]
         state.claims.expire(now_ms)
-        processing = self._processing(partition, state, now_ms)
+        processing = self._processing(state, now_ms)
         processing.give_up(self._park_for_ms)
         return processing.emission.records
 
-    # -- wipes, which the agent looks through the topics for
-
-    def wanted(self, partition: int) -> list[UserForgotten]:
-        """The wipes whose records are still to be looked for."""
-        return self._states[partition].wipes.pending()
-
-    def found(self, partition: int, wipe: UserForgotten) -> list[Outgoing]:
-        """The record that says how far a wipe is; one that is done names its user no more.
-
-        Shape:  none if another one was ordered meanwhile, which is looked for anew.
-        """
-        wipes = self._states[partition].wipes
-        pending = {each.wipe_id for each in wipes.pending()}
-        return [wipes.put(wipe)] if wipe.wipe_id in pending else []
-
-    def purge(self, partition: int, wipe: UserForgotten) -> None:
-        """Has the store of a partition give up the bytes of what was wiped."""
-        self._states[partition].purge(wipe.names)
-
-    def _processing(self, partition: int, state: PartitionState, now_ms: int) -> Processing:
-        emission = Emission(
-            stage=self.name, partition=partition, headers=state.headers, now_ms=now_ms
-        )
+    def _processing(self, state: PartitionState, now_ms: int) -> Processing:
+        partition, headers = state.partition, state.headers
+        emission = Emission(stage=self.name, partition=partition, headers=headers, now_ms=now_ms)
         return Processing(self._placement, self._partitions, state, emission, self._rules)
 
     def _take_webhook(

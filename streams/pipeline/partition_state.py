@@ -438,6 +438,14 @@ class Wipes:
         self._take(key, wipe)
         return Outgoing(WIPES, self._partition, key, value, self._headers)
 
+    def found(self, wipe: UserForgotten) -> list[Outgoing]:
+        """The record that says what of a wipe was found, or that nothing more is looked for.
+
+        Shape:  none if another one was ordered meanwhile, which is looked for anew.
+        """
+        pending = {each.wipe_id for each in self.pending()}
+        return [self.put(wipe)] if wipe.wipe_id in pending else []
+
     def record_of(self, topic: str, key: bytes) -> Outgoing:
         """The record that says how far a wipe is."""
         return Outgoing(topic, self._partition, key, self._staged.get(_WIPED, key), self._headers)

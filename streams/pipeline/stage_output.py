@@ -1,4 +1,4 @@
-"""What a stage emits for a batch: a list of records to append, built up record by record.
+"""What a batch leads to: a list of records to append, built up record by record.
 
 All of it goes to the partition that the batch was read from, but for hops to other owners.
 """
@@ -144,6 +144,17 @@ class Emission:
         """Adds a dead letter for an error that processing a record raised."""
         reason = error.code if isinstance(error, HeadwaterError) else "unexpected_error"
         self.dead(record, event, reason, f"{type(error).__name__}: {error}", error)
+
+
+def phases(emitted: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
+    """Splits what a batch leads to into what is appended first and what only then.
+
+    An append to several partitions can break off in the middle. A tombstone forgets something that
+    another record of the same batch carries on, such as a wait whose delivery is released: it must
+    not become durable before that.
+    """
+    first = [record for record in emitted if record.value is not None]
+    return first, [record for record in emitted if record.value is None]
 
 
 def _rows(updates: Sequence[RowUpdate]) -> int:

@@ -15,7 +15,7 @@ from headwater.schemas.records import UserForgotten
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing
-from headwater.streams.pipeline.stage import Stage
+from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.tenure import Tenure
 from headwater.streams.pipeline.wiping import LOOKED_THROUGH, Search
 
@@ -31,21 +31,18 @@ Appends: TypeAlias = Callable[[Tenure, Callable[[], Sequence[Outgoing]]], Awaita
 class Sweeps:
     """The searches of a worker, one at a time in each partition."""
 
-    def __init__(
-        self, stage: Stage, *, cluster: Cluster, clock: Callable[[], int], append: Appends
-    ) -> None:
-        self._stage = stage
+    def __init__(self, *, cluster: Cluster, clock: Callable[[], int], append: Appends) -> None:
         self._cluster = cluster
         self._clock = clock
         self._append = append
         self._running: dict[int, asyncio.Task[None]] = {}
 
-    def begin(self, tenure: Tenure) -> None:
+    def begin(self, tenure: Tenure, state: PartitionState) -> None:
         """Begins a search if one is due in a partition; to be called in its turn, now and then."""
-        wanted = self._stage.wanted(tenure.partition)
+        wanted = state.wipes.pending()
         if wanted and tenure.partition not in self._running:
             name = f"wipe in partition {tenure.partition}"
-            search = self._search(tenure, wanted[0])
+            search = self._search(tenure, state, wanted[0])
             self._running[tenure.partition] = asyncio.create_task(search, name=name)
 
     def check(self) -> None:
@@ -58,14 +55,14 @@ class Sweeps:
                 del self._running[partition]
                 search.result()
 
-    async def _search(self, tenure: Tenure, wipe: UserForgotten) -> None:
+    async def _search(self, tenure: Tenure, state: PartitionState, wipe: UserForgotten) -> None:
         search = Search(wipe, tenure.partition)
 
         def count() -> Sequence[Outgoing]:
-            return self._stage.found(tenure.partition, search.counted())
+            return state.wipes.found(search.counted())
 
         def say_so() -> Sequence[Outgoing]:
-            return self._stage.found(tenure.partition, search.done(self._clock()))
+            return state.wipes.found(search.done(self._clock()))
 
         is_done = (
             await self._look(tenure, search)
@@ -74,7 +71,7 @@ class Sweeps:
             and await self._append(tenure, say_so)
         )
         if is_done:
-            self._stage.purge(tenure.partition, wipe)
+            state.purge(wipe.names)
             log.info("partition %d has wiped %s", tenure.partition, wipe.digests[0])
 
     async def _look(self, tenure: Tenure, search: Search) -> bool:

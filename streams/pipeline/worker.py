@@ -45,7 +45,6 @@ from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.lease import Lease, LeaseLost
 from headwater.streams.pipeline.partition_state import FORM
-from headwater.streams.pipeline.stage import Stage
 from headwater.streams.pipeline.watchdog import Stalled, Watchdog, arm, dump
 
 P = ParamSpec("P")
@@ -53,7 +52,7 @@ R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
-#: How often a stage does what is due without a record, such as ending a wait.
+#: How often intake does what is due without a record, such as ending a wait.
 _TICK_S: Final = 1.0
 #: How often the lease is renewed: many times in a session timeout, so that no hiccup ends a worker.
 _PULSE_S: Final = 1.0
@@ -150,7 +149,7 @@ def _or_die(action: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
 
 def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
     app: App,
-    stage: Stage,
+    intake: Intake,
     lease: Lease,
     watchdog: Watchdog,
     stores: StateStores,
@@ -158,21 +157,21 @@ def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
     clock: Callable[[], int],
     joined: Callable[[], Awaitable[None]],
 ) -> None:
-    appender = Appender(cluster=cluster, client_id=f"headwater-{stage.name}")
+    appender = Appender(cluster=cluster, client_id=f"headwater-{intake.name}")
     offsets = Offsets(cluster, app.conf.id)
     agent = Agent(
-        stage,
+        intake,
         cluster=cluster,
         appender=appender,
         offsets=offsets,
-        lease=lease,
+        check_lease=lease.check,
         watchdog=watchdog,
         open_store=partial(_open_store, stores, cluster, app.conf.id, clock),
         clock=BrokerClock(clock, monotonic),
         owner=f"{socket.gethostname()}-{os.getpid()}",
     )
-    for topic in stage.sources:
-        consume(app, name=f"{stage.name}-{topic}", topic=topic, process=_or_die(agent.process))
+    for topic in intake.sources:
+        consume(app, name=f"{intake.name}-{topic}", topic=topic, process=_or_die(agent.process))
 
     async def tick() -> None:
         await joined()
@@ -243,10 +242,12 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     uvloop.install()
     partitions = uvloop.run(_partitions(cluster))
     app = batch_app(app_id=app_id, cluster=cluster, member=member)
-    stage = Intake(placement=placement, partitions=partitions, park_for_ms=park_for_ms, rules=rules)
+    intake = Intake(
+        placement=placement, partitions=partitions, park_for_ms=park_for_ms, rules=rules
+    )
     lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
-    _build(app, stage, lease, watchdog, stores, cluster, clock, joined)
+    _build(app, intake, lease, watchdog, stores, cluster, clock, joined)
     collect_seldom()
     threading.Thread(target=_pulse, args=(app, lease, watchdog), name="pulse", daemon=True).start()
     if not run(app):

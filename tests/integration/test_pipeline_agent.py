@@ -2,15 +2,16 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import pytest
+from typing_extensions import override
 
+from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import write_forms
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.forms import NEWEST_FORMS
-from headwater.schemas.records import UserForgotten
 from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
 from headwater.streams.clock import monotonic, now_ms
@@ -20,10 +21,11 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
+from headwater.streams.kafka.state_store import Changes
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
 from headwater.streams.pipeline.agent import Agent
-from headwater.streams.pipeline.lease import Lease
-from headwater.streams.pipeline.staged import Mark, Store
+from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.stopped import FormsChanged
 from headwater.streams.pipeline.tenure import Fold, PartitionLost
 from headwater.streams.pipeline.watchdog import Watchdog
@@ -36,70 +38,62 @@ ROWS = DAILY_SUMMARY.topic
 KEY = b'["user_1", "garmin", "2026-07-01"]'
 
 
-async def a_store(partition: int) -> MemoryStore:
-    assert partition == PARTITION
-    return MemoryStore()
-
-
 def nothing() -> None:
     """Nothing happens meanwhile."""
 
 
-class Watched:
-    """A stage that lets something happen while it restores, or steps."""
-
-    name = "watched"
-    sources = (EVENTS, UNRESOLVED)
-    memory: tuple[str, ...] = (TRACES,)
+class Store(MemoryStore):
+    """A store that lets something happen while it is written, which is while it is restored."""
 
     def __init__(self) -> None:
-        self.known: list[bytes | None] = []
-        self.stepped_with: list[list[bytes]] = []
+        super().__init__()
         self.while_restoring = nothing
+        self.is_closed = False
+
+    @override
+    def write(self, changes: Changes, positions: Mapping[str, int]) -> None:
+        super().write(changes, positions)
+        happens, self.while_restoring = self.while_restoring, nothing
+        happens()
+
+    @override
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Watched(Intake):
+    """Intake that decides as it is told to, on one row."""
+
+    sources = (EVENTS, UNRESOLVED)
+    memory = (ROWS,)
+
+    def __init__(self) -> None:
+        super().__init__(placement=Placement({}, "user_"), partitions=1, park_for_ms=1)
+        #: What the row was when it was asked.
+        self.stepped_with: list[bytes | None] = []
+        self.store = Store()
         self.while_stepping = nothing
         self.emits: list[bytes] = []
         self.headers: Headers = []
 
-    def opened(self, partition: int, store: Store) -> Mark:
-        del store
+    async def open_store(self, partition: int) -> Store:
         assert partition == PARTITION
-        return Mark()
+        return self.store
 
-    def write(self, partition: int, mark: Mark) -> None:
-        assert partition == PARTITION
-        self.mark = mark
-
-    def restored(self, record: Incoming) -> None:
-        self.known.append(record.value)
-        happens, self.while_restoring = self.while_restoring, nothing
-        happens()
-
-    def forget(self, partition: int) -> None:
-        assert partition == PARTITION
-        self.known.clear()
-
+    @override
     def step(
-        self, topic: str, partition: int, records: Sequence[Incoming], now_ms: int
+        self, state: PartitionState, topic: str, records: Sequence[Incoming], now_ms: int
     ) -> list[Outgoing]:
-        del topic, partition, records, now_ms
         self.while_stepping()
-        self.stepped_with.append(list(self.known))
+        self.stepped_with.append(state.rows.record_of(ROWS, KEY).value)
+        self.headers = state.headers
+        for value in self.emits:
+            state.restored(Incoming(ROWS, PARTITION, 0, 0, 0, KEY, value, None, 1, 1, ()))
         return [Outgoing(ROWS, PARTITION, KEY, value, self.headers) for value in self.emits]
 
-    def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
-        del partition, now_ms
+    @override
+    def tick(self, state: PartitionState, now_ms: int) -> list[Outgoing]:
         return []
-
-    def wanted(self, partition: int) -> list[UserForgotten]:
-        assert partition == PARTITION
-        return []
-
-    def owned(self, partition: int, headers: Headers) -> None:
-        assert partition == PARTITION
-        self.headers = headers
-
-    def again(self, partition: int, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
-        return [Outgoing(topic, partition, key, b"mine", self.headers) for key in keys]
 
 
 class Committed:
@@ -113,31 +107,35 @@ class Committed:
         self.batches += 1
 
 
+def agent_of(intake: Watched, bootstrap: str, appender: Appender, offsets: Offsets) -> Agent:
+    agent = Agent(
+        intake,
+        cluster=Cluster(bootstrap),
+        appender=appender,
+        offsets=offsets,
+        check_lease=nothing,
+        watchdog=Watchdog(patience_s=60, monotonic=monotonic),
+        open_store=intake.open_store,
+        clock=BrokerClock(now_ms, monotonic),
+        owner="test",
+    )
+    agent.assigned(OWNED)
+    return agent
+
+
 def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Committed:
     committed = Committed()
 
     async def whole() -> None:
         appender = Appender(cluster=Cluster(bootstrap), client_id="watched")
-        await appender.append([Outgoing(TRACES, PARTITION, b"k", b"memory")])
-        stage = Watched()
+        await appender.append([Outgoing(ROWS, PARTITION, KEY, b"memory")])
+        intake = Watched()
         offsets = Offsets(Cluster(bootstrap), "watched")
-        lease = Lease(valid_for_s=60, monotonic=monotonic)
-        agent = Agent(
-            stage,
-            cluster=Cluster(bootstrap),
-            appender=appender,
-            offsets=offsets,
-            lease=lease,
-            watchdog=Watchdog(patience_s=60, monotonic=monotonic),
-            open_store=a_store,
-            clock=BrokerClock(now_ms, monotonic),
-            owner="test",
-        )
-        agent.assigned(OWNED)
+        agent = agent_of(intake, bootstrap, appender, offsets)
         record = Incoming(EVENTS, PARTITION, 0, 0, 0, b"k", b"v", None, 1, 1, ())
         batch = Batch(EVENTS, PARTITION, [record], None, cast("BatchConsumer", committed))
         try:
-            await cast("asyncio.Future[None]", act(stage, agent, batch))
+            await cast("asyncio.Future[None]", act(intake, agent, batch))
         finally:
             await offsets.stop()
             await appender.stop()
@@ -147,27 +145,27 @@ def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Comm
 
 
 def test_what_was_read_before_a_rebalance_is_no_memory_after_it(topics: str):
-    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
         def rebalance() -> None:
             agent.revoked()
             agent.assigned(OWNED)
 
-        stage.while_restoring = rebalance
+        intake.store.while_restoring = rebalance
         await agent.process(batch)
-        assert stage.stepped_with == []
+        assert intake.stepped_with == []
         await agent.process(batch)
-        assert [known[-1] for known in stage.stepped_with] == [b"memory"]
+        assert intake.stepped_with == [b"memory"]
 
     assert play(topics, act).batches == 1
 
 
 def test_forms_that_change_while_a_batch_is_refused_end_the_worker(topics: str):
-    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
         def refuse() -> None:
             write_forms(dict(NEWEST_FORMS) | {"another": NEWEST_FORMS["daily_summary"]})
             raise NotYetReadable("expected all members to read it")
 
-        stage.while_stepping = refuse
+        intake.while_stepping = refuse
         await agent.process(batch)
         with pytest.raises(FormsChanged):
             await agent.tick()
@@ -179,14 +177,14 @@ def test_forms_that_change_while_a_batch_is_refused_end_the_worker(topics: str):
 
 
 def test_a_partition_is_owned_when_all_topics_of_its_number_are(topics: str):
-    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
         agent.revoked()
         agent.assigned({TP(EVENTS, PARTITION), TP(UNRESOLVED, PARTITION + 1)})
         await agent.process(batch)
-        assert stage.stepped_with == []
+        assert intake.stepped_with == []
         agent.assigned(OWNED)
         await agent.process(batch)
-        assert len(stage.stepped_with) == 1
+        assert len(intake.stepped_with) == 1
 
     assert play(topics, act).batches == 1
 
@@ -194,28 +192,17 @@ def test_a_partition_is_owned_when_all_topics_of_its_number_are(topics: str):
 def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again(topics: str):
     counted: list[bytes | None] = []
 
-    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
         appender = Appender(cluster=Cluster(topics), client_id="another")
         offsets = Offsets(Cluster(topics), "watched")
         other = Watched()
-        another = Agent(
-            other,
-            cluster=Cluster(topics),
-            appender=appender,
-            offsets=offsets,
-            lease=Lease(valid_for_s=60, monotonic=monotonic),
-            watchdog=Watchdog(patience_s=60, monotonic=monotonic),
-            open_store=a_store,
-            clock=BrokerClock(now_ms, monotonic),
-            owner="another",
-        )
-        another.assigned(OWNED)
-        stage.emits, other.emits = [b"first"], [b"second"]
+        another = agent_of(other, topics, appender, offsets)
+        intake.emits, other.emits = [b"first"], [b"second"]
         try:
             await agent.process(batch)
             await another.process(batch)
             # It stood still meanwhile, and goes on.
-            stage.emits = [b"late"]
+            intake.emits = [b"late"]
             with pytest.raises(PartitionLost, match="somebody else has taken the partition"):
                 await agent.process(batch)
             await another.tick()
@@ -229,37 +216,35 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
             counted.extend(r.value for r in records if fold.admit(r) and r.key == KEY)
 
     play(topics, act)
-    assert counted == [b"first", b"second", b"mine", b"after all"]
+    assert counted[-5:] == [b"memory", b"first", b"second", b"second", b"after all"]
 
 
 def test_what_an_operator_deletes_is_deleted_in_memory_too(topics: str):
-    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
         await agent.process(batch)
-        stage.memory = (ROWS,)
         appender = Appender(cluster=Cluster(topics), client_id="operator")
         await appender.append([Outgoing(ROWS, PARTITION, KEY, None)])
         await appender.stop()
-        stage.known.clear()
         await agent.tick()
-        assert stage.known == [None]
+        await agent.process(batch)
+        assert intake.stepped_with == [b"memory", None]
 
     play(topics, act)
 
 
 def test_what_stays_is_kept_by_a_rebalance_and_what_went_is_forgotten(topics: str):
-    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
         assert await agent.prepare(PARTITION)
-        known = list(stage.known)
         agent.revoked()
         await agent.process(batch)
-        assert stage.stepped_with == []  # Nobody owns it just now.
+        assert intake.stepped_with == []  # Nobody owns it just now.
         assert agent.assigned(OWNED) == {PARTITION}
         assert await agent.prepare(PARTITION)
         await agent.process(batch)
-        assert stage.stepped_with == [known]
+        assert intake.stepped_with == [b"memory"]
         agent.revoked()
         assert agent.assigned(set()) == set()
-        assert stage.known == []
+        assert intake.store.is_closed
         assert agent.assigned(OWNED) == {PARTITION}
 
     assert play(topics, act).batches == 1

@@ -11,6 +11,7 @@ from headwater.schemas.records import DuplicateDropped, WebhookReceived, Webhook
 from headwater.schemas.topics import ADMISSIONS, TRACES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.staged import Mark
 from tests.fakes.memory_store import MemoryStore
 
@@ -30,10 +31,10 @@ class Worker:
 
     def __init__(self, claims: list[Outgoing]) -> None:
         self.intake = Intake(placement=Placement({}, "user_"), partitions=1, park_for_ms=1_000)
-        self.intake.opened(0, MemoryStore())
+        self.state = PartitionState(0, MemoryStore())
         for claim in claims:
-            self.intake.restored(incoming(ADMISSIONS, claim.key, claim.value, 0))
-        self.intake.write(0, Mark())
+            self.state.restored(incoming(ADMISSIONS, claim.key, claim.value, 0))
+        self.state.write(Mark())
 
     def process(self, log: list[str], start: int, sizes: list[int]) -> list[Batch]:
         """Reads a log from an offset to its end, in batches of some sizes."""
@@ -47,8 +48,8 @@ class Worker:
         return batches
 
     def _step(self, end: int, records: list[Incoming]) -> Batch:
-        emitted = self.intake.step(WEBHOOKS, 0, records, NOW_MS)
-        self.intake.write(0, Mark())
+        emitted = self.intake.step(self.state, WEBHOOKS, records, NOW_MS)
+        self.state.write(Mark())
         traces = [decode(each.value, DuplicateDropped) for each in emitted if each.topic == TRACES]
         claims = [each for each in emitted if each.topic == ADMISSIONS]
         return Batch(end, claims, {trace.offset for trace in traces})

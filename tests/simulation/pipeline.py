@@ -1,6 +1,6 @@
-"""The stage over a log in memory, with everything that can go wrong drawn from one seed.
+"""Intake over a log in memory, with everything that can go wrong drawn from one seed.
 
-The stage is the production one, and so is what it is owned by; only Kafka is played: records in
+Intake is the production one, and so is what it is owned by; only Kafka is played: records in
 lists, committed offsets that lag, appends that break off in the middle, workers that die and
 restore, workers that go on although somebody else has their partitions, topics that are compacted.
 """
@@ -21,7 +21,8 @@ from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBHOOKS, Cleanup
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.stage import phases
+from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.stage_output import phases
 from headwater.streams.pipeline.staged import Mark
 from headwater.streams.pipeline.tenure import (
     FENCED,
@@ -41,6 +42,7 @@ PROVIDERS = installed_providers()
 USER_PREFIX = "user_"
 PLACEMENT = Placement(PROVIDERS, USER_PREFIX)
 PARK_FOR_MS = 60_000
+INTAKE = Intake(placement=PLACEMENT, partitions=PARTITIONS, park_for_ms=PARK_FOR_MS)
 #: Those of the pipeline alone, so that what workflows keep changes no seed.
 _COMPACTED = {
     topic.name
@@ -74,11 +76,11 @@ class Rules:
 class Worker:
     """A process: the partitions that it believes to own, and how far it has read."""
 
-    stage: Intake
     disk: dict[int, MemoryStore]
     #: What it was about to append to the log when it was stopped.
     sending: tuple[int, list[Outgoing]] | None = None
     tenures: dict[int, Tenure] = field(default_factory=dict)
+    states: dict[int, PartitionState] = field(default_factory=dict)
     position: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
@@ -170,12 +172,11 @@ class World:
         return partition, self.log.append(record)
 
     def _worker(self) -> Worker:
-        stage = Intake(placement=PLACEMENT, partitions=PARTITIONS, park_for_ms=PARK_FOR_MS)
         free = [disk for disk in self.disks if all(disk is not z.disk for z in self.zombies)]
         disk = self.random.choice(free) if free and self.random.random() < 0.8 else {}
         if not any(disk is each for each in self.disks):
             self.disks.append(disk)
-        return Worker(stage, disk)
+        return Worker(disk)
 
     def crash(self) -> None:
         """All partitions get another owner; what was not committed is read again.
@@ -191,7 +192,7 @@ class World:
         """One partition moves to another worker, which restores it."""
         partition = self.random.randrange(PARTITIONS)
         self.trace.append(f"rebalance {partition}")
-        self.worker.stage.forget(partition)
+        self.worker.states.pop(partition, None)
         self.worker.tenures.pop(partition, None)
         for topic in Intake.sources:
             self.worker.position.pop((topic, partition), None)
@@ -231,7 +232,7 @@ class World:
         end = min(start + self.random.randint(1, 5), self.log.end(topic, partition))
         batch = self.log.read(topic, partition, start, end)
         self.now_ms += 1
-        emitted = worker.stage.step(topic, partition, batch, self.now_ms)
+        emitted = INTAKE.step(worker.states[partition], topic, batch, self.now_ms)
         self.trace.append(f"{topic}/{partition} {start}+{len(batch)} -> {len(emitted)}")
         return emitted, end
 
@@ -251,13 +252,14 @@ class World:
     def _durable(self, worker: Worker, partition: int, emitted: list[Outgoing]) -> None:
         tenure = worker.tenures[partition]
         self._append(worker, tenure, emitted)
-        worker.stage.write(partition, tenure.mark(Intake.memory))
+        worker.states[partition].write(tenure.mark(Intake.memory))
 
     def tick(self) -> None:
-        """The stage does what is due in every partition."""
+        """Intake does what is due in every partition."""
         for partition in range(PARTITIONS):
             self._tenure(self.worker, partition)
-            self._durable(self.worker, partition, self.worker.stage.tick(partition, self.now_ms))
+            due = INTAKE.tick(self.worker.states[partition], self.now_ms)
+            self._durable(self.worker, partition, due)
 
     def drain(self) -> None:
         """Works without faults until nothing is left, and until all has been looked at."""
@@ -288,7 +290,8 @@ class World:
 
     def _take(self, worker: Worker, partition: int) -> None:
         store = worker.disk.setdefault(partition, MemoryStore())
-        fold = self.rules.fold(worker.stage.opened(partition, store))
+        state = worker.states[partition] = PartitionState(partition, store)
+        fold = self.rules.fold(state.mark())
         offset = self.log.append(claim(ADMISSIONS, partition, "somebody"))
         self._restore(worker, partition, fold, Intake.memory)
         if self.zombies and self.random.random() < 0.2:
@@ -301,10 +304,10 @@ class World:
         fold.begin(OUTCOMES, *fold.unseen)
         self._restore(worker, partition, fold, (*Intake.memory, OUTCOMES))
         tenure = worker.tenures[partition] = Tenure(partition, epoch, claims)
-        worker.stage.owned(partition, tenure.headers)
+        state.headers[:] = tenure.headers
         self._show(worker, tenure, fold.hidden)
         self._say_seen(worker, tenure)
-        worker.stage.write(partition, tenure.mark(Intake.memory))
+        worker.states[partition].write(tenure.mark(Intake.memory))
 
     def _say_seen(self, worker: Worker, tenure: Tenure) -> None:
         again = claim(WAITING, tenure.partition, "somebody", tenure.epoch, tenure.unseen)
@@ -315,10 +318,10 @@ class World:
             start, end = fold.positions.get(topic, 0), self.log.end(topic, partition)
             for record in self.log.read(topic, partition, start, end):
                 if fold.admit(record) and topic != OUTCOMES:
-                    worker.stage.restored(record)
+                    worker.states[partition].restored(record)
                 mark = fold.mark(Intake.memory)
                 if mark is not None and self.random.random() < 0.2:
-                    worker.stage.write(partition, mark)
+                    worker.states[partition].write(mark)
 
     def _append(self, worker: Worker, tenure: Tenure, emitted: Iterable[Outgoing]) -> None:
         for phase in phases(list(emitted)):
@@ -345,7 +348,7 @@ class World:
             self.log.read(gap.topic, tenure.partition, gap.start, gap.end)
         )
         for record in counting:
-            worker.stage.restored(record)
+            worker.states[tenure.partition].restored(record)
         self._show(worker, tenure, hidden)
 
     def _show(self, worker: Worker, tenure: Tenure, hidden: Hidden) -> None:
@@ -361,7 +364,7 @@ class World:
                     for key, value in last_of(Fold(), known, records).items()
                 ]
             else:
-                again = worker.stage.again(partition, topic, records)
+                again = worker.states[partition].again(topic, records)
             self._append(worker, tenure, again)
 
     def _append_some(self, emitted: list[Outgoing]) -> None:

@@ -100,7 +100,8 @@ class WipingWorld(World):
     def _search(self, partition: int) -> bool:
         """Looks through the next topic of a partition; tells whether there was any."""
         tenure = self._tenure(self.worker, partition)
-        wanted = self.worker.stage.wanted(partition) if self._searches else []
+        wipes = self.worker.states[partition].wipes
+        wanted = wipes.pending() if self._searches else []
         if not wanted:
             return False
         begun = self._searching.get(partition)
@@ -113,13 +114,13 @@ class WipingWorld(World):
         if move == "look":
             search.look(topic, self.log.read(topic, partition, 0, self.log.end(topic, partition)))
         elif move == "count":
-            found = self.worker.stage.found(partition, search.counted())
+            found = wipes.found(search.counted())
         elif move == "remove":
             found = search.removals(topic, tenure.headers)
             self.trace.append(f"wiped {len(found)} of {topic}/{partition}")
         else:
             self.trace.append(f"partition {partition} has wiped {search.wipe.wipe_id}")
-            found = self.worker.stage.found(partition, search.done(self.now_ms))
+            found = wipes.found(search.done(self.now_ms))
             del self._searching[partition]
         self._durable(self.worker, partition, found)
         return True

@@ -27,6 +27,7 @@ from headwater.schemas.tables import DAILY_SUMMARY, Value
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_state import PartitionState
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.walks import WALKS
@@ -67,15 +68,18 @@ def read_back(record: Outgoing) -> Incoming:
 
 
 def intake_of(providers: Providers) -> Intake:
-    intake = Intake(placement=Placement(providers, "user_"), partitions=1, park_for_ms=1)
-    intake.opened(0, MemoryStore())
-    return intake
+    return Intake(placement=Placement(providers, "user_"), partitions=1, park_for_ms=1)
 
 
 def through_pipeline(delivery: WebhookReceived) -> list[Outgoing]:
     """What comes of a delivery that names its user."""
     raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
-    return intake_of(installed_providers()).step("webhooks", 0, [read_back(raw)], NOW_MS)
+    return step(installed_providers(), read_back(raw))
+
+
+def step(providers: Providers, record: Incoming) -> list[Outgoing]:
+    state = PartitionState(0, MemoryStore())
+    return intake_of(providers).step(state, "webhooks", [record], NOW_MS)
 
 
 def outcome(emitted: list[Outgoing]) -> OutcomeRecorded:
@@ -273,9 +277,9 @@ def test_a_wait_of_a_provider_that_is_gone_stays_until_a_worker_has_it_again():
     emitted = normalized_by(terra, "terra", subject="t1", reference=None, type="daily")
     (wait,) = (record for record in emitted if record.topic == "waiting")
     for providers, ended in (({}, [0, 0]), (terra, [1, 0])):
-        again = intake_of(providers)
-        again.restored(read_back(wait))
-        ticks = [again.tick(0, NOW_MS + 5) for _ in ended]
+        state = PartitionState(0, MemoryStore())
+        state.restored(read_back(wait))
+        ticks = [intake_of(providers).tick(state, NOW_MS + 5) for _ in ended]
         assert [sum(r.topic == "dead-letters" for r in tick) for tick in ticks] == ended
 
 
@@ -297,5 +301,4 @@ def delivered(source: str, **changes: object) -> Outgoing:
 
 def normalized_by(providers: Providers, source: str, **changes: object) -> list[Outgoing]:
     """What a worker with these providers comes to with a delivery of a source."""
-    record = read_back(delivered(source, **changes))
-    return intake_of(providers).step("webhooks", 0, [record], NOW_MS)
+    return step(providers, read_back(delivered(source, **changes)))

@@ -24,6 +24,7 @@ from headwater.schemas.records import EffectDecided, OutcomeRecorded
 from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_state import PartitionState
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.gateway.conftest import NOW_MS
@@ -173,10 +174,9 @@ def test_a_delivery_without_a_provider_is_skipped_by_name_and_starts_workflows(
         park_for_ms=1,
         rules=read_rules(PUSHED),
     )
-    intake.opened(0, MemoryStore())
     (delivery,) = log.deliveries
     raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
-    emitted = intake.step("webhooks", 0, [_read(raw)], NOW_MS)
+    emitted = intake.step(PartitionState(0, MemoryStore()), "webhooks", [_read(raw)], NOW_MS)
     (outcome,) = [one for one in emitted if one.topic == OUTCOMES]
     found = decode(outcome.value, OutcomeRecorded)
     assert (found.status, found.reason, found.type) == ("skipped", "no_normalizer", "push")

@@ -16,6 +16,7 @@ from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.topics import OUTCOMES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_state import PartitionState
 from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.gateway.conftest import NOW_MS, Clock, Post
@@ -201,7 +202,7 @@ def processed(delivery: WebhookReceived) -> tuple[OutcomeRecorded, list[str]]:
     intake = Intake(
         placement=Placement(installed_providers(), "user_"), partitions=1, park_for_ms=10**9
     )
-    intake.opened(0, MemoryStore())
+    state = PartitionState(0, MemoryStore())
     upload = LabSubmitted(
         at_ms=NOW_MS, user_id="user_nia", upload_id="our-upload", terra_status="submitted",
         terra_upload_id="upl_nia",
@@ -211,7 +212,7 @@ def processed(delivery: WebhookReceived) -> tuple[OutcomeRecorded, list[str]]:
         key, value = each.event_id.encode(), encode(each)
         place = (WEBHOOKS, 0, next(offsets), 0, 0)
         record = Incoming(*place, key, value, None, len(key), len(value), ())
-        emitted = intake.step(WEBHOOKS, 0, [record], NOW_MS)
+        emitted = intake.step(state, WEBHOOKS, [record], NOW_MS)
     (outcome,) = [decode(r.value, OutcomeRecorded) for r in emitted if r.topic == OUTCOMES]
     rows = []
     for record in emitted:

@@ -205,7 +205,7 @@ def agent_of(
         cluster=log,
         appender=log,
         offsets=log,
-        lease=lease or Lease(),
+        check_lease=(lease or Lease()).check,
         watchdog=watchdog or Watchdog(patience_s=1e9, monotonic=lambda: 0.0),
         open_store=open_store,
         clock=clock or BrokerClock(lambda: NOW, lambda: 0.0),
@@ -467,7 +467,7 @@ def test_what_may_not_be_written_yet_does_not_reach_the_store(monkeypatch: pytes
         await agent.process(Batch(raw(received())))
         waits = store.scan(WAITS)
         assert waits
-        step = agent.stage.step
+        step = agent.intake.step
 
         def refused(*arguments: object) -> list[Outgoing]:
             step(*arguments)  # type: ignore[arg-type]
@@ -481,7 +481,7 @@ def test_what_may_not_be_written_yet_does_not_reach_the_store(monkeypatch: pytes
         await asyncio.sleep(0)
         ticking = asyncio.create_task(agent.tick())
         await asyncio.sleep(0)
-        monkeypatch.setattr(agent.stage, "step", refused)
+        monkeypatch.setattr(agent.intake, "step", refused)
         log.acknowledges.set()
         await asyncio.gather(first, second, ticking)
         assert not batch.is_done

@@ -10,8 +10,16 @@ from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.dead_letters import REPLAY_OF
 from headwater.streams.kafka.records import Incoming
-from headwater.streams.pipeline.intake import Intake
-from tests.unit.streams.test_intake import NOW, intake_of, on, raw, read_back, received, step
+from tests.unit.streams.test_intake import (
+    NOW,
+    Owner,
+    intake_of,
+    on,
+    raw,
+    read_back,
+    received,
+    step,
+)
 
 MINUTE = 60_000
 USER = {"user_id": "t1", "provider": "GARMIN", "reference_id": "user_1"}
@@ -38,7 +46,7 @@ def delivery(
     )
 
 
-def started(intake: Intake, *records: Incoming) -> list[str]:
+def started(intake: Owner, *records: Incoming) -> list[str]:
     """The instances that deliveries start, one after the other."""
     found = []
     for record in records:
@@ -49,11 +57,11 @@ def started(intake: Intake, *records: Incoming) -> list[str]:
 
 
 @pytest.fixture
-def intake() -> Intake:
+def intake() -> Owner:
     return intake_of()
 
 
-def test_a_new_connection_starts_one_that_says_whose_it_is_and_until_when(intake: Intake):
+def test_a_new_connection_starts_one_that_says_whose_it_is_and_until_when(intake: Owner):
     (record,) = on(step(intake, delivery("auth", 0, 0)), EFFECTS)
     effect = decode(record.value, EffectDecided)
     assert (effect.name, effect.workflow, effect.instance_id) == (
@@ -69,34 +77,34 @@ def test_a_new_connection_starts_one_that_says_whose_it_is_and_until_when(intake
     }
 
 
-def test_an_auth_that_only_repeats_starts_nothing(intake: Intake):
+def test_an_auth_that_only_repeats_starts_nothing(intake: Owner):
     assert started(intake, delivery("auth", 0, 0), delivery("auth", 5, 1)) == ["t1-0"]
 
 
-def test_a_connection_that_comes_back_starts_another(intake: Intake):
+def test_a_connection_that_comes_back_starts_another(intake: Owner):
     closed = NOW + 2 * MINUTE
     again = [delivery("auth", 0, 0), delivery("deauth", 2, 1), delivery("auth", 5, 2)]
     assert started(intake, *again, delivery("auth", 7, 3)) == ["t1-0", f"t1-{closed}"]
 
 
-def test_a_closing_that_comes_last_shows_that_it_had_come_back(intake: Intake):
+def test_a_closing_that_comes_last_shows_that_it_had_come_back(intake: Owner):
     closed = NOW + 2 * MINUTE
     late = [delivery("auth", 0, 0), delivery("auth", 5, 1), delivery("deauth", 2, 2)]
     assert started(intake, *late) == ["t1-0", f"t1-{closed}"]
 
 
-def test_an_opening_that_comes_after_its_closing_starts_nothing(intake: Intake):
+def test_an_opening_that_comes_after_its_closing_starts_nothing(intake: Owner):
     assert started(intake, delivery("deauth", 2, 0), delivery("auth", 0, 1)) == []
 
 
-def test_a_delivery_that_is_processed_again_names_the_same_instance(intake: Intake):
+def test_a_delivery_that_is_processed_again_names_the_same_instance(intake: Owner):
     first = delivery("auth", 0, 0)
     assert started(intake, first, first) == ["t1-0", "t1-0"]
     again = delivery("auth", 0, 9, **{REPLAY_OF: b"0@0"})
     assert started(intake, delivery("auth", 5, 1), again) == []
 
 
-def test_an_id_of_terras_that_no_instance_can_have_is_hashed(intake: Intake):
+def test_an_id_of_terras_that_no_instance_can_have_is_hashed(intake: Owner):
     (found,) = started(intake, delivery("auth", 0, 0, user="a b/c"))
     assert found.endswith("-0")
     assert found.removesuffix("-0").isalnum()

@@ -22,6 +22,7 @@ from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookRec
 from headwater.schemas.topics import EFFECTS, OUTCOMES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_state import PartitionState
 from tests.fakes.memory_store import MemoryStore
 
 NOW = 1_783_000_000_000
@@ -59,7 +60,7 @@ class Pipeline:
         self._intake = Intake(
             placement=Placement(installed_providers(), "user_"), partitions=1, park_for_ms=10**9
         )
-        self._intake.opened(0, MemoryStore())
+        self._state = PartitionState(0, MemoryStore())
         self._offsets = itertools.count()
         self.outcomes: dict[str, OutcomeRecorded] = {}
         self.rows: dict[str, dict[str, object]] = {}
@@ -71,7 +72,7 @@ class Pipeline:
             key, value = received.event_id.encode(), encode(received)
             place = (WEBHOOKS, 0, next(self._offsets), 0, 0)
             record = Incoming(*place, key, value, None, len(key), len(value), ())
-            for made in self._intake.step(WEBHOOKS, 0, [record], NOW):
+            for made in self._intake.step(self._state, WEBHOOKS, [record], NOW):
                 self._read(made)
         return self
 

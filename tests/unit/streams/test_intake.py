@@ -41,7 +41,8 @@ from headwater.streams.kafka.dead_letters import (
 )
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.stage import phases
+from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.stage_output import phases
 from headwater.streams.pipeline.staged import Mark
 from tests.fakes.memory_store import MemoryStore
 
@@ -89,39 +90,45 @@ def read_back(record: Outgoing, offset: int = 0):
     return dataclasses.replace(found, partition=record.partition)
 
 
-def intake_of(providers: Providers = PROVIDERS, partitions: int = 1, rules: str = "") -> Intake:
-    intake = Intake(
-        placement=Placement(providers, "user_"),
-        partitions=partitions,
-        park_for_ms=1_000,
-        rules=read_rules(rules),
-    )
-    for partition in range(partitions):
-        intake.opened(partition, MemoryStore())
-    return intake
+class Owner:
+    """Intake, and the states of all partitions."""
+
+    def __init__(self, providers: Providers, partitions: int, rules: str) -> None:
+        self.intake = Intake(
+            placement=Placement(providers, "user_"),
+            partitions=partitions,
+            park_for_ms=1_000,
+            rules=read_rules(rules),
+        )
+        self.states = [PartitionState(number, MemoryStore()) for number in range(partitions)]
+
+
+def intake_of(providers: Providers = PROVIDERS, partitions: int = 1, rules: str = "") -> Owner:
+    return Owner(providers, partitions, rules)
 
 
 @pytest.fixture
-def intake() -> Intake:
+def intake() -> Owner:
     return intake_of()
 
 
-def step(intake: Intake, *records: Incoming, at: int = 0, now_ms: int = NOW) -> list[Outgoing]:
+def step(intake: Owner, *records: Incoming, at: int = 0, now_ms: int = NOW) -> list[Outgoing]:
     """A batch of one topic, read at a partition, and durable."""
-    emitted = intake.step(records[0].topic, at, list(records), now_ms)
-    intake.write(at, Mark())
+    state = intake.states[at]
+    emitted = intake.intake.step(state, records[0].topic, list(records), now_ms)
+    state.write(Mark())
     return emitted
 
 
-def restored(intake: Intake, *records: Incoming) -> None:
+def restored(intake: Owner, *records: Incoming) -> None:
     for record in records:
-        intake.restored(record)
-    intake.write(0, Mark())
+        intake.states[0].restored(record)
+    intake.states[0].write(Mark())
 
 
-def tick(intake: Intake, now_ms: int) -> list[Outgoing]:
-    emitted = intake.tick(0, now_ms)
-    intake.write(0, Mark())
+def tick(intake: Owner, now_ms: int) -> list[Outgoing]:
+    emitted = intake.intake.tick(intake.states[0], now_ms)
+    intake.states[0].write(Mark())
     return emitted
 
 
@@ -169,7 +176,7 @@ def test_the_ordinary_delivery_is_done_in_one_step_and_all_of_it_in_one_partitio
     assert {record.partition for record in emitted} == {partition}
 
 
-def at_subject(partitions: int) -> tuple[Intake, int]:
+def at_subject(partitions: int) -> tuple[Owner, int]:
     """An intake of many partitions that knows the user of t1, and the partition that knows it."""
     intake, at = intake_of(partitions=partitions), partition_of(b"t1", partitions)
     step(intake, raw(received(**AUTH_OF_1)), at=at)
@@ -210,7 +217,7 @@ def test_a_delivery_that_another_release_placed_elsewhere_finds_its_owner():
     assert on(auth, OUTCOMES) == []
 
 
-def test_a_hop_that_is_replayed_has_another_outcome(intake: Intake):
+def test_a_hop_that_is_replayed_has_another_outcome(intake: Owner):
     intake4, at = at_subject(4)
     (hop,) = on(step(intake4, raw(received(), 1), at=at), EVENTS)
     replayed = dataclasses.replace(read_back(hop), headers=((REPLAY_OF, b"0@3"),))
@@ -218,7 +225,7 @@ def test_a_hop_that_is_replayed_has_another_outcome(intake: Intake):
     assert outcomes(emitted)["e1"].status == "processed"
 
 
-def test_a_delivery_that_names_nobody_is_a_dead_letter_with_its_bytes_untouched(intake: Intake):
+def test_a_delivery_that_names_nobody_is_a_dead_letter_with_its_bytes_untouched(intake: Owner):
     record = raw(received(subject=""))
     emitted = step(intake, record)
     (letter,) = on(emitted, DEAD_LETTERS)
@@ -231,7 +238,7 @@ def test_a_delivery_that_names_nobody_is_a_dead_letter_with_its_bytes_untouched(
     assert outcomes(emitted)["e1"].status == "dead"
 
 
-def test_a_second_copy_is_dropped_and_traced(intake: Intake):
+def test_a_second_copy_is_dropped_and_traced(intake: Owner):
     emitted = step(intake, raw(received()), raw(received(request_id="r2"), 1))
     assert len(on(emitted, OUTCOMES)) == 1
     (trace,) = on(emitted, TRACES)
@@ -239,7 +246,7 @@ def test_a_second_copy_is_dropped_and_traced(intake: Intake):
     assert (dropped.request_id, dropped.offset, dropped.first_offset) == ("r2", 1, 0)
 
 
-def test_a_record_meets_its_own_claim_after_a_crash_and_passes(intake: Intake):
+def test_a_record_meets_its_own_claim_after_a_crash_and_passes(intake: Owner):
     (claim,) = on(step(intake, raw(received(), 5)), ADMISSIONS)
     again = intake_of()
     restored(again, read_back(claim))
@@ -247,7 +254,7 @@ def test_a_record_meets_its_own_claim_after_a_crash_and_passes(intake: Intake):
     assert on(step(again, raw(received(), 6)), OUTCOMES) == []
 
 
-def test_claims_are_forgotten_after_the_horizon(intake: Intake):
+def test_claims_are_forgotten_after_the_horizon(intake: Owner):
     step(intake, raw(received()))
     tick(intake, NOW + 7 * 86_400_000)
     assert on(step(intake, raw(received(), 1)), OUTCOMES) == []
@@ -256,7 +263,7 @@ def test_claims_are_forgotten_after_the_horizon(intake: Intake):
     assert len(on(step(intake, raw(received(), 2)), OUTCOMES)) == 1
 
 
-def test_a_replayed_delivery_passes_though_it_was_seen(intake: Intake):
+def test_a_replayed_delivery_passes_though_it_was_seen(intake: Owner):
     step(intake, raw(received()))
     replayed = raw(received(), 1, headers=((REPLAY_OF, b"0@3"),))
     outcome = outcomes(step(intake, replayed))["e1"]
@@ -265,7 +272,7 @@ def test_a_replayed_delivery_passes_though_it_was_seen(intake: Intake):
 
 
 def test_a_waiting_delivery_that_is_looked_at_again_goes_on_waiting_from_when_it_began(
-    intake: Intake,
+    intake: Owner,
 ):
     step(intake, raw(received()))
     again = raw(received(), 1, headers=((REPLAY_OF, b"webhooks/0@0"),))
@@ -277,7 +284,7 @@ def test_a_waiting_delivery_that_is_looked_at_again_goes_on_waiting_from_when_it
 
 
 def test_a_waiting_delivery_that_is_looked_at_again_and_finds_its_user_waits_no_more(
-    intake: Intake,
+    intake: Owner,
 ):
     step(intake, raw(received()))
     # An operator, or another release, has written the row beside this owner.
@@ -294,7 +301,7 @@ def test_a_waiting_delivery_that_is_looked_at_again_and_finds_its_user_waits_no_
 
 @pytest.mark.parametrize("value", [b"", b"rubbish", b"\x00\x00\x00\x00\x00x"])
 @pytest.mark.parametrize("topic", Intake.sources)
-def test_bytes_that_are_no_record_are_a_dead_letter(intake: Intake, topic: str, value: bytes):
+def test_bytes_that_are_no_record_are_a_dead_letter(intake: Owner, topic: str, value: bytes):
     (letter,) = step(intake, incoming(topic, b"k", value))
     assert (letter.topic, key_in(letter), letter.value) == (DEAD_LETTERS, b"k", value)
     headers = dict(letter.headers or ())
@@ -302,11 +309,11 @@ def test_bytes_that_are_no_record_are_a_dead_letter(intake: Intake, topic: str, 
     assert b"Traceback" in headers["__connect.errors.exception.stacktrace"]
 
 
-def test_the_tombstone_of_a_wiped_delivery_is_passed_over(intake: Intake):
+def test_the_tombstone_of_a_wiped_delivery_is_passed_over(intake: Owner):
     assert step(intake, incoming(WEBHOOKS, b"e1", None)) == []
 
 
-def test_a_delivery_waits_for_its_connection_and_is_released_by_it(intake: Intake):
+def test_a_delivery_waits_for_its_connection_and_is_released_by_it(intake: Owner):
     assert outcomes(step(intake, raw(received())))["e1"].status == "parked"
     emitted = step(intake, raw(received(**AUTH_OF_1), 1), now_ms=NOW + 5)
     released = outcomes(emitted)["e1"]
@@ -319,7 +326,7 @@ def test_a_delivery_waits_for_its_connection_and_is_released_by_it(intake: Intak
     assert len(on(emitted, "daily-summary")) == 1
 
 
-def test_a_wait_survives_a_restart_and_ends_in_time(intake: Intake):
+def test_a_wait_survives_a_restart_and_ends_in_time(intake: Owner):
     record = raw(received(), 7)
     (wait,) = on(step(intake, record), WAITING)
     again = intake_of()
@@ -335,7 +342,7 @@ def test_a_wait_survives_a_restart_and_ends_in_time(intake: Intake):
     assert tick(again, NOW + 9_999) == []
 
 
-def test_a_wait_that_ended_is_not_restored(intake: Intake):
+def test_a_wait_that_ended_is_not_restored(intake: Owner):
     (wait,) = on(step(intake, raw(received())), WAITING)
     again = intake_of()
     restored(again, read_back(wait), read_back(wait._replace(value=None)))
@@ -473,7 +480,7 @@ def test_of_deliveries_that_are_released_together_one_that_fails_harms_no_other(
 
 
 def test_a_delivery_with_a_bad_record_is_processed_and_leaves_a_dead_letter_that_names_it(
-    intake: Intake,
+    intake: Owner,
 ):
     bad = b'{"distance_data": {"steps": -1}, "metadata": {"start_time": "2026-07-02T00:00:00Z"}}'
     record = raw(received(reference="user_1", body=DAILY.replace(b"}}]}", b"}}, " + bad + b"]}")))
@@ -490,7 +497,7 @@ def test_a_delivery_with_a_bad_record_is_processed_and_leaves_a_dead_letter_that
     assert len(on(emitted, "daily-summary")) == 1
 
 
-def test_a_row_is_written_once_a_batch_and_not_at_all_when_nothing_changed(intake: Intake):
+def test_a_row_is_written_once_a_batch_and_not_at_all_when_nothing_changed(intake: Owner):
     replays = [
         raw(received(reference="user_1"), offset, headers=((REPLAY_OF, b"0@3"),))
         for offset in range(3)
@@ -503,7 +510,7 @@ def test_a_row_is_written_once_a_batch_and_not_at_all_when_nothing_changed(intak
 
 @pytest.mark.parametrize("key", [b"\xff", b"another", None])
 def test_a_record_whose_key_is_not_its_event_id_is_a_dead_letter_and_claims_nothing(
-    intake: Intake, key: bytes | None
+    intake: Owner, key: bytes | None
 ):
     record = dataclasses.replace(raw(received()), key=key)
     (letter,) = step(intake, record)

@@ -23,12 +23,12 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.dead_letters import REPLAY_OF
 from headwater.streams.kafka.records import Outgoing
-from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.wiping import Search
 from tests.unit.streams.test_intake import (
     AUTH_OF_1,
     DAILY,
     NOW,
+    Owner,
     intake_of,
     on,
     outcomes,
@@ -51,7 +51,7 @@ def ordered(offset: int, user: str = "user_1", wipe_id: str = "w1", fence: int |
     return raw(wipe, offset)
 
 
-def at_work(*more: object) -> Intake:
+def at_work(*more: object) -> Owner:
     """An intake that knows user_1 by t1, has a day of theirs, and one of another user."""
     intake = intake_of()
     step(intake, raw(received(**AUTH_OF_1)))
@@ -177,8 +177,8 @@ def test_an_order_that_is_read_again_after_a_crash_goes_on_and_after_its_end_doe
     again = forgotten(step(restart, ordered(3)))
     assert (again.names, again.found) == (["user_1", "t1"], forgotten(first).found)
     done = Search(again, 0).done(NOW)
-    (said,) = restart.found(0, done)
-    assert (restart.wanted(0), decode(said.value, UserForgotten).names) == ([], [])
+    (said,) = restart.states[0].wipes.found(done)
+    assert (restart.states[0].wipes.pending(), decode(said.value, UserForgotten).names) == ([], [])
     assert [record.topic for record in step(restart, ordered(3))] == [EFFECTS]
 
 
@@ -192,13 +192,13 @@ def test_a_search_that_was_cut_off_amid_its_removals_still_tells_all_that_it_fou
     first.look(OUTCOMES, said)
     first.look(WEBHOOKS, deliveries)
     first.look(DEAD_LETTERS, [read_back(record) for record in on(letters, DEAD_LETTERS)])
-    (counted,) = intake.found(0, first.counted())
+    (counted,) = intake.states[0].wipes.found(first.counted())
     assert first.removals(DEAD_LETTERS, [])
     assert first.removals(WEBHOOKS, [])
-    assert intake.wanted(0), "it is not done"
+    assert intake.states[0].wipes.pending(), "it is not done"
     restart = intake_of()
     restored(restart, read_back(counted))
-    (left,) = restart.wanted(0)
+    (left,) = restart.states[0].wipes.pending()
     second = Search(left, 0)
     second.look(OUTCOMES, said)
     second.look(WEBHOOKS, [dataclasses.replace(deliveries[0], value=None), *deliveries[1:]])
