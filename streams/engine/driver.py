@@ -11,7 +11,7 @@ Worker, harness and simulation bring the world: they append, send, and say what 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -54,11 +54,13 @@ class _HostGone(NamedTuple):
 class Driver:
     """Drives the owners of one process.
 
-    Shape:  partitions is how many there are in all, owned or not. Hosts come and go, each with a
-            number from 0 on that it keeps when it is started again.
+    Shape:  partitions is how many there are in all, owned or not; wake_up is called when something
+            comes that a turn may be due for. Hosts come and go, each with a number from 0 on that
+            it keeps when it is started again.
     """
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, wake_up: Callable[[], None] = lambda: None) -> None:
+        self.wake_up = wake_up
         self.partitions: dict[int, Partition] = {}
         self.count = partitions
         #: The latest activation, and by host the latest before the present one was started.
@@ -84,6 +86,7 @@ class Driver:
     def take_on(self, partition: Partition) -> None:
         """Drives a partition from now on."""
         self.partitions[partition.number] = partition
+        self.wake_up()
 
     def give_up(self, number: int) -> Partition | None:
         """Drives a partition no longer: nothing follows any more from what it has under way."""
@@ -104,6 +107,7 @@ class Driver:
             partition = self.partitions.get(message.activation % self.count)
             if partition is not None:
                 partition.messages.append(message)
+        self.wake_up()
 
     def host_gone(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
         """Takes note that a host is gone: after all that it sent, and before what another does.
@@ -114,24 +118,29 @@ class Driver:
         for partition in self.partitions.values():
             partition.messages = []
         self._gone.append(_HostGone(host, reason, turn, sent))
+        self.wake_up()
 
     def host_started(self, host: int = 0) -> None:
         """Takes note that a host was started: what was for those before it concerns it not."""
         self._before_host[host] = self._last_activation
+        self.wake_up()
 
     def posts_sent(self, partition: int, key: str, through: int) -> None:
         """Takes note that the posts of an instance are durable up to this one."""
         sender = self.partitions.get(partition)
         if sender is not None:
             sender.posts_sent.append((key, through))
+            self.wake_up()
 
     def step_settled(self, step: StepTransaction, outcome: StepOutcome) -> None:
         """Takes note of what became of the SQL of a step."""
         step.partition.step_outcomes.append((step, outcome))
+        self.wake_up()
 
     def step_waits(self, step: StepTransaction) -> None:
         """Takes note that Postgres could not be asked for the SQL of a step, and will be again."""
         step.partition.messages[:0] = step.partition.owner.sql.waits(step.commit)
+        self.wake_up()
 
     def messages_waiting(self) -> int:
         """How many messages of hosts wait for a turn."""
@@ -253,6 +262,7 @@ class Driver:
             landed = partition.landed.pop(batch.number)
             if landed is not None and self.drives(partition):
                 self._follow(partition, batch, landed)
+        self.wake_up()
 
     def take_released(self) -> Released:
         """Gives what may go out since the last call."""

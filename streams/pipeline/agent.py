@@ -42,9 +42,9 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, place_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline._faust import TP, Batch
+from headwater.streams.pipeline.emission import phases
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.stage_output import phases
 from headwater.streams.pipeline.staged import Mark, Store
 from headwater.streams.pipeline.stopped import Stopped
 from headwater.streams.pipeline.sweeps import Sweeps

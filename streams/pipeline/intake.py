@@ -41,9 +41,9 @@ from headwater.schemas.topics import (
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.pipeline.emission import Emission
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
-from headwater.streams.pipeline.stage_output import Emission
 from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 
 _ROW_REBUILT: Final = "row_rebuilt"

@@ -35,8 +35,8 @@ from headwater.schemas.topics import EVENTS, OUTCOMES, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, place_of
 from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.pipeline.emission import Emission
 from headwater.streams.pipeline.partition_state import PartitionState, Wanted
-from headwater.streams.pipeline.stage_output import Emission
 
 _RECEIVED: Final = WebhookReceived.__struct_fields__
 

@@ -32,10 +32,10 @@ from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreTorn
+from headwater.streams.pipeline.emission import Emission
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.rebuild_reading import Chunk, Reading, Ready, Span
-from headwater.streams.pipeline.stage_output import Emission
 from headwater.streams.pipeline.staged import Mark, Store
 from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.host_messages import Allow, HostMessage
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import HeadwaterError
@@ -28,16 +27,14 @@ class HostSupervisor:
     """The host of an app's workflows: what it sends, and that it ends, goes to the driver.
 
     Shape:  number is its own among the hosts of the driver; schedules are those of other apps, for
-            the house's own, and program is what its host runs; `wake_up` is called when the host
-            has sent something, was started or is gone.
+            the house's own, and program is what its host runs.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917, what its user chooses
+    def __init__(
         self,
         number: int,
         app: str,
         driver: Driver,
-        wake_up: Callable[[], None],
         schedules: Sequence[str] = (),
         program: Program | None = None,
         threads_max: int = THREADS_MAX,
@@ -49,7 +46,6 @@ class HostSupervisor:
         self.name = app
         self._fetch: Callable[[], Awaitable[Path]] | None = None
         self._driver = driver
-        self._wake_up = wake_up
         self._schedules = schedules
         self._program = program
         self._host: HostProcess | None = None
@@ -96,7 +92,7 @@ class HostSupervisor:
         folder = None if self._fetch is None else await self._fetch()
         host = HostProcess(
             self.app,
-            received=self._sent,
+            received=self._driver.host_sent,
             gone=self._lost,
             schedules=self._schedules,
             program=self._program,
@@ -120,7 +116,6 @@ class HostSupervisor:
             # The turn that wanted it first may have given it something at once.
             self._driver.host_gone(f"{self.name} was not there yet", _NOBODY, host=self.number)
         self._driver.host_started(self.number)
-        self._wake_up()
         return declared
 
     async def reload(self) -> None:
@@ -131,18 +126,12 @@ class HostSupervisor:
         await host.stop()
         # Of no activation: what was under way has not failed.
         self._driver.host_gone(f"{self.app} has changed", _NOBODY, host=self.number)
-        self._wake_up()
         self._restarting = asyncio.create_task(self._begin_again())
-
-    def _sent(self, messages: list[FromHost]) -> None:
-        self._driver.host_sent(messages)
-        self._wake_up()
 
     def _lost(self, gone: Gone) -> None:
         log.warning("%s; it is started again, for %s", gone.reason, self.name)
         self._host = None
         self._driver.host_gone(gone.reason, gone.turn, host=self.number)
-        self._wake_up()
         self._restarting = asyncio.create_task(self._begin_again())
 
     async def _begin_again(self, longest_s: float = _RETRY_S) -> None:

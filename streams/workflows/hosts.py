@@ -37,7 +37,6 @@ class Hosts:
         self,
         apps: Sequence[str],
         driver: Driver,
-        wake_up: Callable[[], None],
         house: Program | None = None,
         *,
         named: bool = False,
@@ -51,9 +50,8 @@ class Hosts:
         self._program = program = _NAMED_OUTPUT if named else None
         self._driver = driver
         self._house = house
-        self._wake_up = wake_up
         self._apps = [
-            HostSupervisor(number, app, driver, wake_up, program=program, threads_max=threads_max)
+            HostSupervisor(number, app, driver, program=program, threads_max=threads_max)
             for number, app in enumerate(apps, 1)
         ]
         self._all: list[HostSupervisor] = list(self._apps)
@@ -77,7 +75,7 @@ class Hosts:
             declared = side_by_side(apps)
             names = [each.schedule for each in declared.schedules]
             house = HostSupervisor(
-                0, HOUSE_APP, self._driver, self._wake_up, names, self._house, self._threads_max
+                0, HOUSE_APP, self._driver, names, self._house, self._threads_max
             )
             self._all.append(house)
             await house.start()
@@ -126,7 +124,7 @@ class Hosts:
         numbers = self._numbers_of_deployments
         number = numbers.setdefault(deployment, 1 + len(self._apps) + len(numbers))
         begun = self._deployed[number] = HostSupervisor(
-            *(number, app, self._driver, self._wake_up),
+            *(number, app, self._driver),
             program=self._program,
             threads_max=self._threads_max,
         )

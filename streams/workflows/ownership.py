@@ -78,9 +78,8 @@ class Ownership:
             replies); `before_deciding` is awaited with commands before they are decided;
             `before_giving_up` is awaited before partitions are given up in order,
             `given_up` called for each that is, and `after_giving_up` awaited before anybody else
-            may take them over; `parked` gets commands that cannot be read;
-            `wake_up` is called when something has come. While our clock is ahead of Kafka's by
-            more than `ahead_max_ms`, nothing comes due.
+            may take them over; `parked` gets commands that cannot be read. While our clock is
+            ahead of Kafka's by more than `ahead_max_ms`, nothing comes due.
     """
 
     def __init__(  # noqa: PLR0913, what a worker does with its partitions
@@ -97,7 +96,6 @@ class Ownership:
         given_up: Callable[[Partition], None],
         after_giving_up: Callable[[], Awaitable[None]],
         parked: Callable[[Incoming, HeadwaterError], None],
-        wake_up: Callable[[], None],
         before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None = None,
         ahead_max_ms: int = AHEAD_MAX_MS,
     ) -> None:
@@ -111,7 +109,6 @@ class Ownership:
         self._given_up = given_up
         self._after_giving_up = after_giving_up
         self._parked = parked
-        self._wake_up = wake_up
         self._readings: dict[int, _Reading] = {}
         # No pause: reading goes on meanwhile, and what it has read is not to wait.
         self._ends = Retrying(
@@ -183,7 +180,7 @@ class Ownership:
                 log.warning("%s", line)
             await self._note_positions()
             await self._look_ahead()
-            self._wake_up()
+            self._driver.wake_up()
 
     async def _read(self, fetched: Mapping[TopicPartition, Sequence[Incoming]]) -> None:
         read = [
@@ -330,18 +327,17 @@ class Ownership:
             self._drop(number)
         await self._after_giving_up()
 
-    def lose(self, partitions: Iterable[Partition], why: str, pause_s: float = 0.0) -> None:
-        """Drops partitions, and takes over again those that are still assigned.
+    def lose(self, partition: Partition, why: str, pause_s: float = 0.0) -> None:
+        """Drops a partition, and takes it over again if it is still assigned.
 
         What happened to one that was given up is of no concern to whoever took it over since.
         """
-        lost = [partition.number for partition in partitions if self._driver.drives(partition)]
-        if not lost:
+        if not self._driver.drives(partition):
             return
-        log.warning("partitions %s are taken over again: %s", lost, why)
-        for number in lost:
-            self._drop(number)
-        self._begin_takeovers(self._assigned.intersection(lost), pause_s)
+        number = partition.number
+        log.warning("partition %s is taken over again: %s", number, why)
+        self._drop(number)
+        self._begin_takeovers(self._assigned & {number}, pause_s)
 
     def _drop(self, number: int) -> None:
         self._waiting.end(number)
@@ -405,7 +401,6 @@ class Ownership:
         self._takeovers.pop(number, None)
         self._readings[number] = _Reading()
         self._driver.take_on(partition)
-        self._wake_up()
 
 
 class _Listener(ConsumerRebalanceListener):

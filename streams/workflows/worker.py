@@ -35,7 +35,7 @@ from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import take_over
 from headwater.streams.engine.room import Room
 from headwater.streams.engine.step_database import StepDatabase
-from headwater.streams.engine.turns import Flight, Partition, StepOutcome, StepTransaction
+from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
@@ -103,12 +103,12 @@ class WorkflowWorker:
         self._pace, self._bounds = pace or Pace(), bounds or Bounds()
         self._graphs, self._deployed = graphs, deployed
         self._followed = [each for each in (graphs, deployed) if each is not None]
-        self._driver, self._something_came = Driver(1), asyncio.Event()
+        self._something_came = asyncio.Event()
+        self._driver = Driver(1, self._something_came.set)
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
         self._hosts = self._make_hosts(apps, house, named=reload)
-        self._outbox = Outbox(
-            cluster=cluster, client_id=f"{name}-posts", clock=clock, sent=self._posts_sent
-        )
+        sent = self._driver.posts_sent
+        self._outbox = Outbox(cluster=cluster, client_id=f"{name}-posts", clock=clock, sent=sent)
         self._ownership = Ownership(
             cluster=cluster,
             name=name,
@@ -121,7 +121,6 @@ class WorkflowWorker:
             given_up=self._given_up,
             after_giving_up=self._hosts.caught_up,
             parked=self._outbox.park,
-            wake_up=self._something_came.set,
             before_deciding=self._before_deciding,
             ahead_max_ms=self._bounds.ahead_max_ms,
         )
@@ -197,8 +196,8 @@ class WorkflowWorker:
         return await self._ticks.tick(max_instances, max_steps, continuing=continuing)
 
     def _make_hosts(self, apps: Sequence[str], house: Program | None, *, named: bool) -> Hosts:
-        wake_up, threads_max = self._something_came.set, self._bounds.threads_max
-        return Hosts(apps, self._driver, wake_up, house, named=named, threads_max=threads_max)
+        threads_max = self._bounds.threads_max
+        return Hosts(apps, self._driver, house, named=named, threads_max=threads_max)
 
     def _make_checkpoints(self) -> Checkpoints:
         return Checkpoints(
@@ -210,12 +209,12 @@ class WorkflowWorker:
         )
 
     def _make_sql(self, database: StepDatabase | None) -> StepSql:
-        settled, waits = self._step_settled, self._step_waits
-        return StepSql(database, settled=settled, waits=waits, superseded=self._superseded)
+        settled, waits = self._driver.step_settled, self._driver.step_waits
+        return StepSql(database, settled=settled, waits=waits, superseded=self._ownership.lose)
 
     def _make_ticks(self) -> Ticks:
-        hosts, wake_up = self._hosts, self._something_came.set
-        return Ticks(wake_up, self._owners, hosts.all_numbers, hosts.allow)
+        hosts = self._hosts
+        return Ticks(self._driver.wake_up, self._owners, hosts.all_numbers, hosts.allow)
 
     def _ticks_continue(self) -> bool:
         return self._ticks is not None and self._ticks.continuing
@@ -262,7 +261,7 @@ class WorkflowWorker:
         """Something was deployed or activated."""
         for owner in self._owners():
             owner.code_changed()
-        self._something_came.set()
+        self._driver.wake_up()
 
     def _hosts_in_use(self) -> set[int]:
         return {number for owner in self._owners() for number in owner.hosts_in_use()}
@@ -311,16 +310,15 @@ class WorkflowWorker:
         try:
             first = await self._log.append(partition.number, records) if records else 0
         except OwnershipLost as error:
-            self._ownership.lose([partition], error.message, error.pause_s)
+            self._ownership.lose(partition, error.message, error.pause_s)
         except Exception as error:
             # A bug, or a record that is too large: its owner waits for what will never follow.
             log.exception("a turn cannot be appended")
-            self._ownership.lose([partition], repr(error), _PAUSE_AFTER_FAULT_S)
+            self._ownership.lose(partition, repr(error), _PAUSE_AFTER_FAULT_S)
         finally:
             # When cancelled, nobody knows whether the records count.
             self._driver.appended(flight, first)
         self._let_go_soon()
-        self._something_came.set()
 
     def _let_go_soon(self) -> None:
         """Lets go what follows from all appends that one answer of Kafka's has ended.
@@ -361,24 +359,7 @@ class WorkflowWorker:
             )
         finally:
             partition.held = False
-            self._something_came.set()
-
-    # -- posts, and the SQL of steps
-
-    def _posts_sent(self, partition: int, key: str, through: int) -> None:
-        self._driver.posts_sent(partition, key, through)
-        self._something_came.set()
-
-    def _step_settled(self, step: StepTransaction, outcome: StepOutcome) -> None:
-        self._driver.step_settled(step, outcome)
-        self._something_came.set()
-
-    def _step_waits(self, step: StepTransaction) -> None:
-        self._driver.step_waits(step)
-        self._something_came.set()
-
-    def _superseded(self, partition: Partition, why: str) -> None:
-        self._ownership.lose([partition], why)
+            self._driver.wake_up()
 
     # -- partitions
 
@@ -443,7 +424,7 @@ class WorkflowWorker:
                 partition.owner.evict(rested_ms, partition.acknowledged, partition.position)
             await self._write_down()
             self._warn_of_workflows_without_code()
-            self._something_came.set()
+            self._driver.wake_up()
             with contextlib.suppress(KafkaError, IllegalStateError):
                 await self._ownership.commit()
 

@@ -28,7 +28,6 @@ def ownership(
     kafka: str,
     driver: Driver,
     take_over: Callable[[int, int], Awaitable[Partition]],
-    wake_up: asyncio.Event,
     *,
     before_giving_up: Callable[[Collection[int]], Awaitable[None]] = lambda _: asyncio.sleep(0),
     given_up: Callable[[Partition], None] = lambda _: None,
@@ -46,7 +45,6 @@ def ownership(
         given_up=given_up,
         after_giving_up=after_giving_up,
         parked=lambda *_: None,
-        wake_up=wake_up.set,
     )
 
 
@@ -73,8 +71,9 @@ def test_a_takeover_that_fails_is_tried_again(topics: str, fails: Callable[[], A
         return cast("Partition", SimpleNamespace(number=number, replied=replied))
 
     async def scenario() -> None:
-        wake_up, driver = asyncio.Event(), Driver(partitions=1)
-        subject = ownership(topics, driver, take_over, wake_up)
+        wake_up = asyncio.Event()
+        driver = Driver(partitions=1, wake_up=wake_up.set)
+        subject = ownership(topics, driver, take_over)
         await subject.start()
         try:
             async with asyncio.timeout(60):
@@ -95,7 +94,7 @@ def test_a_worker_that_the_group_refuses_waits_until_it_is_let_in(
         return cast("Partition", SimpleNamespace(number=number, replied=replied))
 
     async def scenario() -> None:
-        subject = ownership(topics, Driver(partitions=1), take_over, asyncio.Event())
+        subject = ownership(topics, Driver(partitions=1), take_over)
         async with stranger_in(GROUP, WORKFLOW_COMMANDS, topics):
             starting = asyncio.create_task(subject.start())
             await until(lambda: "waiting for Kafka" in caplog.text or starting.done())
@@ -117,7 +116,7 @@ def test_a_takeover_that_is_given_up_ends(topics: str):
         raise AssertionError("expected to be cancelled before")
 
     async def scenario() -> None:
-        subject = ownership(topics, Driver(partitions=1), take_over, asyncio.Event())
+        subject = ownership(topics, Driver(partitions=1), take_over)
         await subject.start()
         async with asyncio.timeout(60):
             await begun.wait()
@@ -135,9 +134,9 @@ class Members:
     def __init__(self, kafka: str) -> None:
         self.does: list[tuple[str, str, int]] = []
         self.drivers = {name: Driver(partitions=PARTITIONS) for name in ("one", "two")}
-        self.two = ownership(kafka, self.drivers["two"], self._taking("two"), asyncio.Event())
+        self.two = ownership(kafka, self.drivers["two"], self._taking("two"))
         self.one = ownership(
-            *(kafka, self.drivers["one"], self._taking("one"), asyncio.Event()),
+            *(kafka, self.drivers["one"], self._taking("one")),
             before_giving_up=self.before_giving_up,
             after_giving_up=self.after_giving_up,
         )
@@ -197,7 +196,8 @@ def test_what_is_lost_while_partitions_are_given_up_is_not_taken_over_again(topi
         @override
         async def before_giving_up(self, numbers: Collection[int]) -> None:
             # As when the last append finds that somebody else has claimed them.
-            self.one.lose(list(self.drivers["one"].partitions.values()), "somebody wrote")
+            for partition in list(self.drivers["one"].partitions.values()):
+                self.one.lose(partition, "somebody wrote")
 
     members = Loses(topics)
     asyncio.run(closed_after(members))
@@ -223,8 +223,7 @@ def test_a_takeover_that_does_not_hear_that_it_is_cancelled_comes_to_nothing(top
         nonlocal deaf
         drivers = [Driver(partitions=PARTITIONS) for _ in range(2)]
         one, two = (
-            ownership(topics, driver, take_over, asyncio.Event(), given_up=given_up.append)
-            for driver in drivers
+            ownership(topics, driver, take_over, given_up=given_up.append) for driver in drivers
         )
         try:
             async with asyncio.timeout(60):
@@ -256,7 +255,7 @@ def test_a_takeover_whose_commands_cannot_be_read_leaves_nothing_open(topics: st
     async def scenario() -> None:
         driver = Driver(partitions=PARTITIONS)
         subject = ownership(
-            *(topics, driver, take_over, asyncio.Event()),
+            *(topics, driver, take_over),
             given_up=lambda partition: given_up.append(partition.number),
         )
         await subject.start()
@@ -282,8 +281,9 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
         return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
 
     async def scenario() -> None:
-        wake_up, driver = asyncio.Event(), Driver(partitions=1)
-        subject = ownership(topics, driver, take_over, wake_up)
+        wake_up = asyncio.Event()
+        driver = Driver(partitions=1, wake_up=wake_up.set)
+        subject = ownership(topics, driver, take_over)
         await subject.start()
         running = asyncio.create_task(subject.run())
         try:
@@ -318,8 +318,9 @@ def test_what_is_heard_late_of_a_partition_concerns_nobody_who_has_it_now(topics
         return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
 
     async def scenario() -> None:
-        wake_up, driver = asyncio.Event(), Driver(partitions=1)
-        subject = ownership(topics, driver, take_over, wake_up)
+        wake_up = asyncio.Event()
+        driver = Driver(partitions=1, wake_up=wake_up.set)
+        subject = ownership(topics, driver, take_over)
 
         async def owned() -> Partition:
             async with asyncio.timeout(60):
@@ -331,10 +332,10 @@ def test_what_is_heard_late_of_a_partition_concerns_nobody_who_has_it_now(topics
         await subject.start()
         try:
             before = await owned()
-            subject.lose([before], "somebody wrote")
+            subject.lose(before, "somebody wrote")
             assert 0 not in driver.partitions
             now = await owned()
-            subject.lose([before], "somebody wrote, of which an append that was late has heard")
+            subject.lose(before, "somebody wrote, of which an append that was late has heard")
             assert driver.partitions[0] is now
         finally:
             await subject.stop()

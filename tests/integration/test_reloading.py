@@ -33,7 +33,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def play(act: Callable[[list[HostSupervisor], asyncio.Task[None]], Awaitable[None]]) -> None:
     async def acts() -> None:
         driver = Driver(partitions=1)
-        hosts = Hosts(["reloaded_one", "reloaded_two"], driver, lambda: None, named=True)
+        hosts = Hosts(["reloaded_one", "reloaded_two"], driver, named=True)
         await hosts.start()
         watching = asyncio.create_task(Reloading(hosts, list).run())
         try:

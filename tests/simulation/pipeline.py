@@ -20,9 +20,9 @@ from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBHOOKS, Cleanup
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, partition_of
+from headwater.streams.pipeline.emission import phases
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.stage_output import phases
 from headwater.streams.pipeline.staged import Mark
 from headwater.streams.pipeline.tenure import (
     FENCED,

@@ -40,9 +40,9 @@ from headwater.streams.kafka.dead_letters import (
     text_header,
 )
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.pipeline.emission import phases
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.stage_output import phases
 from headwater.streams.pipeline.staged import Mark
 from tests.fakes.memory_store import MemoryStore
 
