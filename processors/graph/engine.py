@@ -26,7 +26,7 @@ from headwater.processors.graph.places import place_of
 from headwater.processors.graph.state import KIND, GraphRun, LiveToken
 from headwater.processors.json_texts import within_levels
 from headwater.processors.runs import decide as runs
-from headwater.processors.runs.decisions import STALE, Decision, Rejection
+from headwater.processors.runs.decisions import STALE, Decision, Facts, Rejection
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import USUAL, bounded, recorded
 from headwater.processors.runs.outbox import queue
@@ -122,50 +122,19 @@ class GraphEngine:
 
     # -- deciding
 
-    def decide_command(  # noqa: PLR0913, the port's
-        self,
-        run: GraphRun | None,
-        instance_id: str,
-        command: RunCommand,
-        *,
-        workflow: str,
-        sent_at_ms: int,
-        now_ms: int,
-        seed: str,
-        document: Json | None = None,
-    ) -> Decision:
+    def decide_command(self, run: GraphRun | None, command: RunCommand, facts: Facts) -> Decision:
         """Decides a command."""
-        who = (workflow, instance_id)
-        if isinstance(command, StartRun):
-            begun = runs.start(run, instance_id, command, seed, KIND, self._limits)
-            return self._begun(run, begun, who, now_ms, document)
-        if run is not None and isinstance(command, RestartRun):
-            return self._begun(
-                run, runs.restart(run, command, seed, self._limits), who, now_ms, document
-            )
-        if run is not None:
-            return self._decide_of(run, command, sent_at_ms, now_ms)
-        if isinstance(command, SendEvent) and command.start is not None:
-            begun = runs.signal(
-                instance_id, command, command.start, sent_at_ms, seed, KIND, self._limits
-            )
-            return self._begun(None, begun, who, now_ms, document)
-        return runs.not_found(instance_id)
+        if run is None or isinstance(command, StartRun | RestartRun):
+            return self._begun(run, runs.begin(run, command, facts, KIND, self._limits), facts)
+        return self._decide_of(run, command, facts.sent_at_ms, facts.now_ms)
 
-    def _begun(
-        self,
-        before: GraphRun | None,
-        begun: Decision,
-        who: tuple[str, str],
-        now_ms: int,
-        document: Json | None,
-    ) -> Decision:
+    def _begun(self, before: GraphRun | None, begun: Decision, facts: Facts) -> Decision:
         """A run from the beginning: on a document, else the newest definition of its workflow."""
         if isinstance(begun, Rejection):
             return begun
         first, *others = begun
         assert isinstance(first, RunStarted)  # noqa: S101, that is how a run begins
-        graph = self._graphs.get(who[0])
+        graph, document = self._graphs.get(facts.workflow), facts.document
         if document is not None:
             try:
                 graph = self._of(document)
@@ -173,18 +142,19 @@ class GraphEngine:
                 # A release with other rules has deployed it.
                 return Rejection(GRAPH_INVALID, bounded(str(fault)))
         elif graph is not None:
-            document = self._documents[who[0]]
+            document = self._documents[facts.workflow]
         elif before is not None:
             graph, document = self._graph(before), before.document
         else:
-            return runs.not_found(who[1])
+            return runs.not_found(facts.instance_id)
         wrong = _input_fault(graph, first.params)
         if wrong:
             return Rejection(INVALID_PARAMS, bounded(wrong))
         made_from = Artifact(graph.definition.name, "", graph.digest)
         first = msgspec.structs.replace(first, definition=made_from)
         beginning = [first, *_ended_children(before), *others]
-        return started(before, graph, document, beginning, who, now_ms)
+        who = (facts.workflow, facts.instance_id)
+        return started(before, graph, document, beginning, who, facts.now_ms)
 
     def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
         self, run: GraphRun, command: RunCommand, sent_at_ms: int, now_ms: int

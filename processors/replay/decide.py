@@ -44,7 +44,7 @@ from headwater.processors.replay.waits import (
     too_long,
 )
 from headwater.processors.runs import decide as runs
-from headwater.processors.runs.decisions import STALE, Decision, Rejection
+from headwater.processors.runs.decisions import STALE, Decision, Facts, Rejection
 from headwater.processors.runs.limits import (
     CLEANUP_MS,
     ENTRIES_MAX,
@@ -120,29 +120,19 @@ KIND: Final = "replay"
 _UNWANTED: Final = "its parent no longer waits for it"
 
 
-def decide_command(  # noqa: PLR0913, what is known of it
+def decide_command(
     run: CodeRun | None,
-    instance_id: str,
     command: RunCommand,
-    *,
-    sent_at_ms: int,
-    now_ms: int,
-    seed: str,
+    facts: Facts,
     cleanup_ms: int = CLEANUP_MS,
     limits: Limits = USUAL,
 ) -> Decision:
-    """Decides a command from outside; `seed` and limits are used if a run begins."""
-    if isinstance(command, StartRun):
-        started = runs.start(run, instance_id, command, seed, KIND, limits)
-        return started_again(run, started)
-    if run is not None:
-        reached_ms = min(sent_at_ms, now_ms)
-        if isinstance(command, CancelRun):
-            return cancel(run, command, reached_ms, now_ms + cleanup_ms)
-        return _decide_of(run, command, sent_at_ms, reached_ms, seed, limits)
-    if isinstance(command, SendEvent) and command.start is not None:
-        return runs.signal(instance_id, command, command.start, sent_at_ms, seed, KIND, limits)
-    return runs.not_found(instance_id)
+    """Decides a command from outside; limits are used if a run begins."""
+    if run is None or isinstance(command, StartRun | RestartRun):
+        return started_again(run, runs.begin(run, command, facts, KIND, limits))
+    if isinstance(command, CancelRun):
+        return cancel(run, command, facts.reached_ms, facts.now_ms + cleanup_ms)
+    return _decide_of(run, command, facts, limits)
 
 
 def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
@@ -151,20 +141,20 @@ def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
     | PauseRun
     | ResumeRun
     | TerminateRun
-    | RestartRun
     | RetryRun
     | FinishChild
     | NoteRefusal
     | JobCommand
     | SlotCommand,
-    sent_at_ms: int,
-    reached_ms: int,
-    seed: str,
+    facts: Facts,
     limits: Limits,
 ) -> Decision:
+    reached_ms = facts.reached_ms
     match command:
         case SendEvent():
-            return _received(run, runs.send_event(run, command, sent_at_ms, limits), reached_ms)
+            return _received(
+                run, runs.send_event(run, command, facts.sent_at_ms, limits), reached_ms
+            )
         case PauseRun():
             return runs.pause(run, command)
         case ResumeRun():
@@ -175,12 +165,10 @@ def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
         case TerminateRun():
             refused = runs.may_end(run, command)
             return refused or ending(run, RunTerminated(command.reason))
-        case RestartRun():
-            return started_again(run, runs.restart(run, command, seed, limits))
         case RetryRun():
             return retry(run, command, limits)
         case FinishChild():
-            return _child_finished(run, command, sent_at_ms, reached_ms)
+            return _child_finished(run, command, facts)
         case NoteRefusal():
             return runs.note_refusal(run, command)
         case GrantSlot():
@@ -218,16 +206,14 @@ def _slept(run: CodeRun, reached_ms: int) -> list[RunEvent]:
     return [event for _, event in slept(run, reached_ms)]
 
 
-def _child_finished(
-    run: CodeRun, command: FinishChild, sent_at_ms: int, reached_ms: int
-) -> Decision:
+def _child_finished(run: CodeRun, command: FinishChild, facts: Facts) -> Decision:
     entry = run.entries.get(command.key)
     if run.ended or command.run_number != run.run_number:
         return STALE
     if entry is None or entry.kind is not EntryKind.CHILD or entry.status not in OPEN:
         return STALE
-    before = [] if run.stands_still else _slept(run, reached_ms)
-    if entry.wake_at_ms is not None and sent_at_ms > entry.wake_at_ms:
+    before = [] if run.stands_still else _slept(run, facts.reached_ms)
+    if entry.wake_at_ms is not None and facts.sent_at_ms > entry.wake_at_ms:
         return [*before, EntryErrored(command.key, too_long(entry))]
     if command.failure is None:
         return [*before, EntryCompleted(command.key, command.output or "null")]

@@ -11,12 +11,12 @@ from headwater.processors.replay.ends import failed
 from headwater.processors.replay.host_messages import HandlerAgain, activate, message_for_host
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.trimming import trimmed
-from headwater.processors.runs.decisions import Decision
+from headwater.processors.runs.decisions import Decision, Facts
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, USUAL
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry
-from headwater.schemas.history import Failure, Json, Limits, RunCommand, RunEvent
+from headwater.schemas.history import Failure, Limits, RunCommand, RunEvent
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -46,29 +46,9 @@ class ReplayEngine:
 
     # -- deciding
 
-    def decide_command(  # noqa: PLR0913, the port's
-        self,
-        run: CodeRun | None,
-        instance_id: str,
-        command: RunCommand,
-        *,
-        workflow: str,
-        sent_at_ms: int,
-        now_ms: int,
-        seed: str,
-        document: Json | None = None,
-    ) -> Decision:
+    def decide_command(self, run: CodeRun | None, command: RunCommand, facts: Facts) -> Decision:
         """Decides a command."""
-        return decide_command(
-            run,
-            instance_id,
-            command,
-            sent_at_ms=sent_at_ms,
-            now_ms=now_ms,
-            seed=seed,
-            cleanup_ms=self._cleanup_ms,
-            limits=self._limits,
-        )
+        return decide_command(run, command, facts, self._cleanup_ms, self._limits)
 
     def decide(self, run: CodeRun, request: Request, now_ms: int) -> Decision:
         """Decides a request; each has its own function."""

@@ -7,7 +7,7 @@ rejected too, so that its sender learns it; the codes ALREADY_PAUSED and NOT_PAU
 was asked for is so already.
 """
 
-from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     MAILBOX_MAX,
@@ -38,7 +38,6 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import (
     CancelRun,
     EventReceived,
-    Json,
     Limits,
     LogWritten,
     NoteRefusal,
@@ -46,6 +45,7 @@ from headwater.schemas.history import (
     PauseRun,
     RestartRun,
     ResumeRun,
+    RunCommand,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -64,15 +64,31 @@ def not_found(instance_id: str) -> Rejection:
     )
 
 
-def start(
-    run: Run | None,
-    instance_id: str,
-    command: StartRun,
-    seed: str,
-    kind: str,
-    limits: Limits = USUAL,
+def begin(
+    run: Run | None, command: RunCommand, facts: Facts, kind: str, limits: Limits = USUAL
 ) -> Decision:
+    """Begins a run, if a command does so; any other has to find a run that has begun."""
+    match command:
+        case StartRun():
+            return _start(run, command, facts, kind, limits)
+        case RestartRun() if run is not None:
+            more = (run.definition, run.deployment, run.once, run.labels, recorded(limits))
+            return [RunStarted(run.params, facts.seed, run.parent, None, (), run.kind, *more)]
+        case SendEvent(start=str(params)):
+            # It creates the instance that it is for, with the event in its mailbox.
+            start = StartRun(params, labels=command.labels)
+            started = _start(None, start, facts, kind, limits)
+            if isinstance(started, Rejection):
+                return started
+            received = _received(command, facts.sent_at_ms, limits)
+            return received if isinstance(received, Rejection) else [*started, received]
+        case _:
+            return not_found(facts.instance_id)
+
+
+def _start(run: Run | None, command: StartRun, facts: Facts, kind: str, limits: Limits) -> Decision:
     """Creates an instance, or restarts a child for its parent's new run."""
+    instance_id = facts.instance_id
     fault = name_fault("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
     if fault:
         return Rejection(INVALID_INSTANCE_ID, fault)
@@ -93,7 +109,7 @@ def start(
         )
     made_from = (command.definition, command.deployment)
     more = (*made_from, command.once, command.labels, recorded(limits))
-    return [RunStarted(command.params, seed, command.parent, None, (), kind, *more)]
+    return [RunStarted(command.params, facts.seed, command.parent, None, (), kind, *more)]
 
 
 def _is_own_child_of_an_older_run(run: Run, parent: Parent | None) -> bool:
@@ -146,30 +162,6 @@ def may_end(run: Run, command: TerminateRun | CancelRun) -> Rejection | None:
     if run.ended:
         return _ended(run, "cancel" if isinstance(command, CancelRun) else "terminate")
     return None
-
-
-def restart(run: Run, _: RestartRun, seed: str, limits: Limits = USUAL) -> Decision:
-    """Begins a new run with the same params, from any status."""
-    more = (run.definition, run.deployment, run.once, run.labels, recorded(limits))
-    return [RunStarted(run.params, seed, run.parent, None, (), run.kind, *more)]
-
-
-def signal(  # noqa: PLR0913, PLR0917, what a run begins with
-    instance_id: str,
-    command: SendEvent,
-    params: Json,
-    sent_at_ms: int,
-    seed: str,
-    kind: str,
-    limits: Limits = USUAL,
-) -> Decision:
-    """Creates the instance that an event is for, with the event in its mailbox."""
-    start_it = StartRun(params, labels=command.labels)
-    started = start(None, instance_id, start_it, seed, kind, limits)
-    if isinstance(started, Rejection):
-        return started
-    received = _received(command, sent_at_ms, limits)
-    return received if isinstance(received, Rejection) else [*started, received]
 
 
 def send_event(

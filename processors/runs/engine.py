@@ -10,12 +10,12 @@ them, one by one and in order, before it asks again.
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from headwater.processors.runs.decisions import Decision
+from headwater.processors.runs.decisions import Decision, Facts
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.errors import NewerSchema
-from headwater.schemas.history import Failure, HistoryAppended, Json, LogEvent, RunCommand, RunEvent
+from headwater.schemas.history import Failure, HistoryAppended, LogEvent, RunCommand, RunEvent
 
 R = TypeVar("R", bound=Run)
 
@@ -29,24 +29,8 @@ class Engine(Protocol[R]):
 
     # -- deciding
 
-    def decide_command(  # noqa: PLR0913, what is known of it
-        self,
-        run: R | None,
-        instance_id: str,
-        command: RunCommand,
-        *,
-        workflow: str,
-        sent_at_ms: int,
-        now_ms: int,
-        seed: str,
-        document: Json | None = None,
-    ) -> Decision:
-        """Decides a command.
-
-        Shape:  without a run the command creates an instance of the workflow; the seed is used if a
-                run begins, and the document is the definition that it begins on; None for that of
-                its workflow's name.
-        """
+    def decide_command(self, run: R | None, command: RunCommand, facts: Facts) -> Decision:
+        """Decides a command; without a run it creates an instance."""
 
     def decide(self, run: R, request: Request, now_ms: int) -> Decision:
         """Decides what code, a step, a host or the clock asks for; too late, it is rejected."""

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from headwater.processors.runs.decide import not_found
-from headwater.processors.runs.decisions import STALE, Decision
+from headwater.processors.runs.decisions import STALE, Decision, Facts
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Request, Wake
 from headwater.processors.runs.slots import SLOTS, Concurrencies
@@ -18,7 +18,7 @@ from headwater.processors.runs.state import Entry
 from headwater.processors.slots import appliers
 from headwater.processors.slots.decide import adjust, ask, give_back, is_to_adjust
 from headwater.processors.slots.state import SlotsRun
-from headwater.schemas.history import AskSlot, Failure, Json, ReturnSlot, RunCommand, RunEvent
+from headwater.schemas.history import AskSlot, Failure, ReturnSlot, RunCommand, RunEvent
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder(SlotsRun).decode
@@ -51,25 +51,14 @@ class SlotsEngine:
 
     # -- deciding
 
-    def decide_command(  # noqa: PLR0913, the port's
-        self,
-        run: SlotsRun | None,
-        instance_id: str,
-        command: RunCommand,
-        *,
-        workflow: str,
-        sent_at_ms: int,
-        now_ms: int,
-        seed: str,
-        document: Json | None = None,
-    ) -> Decision:
+    def decide_command(self, run: SlotsRun | None, command: RunCommand, facts: Facts) -> Decision:
         """Decides a command; all but two are for instances of another kind."""
-        limit = self._limit(workflow, run)
+        limit = self._limit(facts.workflow, run)
         if isinstance(command, AskSlot):
-            return ask(run, (workflow, instance_id), command, limit)
+            return ask(run, (facts.workflow, facts.instance_id), command, limit)
         if isinstance(command, ReturnSlot) and run is not None:
             return give_back(run, command, limit)
-        return not_found(instance_id)
+        return not_found(facts.instance_id)
 
     def decide(self, run: SlotsRun, request: Request, now_ms: int) -> Decision:
         """Looks whether the limit has changed."""

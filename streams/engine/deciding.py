@@ -1,13 +1,12 @@
 """Which engine decides a command, and with what."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from headwater.processors.runs.decide import not_found
-from headwater.processors.runs.decisions import Decision, Rejection
-from headwater.processors.runs.engine import Engine, Engines, engine_of
+from headwater.processors.runs.decisions import Decision, Facts, Rejection
+from headwater.processors.runs.engine import Engines, engine_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP, bounded, value_fault
 from headwater.processors.runs.params import params_fault
 from headwater.processors.runs.slot_keys import place_of
@@ -19,7 +18,6 @@ from headwater.schemas.history import (
     Command,
     CommandSent,
     DeleteInstance,
-    Json,
     RestartRun,
     RetryRun,
     RunEvent,
@@ -52,9 +50,10 @@ class CommandDecider:
         command = sent.command
         assert not isinstance(command, DeleteInstance)  # noqa: S101, no engine decides it
         run = live.run if live else None
+        known = (sent.workflow, sent.instance_id, sent.sent_at_ms, now_ms)
         if isinstance(command, AskSlot):
             # It has arrived: whether the workflow is known here or not, it is counted.
-            return self._decided(engine_of(self._engines, SLOTS), run, sent, "", now_ms)
+            return engine_of(self._engines, SLOTS).decide_command(run, command, Facts(*known))
         creates = _creates(command, live)
         made: Made | None = None
         if creates or (run is not None and isinstance(command, RestartRun | RetryRun)):
@@ -73,33 +72,11 @@ class CommandDecider:
             return not_found(sent.instance_id)
         seed = self._draw_seed() if creates or isinstance(command, RestartRun) else ""
         document = made.document if made else None
-        decision = self._decided(engine, run, sent, seed, now_ms, document)
+        decision = engine.decide_command(run, command, Facts(*known, seed, document))
         if made is not None and not isinstance(decision, Rejection):
             decision = _begun(run, sent, decision, made)
         # Before anything is applied: the log must be able to follow.
         return self._room.fitting(live, engine, decision, now_ms)
-
-    @staticmethod
-    def _decided(
-        engine: Engine[Any],
-        run: Run | None,
-        sent: CommandSent,
-        seed: str,
-        now_ms: int,
-        document: Json | None = None,
-    ) -> Decision:
-        command = sent.command
-        assert not isinstance(command, DeleteInstance)  # noqa: S101, as above
-        return engine.decide_command(
-            run,
-            sent.instance_id,
-            command,
-            workflow=sent.workflow,
-            sent_at_ms=sent.sent_at_ms,
-            now_ms=now_ms,
-            seed=seed,
-            document=document,
-        )
 
 
 def _begun(run: Run | None, sent: CommandSent, decision: list[RunEvent], made: Made) -> Decision:

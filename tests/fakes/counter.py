@@ -13,7 +13,7 @@ import msgspec
 
 from headwater.processors.runs import appliers
 from headwater.processors.runs import decide as runs
-from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.ends import ended_by
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Request, Wake
@@ -30,7 +30,6 @@ from headwater.schemas.history import (
     FinishChild,
     GrantSlot,
     HistoryAppended,
-    Json,
     LogEvent,
     LogWritten,
     NoteRefusal,
@@ -69,29 +68,13 @@ class CounterEngine:
 
     # -- deciding
 
-    def decide_command(
-        self,
-        run: Counter | None,
-        instance_id: str,
-        command: RunCommand,
-        *,
-        workflow: str,
-        sent_at_ms: int,
-        now_ms: int,
-        seed: str,
-        document: Json | None = None,
-    ) -> Decision:
-        if isinstance(command, StartRun):
-            return _waiting(runs.start(run, instance_id, command, seed, self.kind))
-        if run is not None:
-            return self._decide_of(run, command, sent_at_ms, seed)
-        if isinstance(command, SendEvent) and command.start is not None:
-            start = (command.start, sent_at_ms, seed, self.kind)
-            return _waiting(runs.signal(instance_id, command, *start))
-        return runs.not_found(instance_id)
+    def decide_command(self, run: Counter | None, command: RunCommand, facts: Facts) -> Decision:
+        if run is None or isinstance(command, StartRun | RestartRun):
+            return _waiting(runs.begin(run, command, facts, self.kind))
+        return self._decide_of(run, command, facts.sent_at_ms)
 
     def _decide_of(  # noqa: PLR0911, one for each command
-        self, run: Counter, command: RunCommand, sent_at_ms: int, seed: str
+        self, run: Counter, command: RunCommand, sent_at_ms: int
     ) -> Decision:
         match command:
             case SendEvent():
@@ -104,13 +87,13 @@ class CounterEngine:
             case TerminateRun() | CancelRun():
                 ended = RunTerminated(command.reason, isinstance(command, CancelRun))
                 return runs.may_end(run, command) or ended_by(run, ended)
-            case RestartRun():
-                return _waiting(runs.restart(run, command, seed))
             case NoteRefusal():
                 return runs.note_refusal(run, command)
             case ActivateJob() | CompleteJob() | FailJob() | ExtendJob():
                 return runs.no_job(run)
-            case RetryRun() | FinishChild() | StartRun() | AskSlot() | ReturnSlot() | GrantSlot():
+            case RetryRun() | FinishChild() | AskSlot() | ReturnSlot() | GrantSlot():
+                return _STALE
+            case StartRun() | RestartRun():
                 return _STALE
 
     @staticmethod

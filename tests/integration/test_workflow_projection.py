@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from headwater.processors.runs.decisions import Facts
 from headwater.processors.runs.slots import Concurrency
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.processors.slots.engine import SlotsEngine
@@ -427,9 +428,7 @@ def _counted(log: Log, ends: list[int]) -> None:
     for number, command in commands:
         slots, partition = f"~{number % 2}", number % 2
         run = runs.get(slots)
-        events = engine.decide_command(
-            run, slots, command, workflow="order", sent_at_ms=0, now_ms=0, seed=""
-        )
+        events = engine.decide_command(run, command, Facts("order", slots, 0, 0))
         assert isinstance(events, list)
         log.write(slots, *events, partition=partition)
         record = log.partitions[partition][-1]

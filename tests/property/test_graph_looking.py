@@ -14,7 +14,7 @@ from headwater.processors.graph.past import Past
 from headwater.processors.graph.state import GraphRun, LiveToken
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.graph.tracing import Tracing
-from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.decisions import Facts, Rejection
 from headwater.processors.runs.folding import fold
 from headwater.processors.runs.requests import Reached, RetryPolicy, StepReturned
 from headwater.schemas.history import (
@@ -38,15 +38,8 @@ class Played:
         self.engine = GraphEngine([graph])
         self.records: list[HistoryAppended] = []
         self.run: GraphRun | None = None
-        begun = self.engine.decide_command(
-            None,
-            "i",
-            StartRun(msgspec.json.encode(INPUT).decode()),
-            workflow="g",
-            sent_at_ms=0,
-            now_ms=0,
-            seed="s",
-        )
+        start = StartRun(msgspec.json.encode(INPUT).decode())
+        begun = self.engine.decide_command(None, start, Facts("g", "i", 0, 0))
         self.append(begun)
 
     def append(self, decided: list[RunEvent] | Rejection) -> list[RunEvent]:

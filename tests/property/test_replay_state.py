@@ -27,7 +27,7 @@ from headwater.processors.replay.commands import (
 from headwater.processors.replay.decide import decide_command, decide_request
 from headwater.processors.replay.state import UNRESOLVED, CodeRun
 from headwater.processors.replay.waits import next_wake_ms
-from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds
 from headwater.processors.runs.requests import (
     HostGone,
@@ -148,7 +148,7 @@ STORIES = st.lists(st.tuples(ASKED | ASKED | COMMANDS, st.integers(0, 60)), max_
 def _decide(run: CodeRun | None, what: Request | Command, now_ms: int) -> Decision:
     if isinstance(what, Request):
         return Rejection("NO", "no") if run is None else decide_request(run, what, now_ms)
-    return decide_command(run, "i", what, sent_at_ms=now_ms, now_ms=now_ms, seed="seed")
+    return decide_command(run, what, Facts("w", "i", now_ms, now_ms, "seed"))
 
 
 def _live(run: CodeRun | None, record: HistoryAppended) -> CodeRun | None:

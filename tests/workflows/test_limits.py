@@ -8,7 +8,7 @@ import pytest
 from headwater import Break, Retry, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.replay.host_messages import Activate
-from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.decisions import Facts, Rejection
 from headwater.processors.runs.limits import USUAL
 from headwater.schemas.failures import (
     EventPayloadInvalidError,
@@ -169,9 +169,7 @@ def test_a_limit_that_was_met_and_caught_is_met_again_by_a_replay() -> None:
 
 def _started(engine: ReplayEngine) -> RunStarted:
     command = StartRun("null")
-    decided = engine.decide_command(
-        None, "o-1", command, workflow="order", sent_at_ms=0, now_ms=0, seed="s"
-    )
+    decided = engine.decide_command(None, command, Facts("order", "o-1", 0, 0))
     assert not isinstance(decided, Rejection)
     (started,) = decided
     assert isinstance(started, RunStarted)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.requests import Wake
 from headwater.processors.runs.slot_keys import place_of
 from headwater.processors.runs.slots import Concurrency
@@ -37,11 +37,7 @@ class Limit:
         self.engine.declare({"order": None if limit is None else Concurrency(limit)})
 
     def tell(self, command: RunCommand) -> Rejection | None:
-        return self._take(
-            self.engine.decide_command(
-                self.run, "~", command, workflow="order", sent_at_ms=0, now_ms=0, seed=""
-            )
-        )
+        return self._take(self.engine.decide_command(self.run, command, Facts("order", "~", 0, 0)))
 
     def wake(self) -> Rejection | None:
         assert self.run is not None

@@ -4,7 +4,7 @@ import pytest
 
 from headwater.processors.replay.decide import decide_command
 from headwater.processors.replay.state import Cancelling, CodeRun
-from headwater.processors.runs.decisions import STALE, Rejection
+from headwater.processors.runs.decisions import STALE, Facts, Rejection
 from headwater.processors.runs.limits import CLEANUP_MS, MAILBOX_MAX
 from headwater.processors.runs.state import Remembered, Slot
 from headwater.schemas.history import (
@@ -58,6 +58,7 @@ from tests.unit.processors.replay.states import (
     mail,
 )
 
+FACTS = Facts("order", "o-1", NOW_MS, NOW_MS + 9, "seed")
 _COMPLETE, _PAUSED, _WAITING = RunStatus.COMPLETE, RunStatus.PAUSED, RunStatus.WAITING
 _WAIT = an_entry(EntryKind.WAIT, event_types=("line",), wake_at_ms=NOW_MS)
 _MANY = an_entry(EntryKind.WAIT, event_types=("line", "end"), wake_at_ms=NOW_MS, limit=2)
@@ -84,17 +85,13 @@ _FAILED = (
 def test_of_what_has_ended_it_is_said_what_may_be_done(
     command: Command, status: RunStatus, told: str
 ):
-    refused = decide_command(
-        a_run(status), "o-1", command, sent_at_ms=NOW_MS, now_ms=NOW_MS, seed="seed"
-    )
+    refused = decide_command(a_run(status), command, FACTS)
     assert isinstance(refused, Rejection)
     assert refused.message.endswith(told)
 
 
 def test_of_what_has_ended_it_is_said_what_may_be_done_instead_of_a_resumption():
-    refused = decide_command(
-        a_run(_COMPLETE), "o-1", ResumeRun(), sent_at_ms=NOW_MS, now_ms=NOW_MS, seed="seed"
-    )
+    refused = decide_command(a_run(_COMPLETE), ResumeRun(), FACTS)
     assert isinstance(refused, Rejection)
     assert refused.message == "o-1 is not paused but complete; restart begins a new run of it"
 
@@ -448,9 +445,7 @@ REFUSED = {
 
 
 def _decide(run: CodeRun | None, command: Command, instance_id: str = "o-1") -> object:
-    return decide_command(
-        run, instance_id, command, sent_at_ms=NOW_MS, now_ms=NOW_MS + 9, seed="seed"
-    )
+    return decide_command(run, command, FACTS._replace(instance_id=instance_id))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

@@ -8,7 +8,7 @@ import pytest
 from headwater.processors.replay.appliers import apply
 from headwater.processors.replay.decide import decide_command
 from headwater.processors.replay.state import CodeRun
-from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.limits import DECISION_BYTES_MAX, FAILURE_MESSAGE_MAX
 from headwater.processors.runs.sizes import bytes_max
 from headwater.processors.runs.sizes import fitting as _fitting
@@ -43,9 +43,7 @@ def _resumed(waits: int) -> tuple[CodeRun, Decision]:
     }
     mailbox = [Received(f"evt-{n}", f"t{n}", f'"{_LARGE}"', NOW_MS - 1) for n in range(waits)]
     run = a_run(RunStatus.PAUSED, entries=entries, mailbox=mailbox)
-    decision = decide_command(
-        run, "o-1", ResumeRun(), sent_at_ms=NOW_MS, now_ms=NOW_MS, seed="seed"
-    )
+    decision = decide_command(run, ResumeRun(), Facts("order", "o-1", NOW_MS, NOW_MS))
     return run, decision
 
 

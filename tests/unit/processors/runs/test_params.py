@@ -4,7 +4,7 @@ import pytest
 
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
-from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.decisions import Facts, Rejection
 from headwater.processors.runs.params import params_fault
 from headwater.schemas.failures import INVALID_PARAMS
 from headwater.schemas.history import StartRun
@@ -23,9 +23,7 @@ def test_params_of_a_workflow_that_cannot_be_read_do_not_fit(params: str):
 @pytest.mark.parametrize("params", UNREADABLE, ids=["number", "depth"])
 def test_a_graph_refuses_an_input_that_cannot_be_read(params: str):
     engine = GraphEngine([graph_of(document([node("a")]))])
-    refused = engine.decide_command(
-        None, "r-1", StartRun(params), workflow="review", sent_at_ms=0, now_ms=0, seed="s"
-    )
+    refused = engine.decide_command(None, StartRun(params), Facts("review", "r-1", 0, 0))
     assert isinstance(refused, Rejection)
     assert refused.code == INVALID_PARAMS
     assert refused.message.startswith("input: expected JSON that can be read, found: ")
