@@ -25,24 +25,7 @@ _MESSAGES_MAX: Final = 240 * 1024
 
 async def join(scope: S, ticket: int, name: str, branches: Mapping[str, Branch[S]]) -> Any:  # noqa: ANN401
     """See `Step.join`."""
-    run = scope.run
-    key, entry = _enter(scope, ticket, name, EntryKind.JOIN, branches)
-    try:
-        if only_replays(scope, entry):
-            entry = await replay_beneath(
-                scope, key, lambda: _begin(scope, key, branches, past=True)
-            )
-        else:
-            running = _begin(scope, key, branches)
-            await running.until(running.all_settled)
-            run.send(_joined(scope, key, running), awaits=key)
-            entry = await scope.result(key)
-            run.journal.finished.add(key)
-    except asyncio.CancelledError:
-        scope.give_up(key)
-        raise
-    finally:
-        scope.leave(key)
+    entry = await _ended(scope, ticket, name, EntryKind.JOIN, branches)
     if entry.failure is not None:
         raise _error(entry.failure, JoinError)
     return decode(entry.result or "null")
@@ -50,26 +33,37 @@ async def join(scope: S, ticket: int, name: str, branches: Mapping[str, Branch[S
 
 async def race(scope: S, ticket: int, name: str, branches: Mapping[str, Branch[S]]) -> Won:
     """See `Step.race`."""
-    run = scope.run
-    key, entry = _enter(scope, ticket, name, EntryKind.RACE, branches)
+    entry = await _ended(scope, ticket, name, EntryKind.RACE, branches)
+    if entry.failure is not None:
+        raise _error(entry.failure, RaceError)
+    won = decode(entry.result or "null")
+    return Won(won["winner"], won["value"])
+
+
+async def _ended(
+    scope: S, ticket: int, name: str, kind: EntryKind, branches: Mapping[str, Branch[S]]
+) -> Entry:
+    """The entry once it has its result, and its branches have run."""
+    key, entry = _enter(scope, ticket, name, kind, branches)
+    is_race = kind is EntryKind.RACE
     try:
         if only_replays(scope, entry):
-            entry = await _replay_race(scope, key, branches)
+            replay = _replay_race if is_race else _replay_join
+            entry = await replay(scope, key, branches)
         else:
             running = _begin(scope, key, branches)
-            await running.until(lambda: running.all_settled() or running.winner() is not None)
-            run.send(_raced(scope, key, running), awaits=key)
+            await running.until(
+                lambda: running.all_settled() or (is_race and running.winner() is not None)
+            )
+            scope.run.send((_raced if is_race else _joined)(scope, key, running), awaits=key)
             entry = await scope.result(key)
-            run.journal.finished.add(key)
+            scope.run.journal.finished.add(key)
     except asyncio.CancelledError:
         scope.give_up(key)
         raise
     finally:
         scope.leave(key)
-    if entry.failure is not None:
-        raise _error(entry.failure, RaceError)
-    won = decode(entry.result or "null")
-    return Won(won["winner"], won["value"])
+    return entry
 
 
 def _enter(
@@ -123,6 +117,10 @@ def _raced(scope: Scope, key: str, running: Branches[Any]) -> CodeCommand:
         return Close(key, encode(value, what, most, "max_result_bytes"), losers)
     except UnserialisableError as error:
         return Fail(key, failure_of(error), losers)
+
+
+async def _replay_join(scope: S, key: str, branches: Mapping[str, Branch[S]]) -> Entry:
+    return await replay_beneath(scope, key, lambda: _begin(scope, key, branches, past=True))
 
 
 async def _replay_race(scope: S, key: str, branches: Mapping[str, Branch[S]]) -> Entry:
