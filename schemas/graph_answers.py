@@ -3,30 +3,26 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-import msgspec
-
-from headwater.schemas.answers import Answer
+from headwater.schemas.answers import Answer, means
 
 
 class GraphVersion(Answer, frozen=True, kw_only=True):
     """A version of a graph."""
 
     name: str
-    version: Annotated[int, msgspec.Meta(description="Gapless from 1.")]
-    digest: Annotated[
-        str, msgspec.Meta(description="SHA-256 of the definition: the same for the same content.")
-    ]
+    version: Annotated[int, means("Gapless from 1.")]
+    digest: Annotated[str, means("SHA-256 of the definition: the same for the same content.")]
     deployed_at: datetime
     app: Annotated[
         str | None,
-        msgspec.Meta(description="The app that declares it; absent if it was deployed over HTTP."),
+        means("The app that declares it; absent if it was deployed over HTTP."),
     ] = None
 
 
 class GraphDefinition(GraphVersion, frozen=True, kw_only=True):
     """A version of a graph, whole."""
 
-    definition: Annotated[Any, msgspec.Meta(description="The definition, without its defaults.")]
+    definition: Annotated[Any, means("The definition, without its defaults.")]
 
 
 class GraphList(Answer, frozen=True, kw_only=True):

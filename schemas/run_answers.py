@@ -3,9 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-import msgspec
-
-from headwater.schemas.answers import Answer, Failure
+from headwater.schemas.answers import Answer, Failure, means
 from headwater.schemas.statuses import RunState
 
 
@@ -15,9 +13,9 @@ class RunCreated(Answer, frozen=True, kw_only=True):
     run_id: str
     workflow_name: str
     status: RunState
-    deployment_id: Annotated[
-        str | None, msgspec.Meta(description="What it runs on; none if it follows the code.")
-    ] = None
+    deployment_id: Annotated[str | None, means("What it runs on; none if it follows the code.")] = (
+        None
+    )
 
 
 class RunListed(RunCreated, frozen=True, kw_only=True):
@@ -33,23 +31,23 @@ class RunListed(RunCreated, frozen=True, kw_only=True):
 class Run(RunListed, frozen=True, kw_only=True):
     """A run, whole."""
 
-    input: Annotated[Any, msgspec.Meta(description="What it was started with.")]
-    output: Annotated[Any, msgspec.Meta(description="What the workflow returned.")] = None
+    input: Annotated[Any, means("What it was started with.")]
+    output: Annotated[Any, means("What the workflow returned.")] = None
 
 
 class RunPage(Answer, frozen=True, kw_only=True):
     """Runs, the newest first, without their inputs and outputs."""
 
     data: list[RunListed]
-    cursor: Annotated[str | None, msgspec.Meta(description="Where the next page begins.")]
+    cursor: Annotated[str | None, means("Where the next page begins.")]
     has_more: bool
 
 
 class MessagePublished(Answer, frozen=True, kw_only=True):
     """A message that is in its queue."""
 
-    message_id: Annotated[str, msgspec.Meta(description="The run that it is.")]
-    deduped: Annotated[bool, msgspec.Meta(description="Whether it was there already.")]
+    message_id: Annotated[str, means("The run that it is.")]
+    deduped: Annotated[bool, means("Whether it was there already.")]
 
 
 class EventCreated(Answer, frozen=True, kw_only=True):
@@ -57,4 +55,4 @@ class EventCreated(Answer, frozen=True, kw_only=True):
 
     run_id: str
     event_type: str
-    deduped: Annotated[bool, msgspec.Meta(description="Whether it was taken before.")]
+    deduped: Annotated[bool, means("Whether it was taken before.")]

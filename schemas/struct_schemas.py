@@ -13,18 +13,11 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
 
-from headwater.schemas.avro_types import is_enum
+from headwater.schemas.avro_types import PRIMITIVES, is_enum
 from headwater.schemas.catalogue import NAMESPACE
 from headwater.schemas.tables import Stamps
 
-_PRIMITIVES: Final[dict[object, str]] = {
-    NoneType: "null",
-    bool: "boolean",
-    int: "long",
-    float: "double",
-    bytes: "bytes",
-    str: "string",
-}
+_NAMES: Final[dict[object, str]] = {kind: name for name, kind in PRIMITIVES.items()}
 
 
 def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
@@ -79,8 +72,8 @@ def _type(annotation: Any, defined: set[type]) -> Any:  # noqa: ANN401, any anno
     if get_origin(annotation) is Annotated:  # what it adds is for Postgres
         annotation = get_args(annotation)[0]
     origin, members = get_origin(annotation), get_args(annotation)
-    if annotation in _PRIMITIVES:
-        return _PRIMITIVES[annotation]
+    if annotation in _NAMES:
+        return _NAMES[annotation]
     if origin in (Union, UnionType):
         # A default is one of the first type of a union, and ours is null.
         null_first = sorted(members, key=lambda member: member is not NoneType)
