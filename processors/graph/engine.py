@@ -72,9 +72,6 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import RunStatus
 
-_ENCODE: Final = msgspec.msgpack.Encoder().encode
-_DECODE: Final = msgspec.msgpack.Decoder(GraphRun).decode
-
 
 class GraphEngine:
     """Implements `processors.runs.engine.Engine`, which says what the methods mean.
@@ -292,15 +289,8 @@ class GraphEngine:
 
     # -- the state at rest
 
-    @staticmethod
-    def encode(run: GraphRun) -> bytes:
-        """The state as msgpack."""
-        return _ENCODE(run)
-
-    @staticmethod
-    def decode(state: bytes) -> GraphRun:
-        """The state from msgpack."""
-        return _DECODE(state)
+    encode = staticmethod(msgspec.msgpack.Encoder().encode)
+    decode = staticmethod(msgspec.msgpack.Decoder(GraphRun).decode)
 
     @staticmethod
     def drop_finished(run: GraphRun) -> None:

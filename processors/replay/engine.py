@@ -19,9 +19,6 @@ from headwater.processors.runs.state import Entry
 from headwater.schemas.history import Failure, Limits, RunCommand, RunEvent
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
-_ENCODE: Final = msgspec.msgpack.Encoder().encode
-_DECODE: Final = msgspec.msgpack.Decoder(CodeRun).decode
-
 
 class ReplayEngine:
     """Implements `processors.runs.engine.Engine`, which says what the methods mean.
@@ -107,15 +104,8 @@ class ReplayEngine:
 
     # -- the state at rest
 
-    @staticmethod
-    def encode(run: CodeRun) -> bytes:
-        """The state as msgpack."""
-        return _ENCODE(run)
-
-    @staticmethod
-    def decode(state: bytes) -> CodeRun:
-        """The state from msgpack."""
-        return _DECODE(state)
+    encode = staticmethod(msgspec.msgpack.Encoder().encode)
+    decode = staticmethod(msgspec.msgpack.Decoder(CodeRun).decode)
 
     @staticmethod
     def drop_finished(run: CodeRun) -> None:

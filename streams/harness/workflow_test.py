@@ -132,7 +132,6 @@ class WorkflowTest:
         self._numbers = itertools.count(1)
         self._sent_by_hosts: list[FromHost] = []
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._something_came = asyncio.Event()
         self._allowance = Allowance()
         self._owner: Owner
         self._hosts: list[Host]
@@ -278,7 +277,6 @@ class WorkflowTest:
         due_ms = self.now_ms + milliseconds(duration)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (due_ms, next(self._numbers), future))
-        self._something_came.set()
         await future
 
     def _next_due_ms(self) -> int | None:
@@ -385,7 +383,6 @@ class WorkflowTest:
         # What is cancelled by a crash may clean up; nobody hears of that.
         if driver is self._driver:
             self._sent_by_hosts.append(checked(message, self._topics))
-            self._something_came.set()
 
     def _turn(self, limit: int | None = 0, *, complete: bool = False) -> int:
         """Gives the driver what came, appends, and lets what follows happen."""
@@ -461,7 +458,6 @@ class WorkflowTest:
         hosts = self._hosts
         count = self._turn(limit, complete=complete)
         while self._hosts is hosts:
-            self._something_came.clear()
             if self._moves(ready=not once):
                 count += self._turn(0 if once else None)
                 continue
