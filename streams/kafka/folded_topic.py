@@ -26,20 +26,22 @@ PARTITION: Final = 0
 _KEY_BYTES: Final = 16
 _STOP_S: Final = 5.0
 
+FoldT = TypeVar("FoldT")
 OutcomeT = TypeVar("OutcomeT")
 
 
-class FoldedTopic(Generic[OutcomeT]):
+class FoldedTopic(Generic[FoldT, OutcomeT]):
     """Follows a topic, and appends to it; connects when first used.
 
-    Shape:  apply takes the value of a record, in the order of the log, and says what it came to;
-            new_key gives bytes that no other record has in its key.
+    Shape:  apply takes the value of a record into the fold, in the order of the log, and says what
+            it came to; new_key gives bytes that no other record has in its key.
     """
 
     def __init__(
         self,
         topic: str,
-        apply: Callable[[bytes | None], OutcomeT],
+        fold: FoldT,
+        apply: Callable[[FoldT, bytes | None], OutcomeT],
         *,
         cluster: Cluster,
         client_id: str,
@@ -47,6 +49,8 @@ class FoldedTopic(Generic[OutcomeT]):
     ) -> None:
         self._topic = topic
         self._apply_value = apply
+        #: What was read so far.
+        self.fold = fold
         self._cluster = cluster
         self._new_key = new_key
         self._offsets = Offsets(cluster, client_id)
@@ -60,12 +64,13 @@ class FoldedTopic(Generic[OutcomeT]):
         await self._offsets.stop()
         await self._appender.stop(_STOP_S)
 
-    async def catch_up(self) -> None:
-        """Applies all that was written before the call, and perhaps more.
+    async def catch_up(self) -> FoldT:
+        """The fold of all that was written before the call, and perhaps more.
 
         Errors: BrokerUnavailable; NotYetReadable, for what a newer release has written.
         """
         await self._catch_up()
+        return self.fold
 
     async def _look(self) -> None:
         end = (await self._offsets.ends([self._topic], PARTITION))[self._topic]
@@ -82,7 +87,7 @@ class FoldedTopic(Generic[OutcomeT]):
         known, newer = readable(records)
         for record in known:
             try:
-                self._outcomes[record.offset] = self._apply_value(record.value)
+                self._outcomes[record.offset] = self._apply_value(self.fold, record.value)
             except (UndecodableRecord, UnknownSchema) as error:
                 log.error("%s cannot be read: %s", place_of(record), error)  # noqa: TRY400
             self._next = record.offset + 1

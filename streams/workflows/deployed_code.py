@@ -83,7 +83,7 @@ class DeployedCode:
     @property
     def deployments(self) -> Deployments:
         """All deployments, as far as they were read."""
-        return self._log.deployments
+        return self._log.fold
 
     async def start(self, hosts: Hosts, changed: Callable[[], None]) -> None:
         """Learns what is deployed; waits for Kafka.

@@ -20,45 +20,26 @@ class ArtifactLost(HeadwaterError):
     code = "artifact_lost"
 
 
-class DeploymentLog:
+class DeploymentLog(FoldedTopic[Deployments, Outcome]):
     """Follows the deployments, and deploys; connects when first used."""
 
     def __init__(self, *, cluster: Cluster, client_id: str) -> None:
         self._cluster = cluster
-        #: What was read so far.
-        self.deployments = Deployments()
-        self._topic = FoldedTopic[Outcome](
-            DEPLOYMENTS, self._apply, cluster=cluster, client_id=client_id
-        )
-
-    async def stop(self) -> None:
-        """Disconnects."""
-        await self._topic.stop()
-
-    async def catch_up(self) -> Deployments:
-        """All that was deployed and activated before the call, and perhaps more.
-
-        Errors: BrokerUnavailable; NotYetReadable, for what a newer release has written.
-        """
-        await self._topic.catch_up()
-        return self.deployments
-
-    def _apply(self, value: bytes | None) -> Outcome:
-        return self.deployments.apply(read_deployment_record(value))
+        super().__init__(DEPLOYMENTS, Deployments(), _apply, cluster=cluster, client_id=client_id)
 
     async def upload(self, deployment_id: str, artifact: bytes) -> int:
         """Makes an artifact durable; gives its offset, for the record of its deployment.
 
         Errors: BrokerUnavailable, when it may lie there: one that nobody names costs its room.
         """
-        return await self._topic.append_to(ARTIFACTS, deployment_id, artifact)
+        return await self.append_to(ARTIFACTS, deployment_id, artifact)
 
     async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
         """Deploys or activates; says what came of it once it is durable.
 
         Errors: BrokerUnavailable, when it may have been done: to say it again does no harm.
         """
-        return await self._topic.append(record.id, encode(record))
+        return await self.append(record.id, encode(record))
 
     async def artifact(self, deployment: DeploymentCreated) -> bytes:
         """The artifact of a deployment, as it was uploaded.
@@ -77,3 +58,7 @@ class DeploymentLog:
                 f"{ARTIFACTS}/{PARTITION}@{deployment.offset}, found {digest}"
             )
         return found[0]
+
+
+def _apply(deployments: Deployments, value: bytes | None) -> Outcome:
+    return deployments.apply(read_deployment_record(value))

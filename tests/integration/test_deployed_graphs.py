@@ -113,7 +113,7 @@ async def the_names_of_apps_are_theirs(client: WorkflowClient, deploying: Defini
         refused = await deploying.deploy(definition(name))
         assert isinstance(refused, NotDeployed)
         assert refused.code == GRAPH_OF_APP
-    newest = deploying.catalogue.newest("doubles")
+    newest = deploying.fold.newest("doubles")
     assert newest is not None
     assert newest.app == "tests.apps.graphs"
 

@@ -18,7 +18,9 @@ NEWER = b"\x00" + (max(IDS.values()) + 1).to_bytes(4, "big")
 def test_a_fold_that_meets_a_newer_record_leaves_no_consumer_open(topics: str):
     async def scenario() -> None:
         name = await a_topic(topics)
-        topic = FoldedTopic(name, lambda _: None, cluster=Cluster(topics), client_id="folds")
+        topic = FoldedTopic(
+            name, None, lambda _, __: None, cluster=Cluster(topics), client_id="folds"
+        )
         try:
             before = open_consumers()
             with pytest.raises(NotYetReadable):
