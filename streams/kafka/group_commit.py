@@ -14,7 +14,7 @@ been given can not be withdrawn; an idempotent producer sends it when the broker
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
@@ -78,14 +78,6 @@ class PartitionProducers(Protocol[P]):
 
 
 E = TypeVar("E", bound=Entry)
-E_contra = TypeVar("E_contra", bound=Entry, contravariant=True)
-
-
-class Settled(Protocol[E_contra]):
-    """Called with entries that are durable, or, with an error, may or may not be in the log."""
-
-    def __call__(self, entries: Sequence[E_contra], error: BrokerUnavailable | None) -> None:
-        """Must not raise."""
 
 
 class _Group(NamedTuple, Generic[E]):
@@ -121,7 +113,9 @@ class GroupCommit(Generic[E]):
 
     Shape:  partitions is their number, 0 until Kafka answers for the first time; ready, whether
             Kafka answers: it does not from a failed append until one succeeds, or a producer
-            connects. `settled` is called once for each entry that was added and not withdrawn.
+            connects. `settled` is called once for each entry that was added and not withdrawn,
+            with those that are durable or, with an error, may or may not be in the log; it must
+            not raise.
     """
 
     def __init__(
@@ -129,7 +123,7 @@ class GroupCommit(Generic[E]):
         producers: PartitionProducers[Any],
         topic: str,
         *,
-        settled: Settled[E],
+        settled: Callable[[Sequence[E], BrokerUnavailable | None], None],
         held_bytes_max: int = HELD_BYTES_MAX,
         linger_s: float = _LINGER_S,
     ) -> None:
