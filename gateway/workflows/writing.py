@@ -50,6 +50,7 @@ from headwater.schemas.history import (
     RetryRun,
     SendEvent,
     StartRun,
+    creates,
 )
 from headwater.schemas.statuses import RunStatus, newer_kept
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
@@ -145,9 +146,7 @@ class Writing:
         self, workflow: str, instance_id: str, command: Command, prefer: str = ""
     ) -> Told:
         """Sends a command to an instance that is there, or is to begin with it."""
-        starts = isinstance(command, StartRun) or (
-            isinstance(command, SendEvent) and command.start is not None
-        )
+        starts = creates(command)
         if starts:
             _check_workflow(workflow, self._limits)
         _check_instance(workflow, instance_id, self._limits, starts=starts)

@@ -213,3 +213,10 @@ RunCommand: TypeAlias = (
     | SlotCommand
 )
 Command: TypeAlias = RunCommand | DeleteInstance
+
+
+def creates(command: Command) -> bool:
+    """Whether a command creates the instance that it is for, if there is none."""
+    return isinstance(command, StartRun) or (
+        isinstance(command, SendEvent) and command.start is not None
+    )

@@ -24,6 +24,7 @@ from headwater.schemas.history import (
     RunStarted,
     SendEvent,
     StartRun,
+    creates,
 )
 from headwater.streams.engine.code import Code, Made
 from headwater.streams.engine.live_instances import LiveInstance
@@ -54,9 +55,9 @@ class CommandDecider:
         if isinstance(command, AskSlot):
             # It has arrived: whether the workflow is known here or not, it is counted.
             return engine_of(self._engines, SLOTS).decide_command(run, command, Facts(*known))
-        creates = _creates(command, live)
+        begins = isinstance(command, StartRun) or (live is None and creates(command))
         made: Made | None = None
-        if creates or (run is not None and isinstance(command, RestartRun | RetryRun)):
+        if begins or (run is not None and isinstance(command, RestartRun | RetryRun)):
             found = self._code.for_new_run(sent.workflow, command, run)
             if isinstance(found, Rejection):
                 return found
@@ -70,7 +71,7 @@ class CommandDecider:
             engine = engine_of(self._engines, made.kind)
         else:
             return not_found(sent.instance_id)
-        seed = self._draw_seed() if creates or isinstance(command, RestartRun) else ""
+        seed = self._draw_seed() if begins or isinstance(command, RestartRun) else ""
         document = made.document if made else None
         decision = engine.decide_command(run, command, Facts(*known, seed, document))
         if made is not None and not isinstance(decision, Rejection):
@@ -110,10 +111,3 @@ def _unfit(workflow: str, command: Command, made: Made) -> Rejection | None:
         return None
     message = f"expected the params that {workflow} takes, found {fault}"
     return Rejection(INVALID_PARAMS, bounded(message))
-
-
-def _creates(command: Command, live: LiveInstance | None) -> bool:
-    """Whether a command creates an instance if it is accepted."""
-    if isinstance(command, SendEvent):
-        return live is None and command.start is not None
-    return isinstance(command, StartRun)

@@ -25,8 +25,7 @@ from headwater.schemas.history import (
     CommandSent,
     RestartRun,
     RetryRun,
-    SendEvent,
-    StartRun,
+    creates,
 )
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.artifact_folders import ArtifactFolders
@@ -240,6 +239,4 @@ def _limit(workflow: DeployedWorkflow) -> Concurrency | None:
 
 def _needs(sent: CommandSent) -> bool:
     command = sent.command
-    return isinstance(command, StartRun | RestartRun | RetryRun | AskSlot) or (
-        isinstance(command, SendEvent) and command.start is not None
-    )
+    return creates(command) or isinstance(command, RestartRun | RetryRun | AskSlot)

@@ -11,7 +11,7 @@ from headwater.processors.graph.definition import DefinitionInvalid, digest, rea
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.state import KIND
 from headwater.schemas.definitions import GraphDeployed
-from headwater.schemas.history import CommandSent, RestartRun, SendEvent, StartRun
+from headwater.schemas.history import CommandSent, RestartRun, creates
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.definition_log import DefinitionLog
 from headwater.streams.workflows.hosts import Hosts
@@ -128,9 +128,7 @@ class DeployedGraphs:
 
     def _needs(self, sent: CommandSent) -> bool:
         command = sent.command
-        begins = isinstance(command, StartRun | RestartRun) or (
-            isinstance(command, SendEvent) and command.start is not None
-        )
+        begins = creates(command) or isinstance(command, RestartRun)
         return begins and sent.workflow not in self._declared
 
     async def _catch_up(self) -> None:
