@@ -420,15 +420,18 @@ class Agent:
         # Its offset is greater than that of any claim before, whoever comes to read it first.
         admissions = await self._claim([ADMISSIONS], partition)
         offset = admissions[ADMISSIONS]
-        if not await self._restore(partition, fold, owned):
+        start = dict(fold.positions)
+        reading = read_partition(self._cluster, self.intake.memory, partition, start=start)
+        if not await self._restore(partition, fold, owned, reading):
             return None
         epoch = epoch_after(offset, fold.epoch)
         claims = await self._claim(FENCED, partition, epoch, fold.unseen)
         # What came before the claim counts, also if it came while the rest was read.
         fold.begin(OUTCOMES, *fold.unseen)
         for topic in (*self.intake.memory, OUTCOMES):
-            start, end = fold.positions.get(topic, 0), claims.get(topic, 0)
-            if not await self._restore(partition, fold, owned, (topic, start, end)):
+            begin, end = fold.positions.get(topic, 0), claims.get(topic, 0)
+            reading = self._read(topic, partition, begin, end)
+            if not await self._restore(partition, fold, owned, reading):
                 return None
         if fold.epoch > epoch:
             raise PartitionLost(
@@ -475,15 +478,9 @@ class Agent:
         partition: int,
         fold: Fold,
         owned: set[int],
-        part: tuple[str, int, int] | None = None,
+        reading: AsyncGenerator[list[Incoming]],
     ) -> bool:
-        """Reads a partition's memory, all of it or a part; False if it is to be read no further."""
-        topics: Sequence[str] = self.intake.memory
-        start: int | Mapping[str, int] = dict(fold.positions)
-        end: int | None = None
-        if part is not None:
-            topics, start, end = (part[0],), part[1], part[2]
-        reading = read_partition(self._cluster, topics, partition, start=start, end=end)
+        """Takes in what is read of a partition's memory; False if it is to be read no further."""
         async with aclosing(reading) as batches:
             async for records in batches:
                 if owned is not self._owned:

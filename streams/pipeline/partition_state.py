@@ -91,10 +91,13 @@ class PartitionState:
             self.rows.restored(record)
 
     def again(self, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
-        """The records that say what is known of keys of a topic of rows or waits."""
-        beside: dict[str, Rows | Waits | Wipes] = {WAITING: self.waits, WIPES: self.wipes}
-        known = beside.get(topic, self.rows)
-        return [known.record_of(topic, key) for key in keys]
+        """The records that say what is known of keys of a topic: of rows, waits or wipes."""
+        family = {WAITING: _WAITS, WIPES: _WIPED}.get(topic, _ROWS)
+        get, headers, out = self._staged.get, self.headers, []
+        for key in keys:
+            place = _place(TABLE_BY_TOPIC[topic], key) if family is _ROWS else key
+            out.append(Outgoing(topic, self.partition, key, get(family, place), headers))
+        return out
 
     def user_of(self, lookup: Lookup, subject: str) -> str | None:
         """The user of a subject, None while nobody has said it."""
@@ -221,11 +224,6 @@ class Rows:
         table, key = TABLE_BY_TOPIC[record.topic], record.key or b""
         self._kept.pop((table.name, key), None)
         self._staged.put(_ROWS, _place(table, key), record.value)
-
-    def record_of(self, topic: str, key: bytes) -> Outgoing:
-        """The record that says what a row is, or that there is none."""
-        value = self._staged.get(_ROWS, _place(TABLE_BY_TOPIC[topic], key))
-        return Outgoing(topic, self._partition, key, value, self._headers)
 
     def get(self, table: Table, key: tuple[str, ...]) -> Row | None:
         """A row, None when there is none."""
@@ -384,10 +382,6 @@ class Waits:
         key = _wait_key(wanted, event_id)
         return Outgoing(WAITING, self._partition, key, value, self._headers)
 
-    def record_of(self, topic: str, key: bytes) -> Outgoing:
-        """The record that says whether somebody waits."""
-        return Outgoing(topic, self._partition, key, self._staged.get(_WAITS, key), self._headers)
-
     def _get(self, key: bytes) -> WebhookAdmitted | None:
         value = self._staged.get(_WAITS, key)
         return None if value is None else decode(value, WebhookAdmitted)
@@ -445,10 +439,6 @@ class Wipes:
         """
         pending = {each.wipe_id for each in self.pending()}
         return [self.put(wipe)] if wipe.wipe_id in pending else []
-
-    def record_of(self, topic: str, key: bytes) -> Outgoing:
-        """The record that says how far a wipe is."""
-        return Outgoing(topic, self._partition, key, self._staged.get(_WIPED, key), self._headers)
 
     def _take(self, key: bytes, wipe: UserForgotten) -> None:
         self.known[key] = wipe

@@ -216,9 +216,6 @@ class WorkflowWorker:
         hosts = self._hosts
         return Ticks(self._driver.wake_up, self._owners, hosts.all_numbers, hosts.allow)
 
-    def _ticks_continue(self) -> bool:
-        return self._ticks is not None and self._ticks.continuing
-
     def threads_held(self) -> dict[str, int]:
         """See `Hosts.threads_held`."""
         return self._hosts.threads_held()
@@ -288,12 +285,11 @@ class WorkflowWorker:
                 self._turn()
 
     def _turn(self) -> None:
-        limit, closed = None, self._hosts.closed()
+        limit, closed, continuing = None, self._hosts.closed(), False
         if self._ticks is not None:
             limit, closed = self._ticks.left, closed | self._ticks.closed
-        turn = self._driver.turn(
-            self._clock(), limit, closed=closed, continuing=self._ticks_continue()
-        )
+            continuing = self._ticks.continuing
+        turn = self._driver.turn(self._clock(), limit, closed=closed, continuing=continuing)
         for step in turn.steps:
             self._in_background(self._sql.run(step))
         for flight in turn.flights:
