@@ -9,6 +9,7 @@ import msgspec
 from headwater.processors.expressions import Fault
 from headwater.processors.graph.definition import Merge
 from headwater.processors.graph.merge import Arrived, merge_arrivals
+from headwater.processors.graph.paths import section_of, set_path
 from headwater.processors.graph.state import (
     EndedJob,
     GraphRun,
@@ -349,20 +350,11 @@ def _context_changed(run: GraphRun, event: ContextChanged) -> None:
 
 
 def _set(run: GraphRun, path: str, value: Any) -> None:  # noqa: ANN401, any JSON value
-    section, *names = path.split(".")
+    section, within = section_of(path)
     if section == "state":
-        run.shared = with_value(run.shared, names, value)
+        run.shared = set_path(run.shared, within, value)
     else:
-        run.results = with_value(run.results, names, value)
-
-
-def with_value(before: Any, names: list[str], value: Any) -> Any:  # noqa: ANN401, any JSON value
-    """A copy with a value at a path; what lies beside the path is shared."""
-    if not names:
-        return value
-    inside = before if isinstance(before, dict) else {}
-    name, *rest = names
-    return {**inside, name: with_value(inside.get(name), rest, value)}
+        run.results = set_path(run.results, within, value)
 
 
 def _branch_changed(run: GraphRun, event: BranchChanged) -> None:
@@ -430,10 +422,10 @@ def _merge(run: GraphRun, event: FanInActivated) -> None:
         raise InvariantViolation(f"expected outputs that can be merged, found: {merged.message}")
     around = run.forks[event.fork].origin.place
     for each in merged:
-        section, *names = each.path.split(".")
+        section, within = section_of(each.path)
         if section == "output" and around is not None:
             branch = run.branches[around]
-            output = with_value(branch.output, names, each.value)
+            output = set_path(branch.output, within, each.value)
             run.branches[around] = _changed(branch, output=output)
         else:
             _set(run, each.path, each.value)
