@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from headwater.processors.signature_schemes import Encoding, HeaderForm, SignatureScheme
+from headwater.processors.signature_schemes import Encoding, SignatureScheme
 from headwater.processors.signatures import (
     Claim,
     RefusalReason,
@@ -78,19 +78,8 @@ def expected_headers(scheme: SignatureScheme) -> str:
     """The headers of a scheme, as a producer writes them."""
     encoding = "hexadecimal" if scheme.encoding is Encoding.HEX else "base64"
     text = f"<{scheme.signature_chars} characters of {encoding}>"
-    time = "" if scheme.time_pair is None else f"{scheme.time_pair}=<Unix seconds>,"
-    forms = {
-        HeaderForm.PAIRS: f"{time}{scheme.label}={text}",
-        HeaderForm.PREFIX: f"{scheme.label}{text}",
-        HeaderForm.PLAIN: text,
-        HeaderForm.LIST: f"{scheme.label},{text}",
-    }
-    lines = [f"{scheme.signature_header}: {forms[scheme.form]}"]
-    if scheme.time_header is not None:
-        lines.append(f"{scheme.time_header}: <Unix seconds>")
-    if scheme.signs_id:
-        lines.append(f"{scheme.id_header}: <id>")
-    return "\n".join(lines)
+    headers = scheme.headers(text, "<Unix seconds>", "<id>" if scheme.signs_id else "")
+    return "\n".join(f"{name}: {value}" for name, value in headers.items())
 
 
 def _claim_of_its_time(scheme: SignatureScheme, headers: Mapping[str, str]) -> Claim | None:

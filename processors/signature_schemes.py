@@ -84,6 +84,22 @@ class SignatureScheme:
         names = (self.signature_header, *self.also_named, *others)
         object.__setattr__(self, "header_names", names)
 
+    def headers(self, signature: str, time: str, delivery_id: str = "") -> dict[str, str]:
+        """The headers of a delivery, as its producer writes them."""
+        pair = "" if self.time_pair is None else f"{self.time_pair}={time},"
+        written = {
+            HeaderForm.PAIRS: f"{pair}{self.label}={signature}",
+            HeaderForm.PREFIX: f"{self.label}{signature}",
+            HeaderForm.PLAIN: signature,
+            HeaderForm.LIST: f"{self.label},{signature}",
+        }
+        headers = {self.signature_header: written[self.form]}
+        if self.time_header is not None:
+            headers[self.time_header] = time
+        if self.id_header is not None and delivery_id:
+            headers[self.id_header] = delivery_id
+        return headers
+
 
 def _standard(name: str, prefix: str) -> SignatureScheme:
     """Standard Webhooks, and Svix, which has the same scheme under its own header names."""

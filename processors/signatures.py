@@ -183,19 +183,7 @@ def sign(
     head = scheme.head.replace("{t}", str(at_s)).replace("{id}", delivery_id)
     digest = hmac.digest(key, head.encode("ascii") + raw, scheme.algorithm)
     text = digest.hex() if scheme.encoding is Encoding.HEX else b64encode(digest).decode()
-    time = "" if scheme.time_pair is None else f"{scheme.time_pair}={at_s},"
-    written = {
-        HeaderForm.PAIRS: f"{time}{scheme.label}={text}",
-        HeaderForm.PREFIX: f"{scheme.label}{text}",
-        HeaderForm.PLAIN: text,
-        HeaderForm.LIST: f"{scheme.label},{text}",
-    }
-    headers = {scheme.signature_header: written[scheme.form]}
-    if scheme.time_header is not None:
-        headers[scheme.time_header] = str(at_s)
-    if scheme.id_header is not None and delivery_id:
-        headers[scheme.id_header] = delivery_id
-    return headers
+    return scheme.headers(text, str(at_s), delivery_id)
 
 
 def _read_header(scheme: SignatureScheme, headers: Mapping[str, str]) -> _Read | Refused:
