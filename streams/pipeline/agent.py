@@ -22,15 +22,11 @@ from collections.abc import (
 from contextlib import aclosing, contextmanager
 from typing import Final
 
-import msgspec
-
 from headwater.processors.epochs import epoch_after
 from headwater.schemas.codec import written_forms
 from headwater.schemas.errors import (
     BrokerUnavailable,
     NotYetReadable,
-    UndecodableRecord,
-    UnknownSchema,
 )
 from headwater.schemas.newer import readable, why_waits
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
@@ -347,14 +343,8 @@ class Agent:
     def _take_in(self, tenure: Tenure, records: Iterable[Incoming | Outgoing]) -> None:
         """Takes records into a partition's memory, unless it was forgotten meanwhile."""
         for record in () if tenure.over else records:
-            self._restored(record.as_read() if isinstance(record, Outgoing) else record)
-
-    def _restored(self, record: Incoming) -> None:
-        """Takes in a record of a partition's memory; one that is not ours is passed over."""
-        try:
-            self._states[record.partition].restored(record)
-        except (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError) as error:
-            log.warning("%s is passed over: %s", place_of(record), error)
+            read = record.as_read() if isinstance(record, Outgoing) else record
+            self._states[tenure.partition].restored(read)
 
     async def _show(self, tenure: Tenure, hidden: Hidden) -> None:
         """Appends what void records have hidden."""
@@ -419,12 +409,11 @@ class Agent:
         fold = Fold(await self._open(partition))
         # Its offset is greater than that of any claim before, whoever comes to read it first.
         admissions = await self._claim([ADMISSIONS], partition)
-        offset = admissions[ADMISSIONS]
         start = dict(fold.positions)
         reading = read_partition(self._cluster, self.intake.memory, partition, start=start)
         if not await self._restore(partition, fold, owned, reading):
             return None
-        epoch = epoch_after(offset, fold.epoch)
+        epoch = epoch_after(admissions[ADMISSIONS], fold.epoch)
         claims = await self._claim(FENCED, partition, epoch, fold.unseen)
         # What came before the claim counts, also if it came while the rest was read.
         fold.begin(OUTCOMES, *fold.unseen)
@@ -492,7 +481,7 @@ class Agent:
                     return False
                 for record in known:
                     if fold.admit(record) and record.topic != OUTCOMES:
-                        self._restored(record)
+                        self._states[partition].restored(record)
                 mark = fold.mark(self.intake.memory)
                 if mark is not None:  # else it is written once what hides there is mended
                     self._states[partition].write(mark)

@@ -6,7 +6,8 @@ a store on disk, as the bytes that the topics have, and those of its rows that w
 at hand.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -16,13 +17,16 @@ from headwater.processors.providers.provider import Lookup
 from headwater.processors.wipes import Fences, digest, is_before, row_left, user_in
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.epochs import WIPED
+from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
 from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhooksClaimed
 from headwater.schemas.tables import Owner, Row, Table, begins_with_user
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING, WIPES
-from headwater.streams.kafka.records import Headers, Incoming, Outgoing
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing, place_of
 from headwater.streams.kafka.state_store import Family
 from headwater.streams.pipeline.staged import Mark, Staged, Store
+
+log = logging.getLogger(__name__)
 
 #: Version of what is kept under which key.
 FORM: Final = "1"
@@ -78,17 +82,19 @@ class PartitionState:
         self.rows = Rows(partition, self.headers, self._staged)
         self.waits = Waits(partition, self.headers, self._staged)
         self.wipes = Wipes(partition, self.headers, self._staged)
+        #: By topic; all others are of rows.
+        self._beside: Mapping[str, Claims | Waits | Wipes] = {
+            ADMISSIONS: self.claims,
+            WAITING: self.waits,
+            WIPES: self.wipes,
+        }
 
     def restored(self, record: Incoming) -> None:
-        """Takes in a record of its memory."""
-        if record.topic == ADMISSIONS:
-            self.claims.restored(record)
-        elif record.topic == WAITING:
-            self.waits.restored(record)
-        elif record.topic == WIPES:
-            self.wipes.restored(record)
-        else:
-            self.rows.restored(record)
+        """Takes in a record of its memory; one that is not ours is passed over."""
+        try:
+            self._beside.get(record.topic, self.rows).restored(record)
+        except (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError) as error:
+            log.warning("%s is passed over: %s", place_of(record), error)
 
     def again(self, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
         """The records that say what is known of keys of a topic: of rows, waits or wipes."""
