@@ -47,6 +47,8 @@ from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 
 _ROW_REBUILT: Final = "row_rebuilt"
+#: Bytes of the deliveries whose waits a tick ends: after an outage those of hours may be over.
+_GIVEN_UP_BYTES: Final = 8 * 1024 * 1024
 
 
 class Intake:
@@ -104,7 +106,7 @@ class Intake:
         """Ends the waits that lasted too long, and forgets what senders retry no more."""
         state.claims.expire(now_ms)
         processing = self._processing(state, now_ms)
-        processing.give_up(self._park_for_ms)
+        processing.give_up(self._park_for_ms, bytes_max=_GIVEN_UP_BYTES)
         return processing.emission.records
 
     def _processing(self, state: PartitionState, now_ms: int) -> Processing:

@@ -371,17 +371,17 @@ class Waits:
                 ended.append(Outgoing(WAITING, self._partition, key, None, self._headers))
         return ended
 
-    def take_begun_before(self, at_ms: int) -> list[tuple[Wanted, WebhookAdmitted]]:
-        """Ends the waits that began at a moment or before it; returns who waited, and for what."""
+    def begun_before(self, at_ms: int) -> Iterator[tuple[Wanted, WebhookAdmitted]]:
+        """The waits that began at a moment or before it, the oldest first: for what, and who.
+
+        They may be ended meanwhile, and are read one by one: all of them may be too much.
+        """
         begun = sorted(key for key, _ in self._staged.scan(_BEGUN, until=_number(at_ms + 1)))
-        found = []
         for key in (each[_TIME_BYTES:] for each in begun):
             event = self._get(key)
             if event is not None:
                 table, subject, _ = msgspec.json.decode(key, type=tuple[str, str, str])
-                found.append((Wanted(table, subject), event))
-                self._end(key)
-        return found
+                yield Wanted(table, subject), event
 
     def record(self, wanted: Wanted, event_id: str, value: bytes | None) -> Outgoing:
         """The record of a wait in the topic `waiting`, or of its end."""

@@ -12,6 +12,7 @@ whoever knows both says it, at once; if the user lives elsewhere, the hop to `ev
 rows alone. Two partitions that spoke of one delivery would have no order between them.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +40,8 @@ from headwater.streams.pipeline.emission import Emission
 from headwater.streams.pipeline.partition_state import PartitionState, Wanted
 
 _RECEIVED: Final = WebhookReceived.__struct_fields__
+#: What the end of a wait takes beside the body of its delivery.
+_WAIT_BYTES: Final = 1024
 
 
 class _Found(NamedTuple):
@@ -344,15 +347,21 @@ class Processing:
             except Exception as error:  # noqa: BLE001, nor does it harm those that wait beside it
                 self.emission.failed(record, event, error)
 
-    def give_up(self, after_ms: int) -> None:
-        """Ends the waits that last as long as this, or longer."""
-        waits = self._state.waits
-        for wanted, event in waits.take_begun_before(self.emission.now_ms - after_ms):
+    def give_up(self, after_ms: int, *, bytes_max: float = math.inf) -> None:
+        """Ends the waits that last as long as this, or longer, the oldest first.
+
+        Shape:  once those that were ended have so many bytes, the others are for the next call.
+        """
+        waits, size = self._state.waits, 0
+        for wanted, event in waits.begun_before(self.emission.now_ms - after_ms):
+            if size >= bytes_max:
+                return
             record = _origin(event)
             found = self._find(wanted.subject, event, record)
             if found is None:  # Only a worker that has its provider can end it.
-                waits.put(wanted, event)
                 continue
+            size += _WAIT_BYTES + len(event.body)
+            waits.end(wanted, event.event_id)
             self.emission.add(waits.record(wanted, event.event_id, None))
             if found.carries_outcome:
                 detail = (

@@ -326,6 +326,17 @@ def test_a_delivery_waits_for_its_connection_and_is_released_by_it(intake: Owner
     assert len(on(emitted, "daily-summary")) == 1
 
 
+def test_waits_that_are_over_together_end_some_at_a_time_the_oldest_first(intake: Owner):
+    body = DAILY + b" " * 3_000_000
+    for number in range(7):
+        late = raw(received(event_id=f"e{number}", body=body), number)
+        step(intake, late, now_ms=NOW + number)
+    ended = []
+    while letters := on(tick(intake, NOW + 2_000), DEAD_LETTERS):
+        ended.append([key_in(letter) for letter in letters])
+    assert ended == [[b"e0", b"e1", b"e2"], [b"e3", b"e4", b"e5"], [b"e6"]]
+
+
 def test_a_wait_survives_a_restart_and_ends_in_time(intake: Owner):
     record = raw(received(), 7)
     (wait,) = on(step(intake, record), WAITING)

@@ -137,10 +137,12 @@ def test_waits_end_in_the_order_in_which_they_began_wherever_they_lie(disk: Disk
     disk.state.waits.put(WANTED, waiting("early", NOW))
     disk.state.write(Mark())
     disk.state.waits.put(WANTED, waiting("middle", NOW + 1))
-    assert disk.state.waits.take_begun_before(NOW - 1) == []
-    due = disk.state.waits.take_begun_before(NOW + 1)
+    assert list(disk.state.waits.begun_before(NOW - 1)) == []
+    due = list(disk.state.waits.begun_before(NOW + 1))
     assert [event.event_id for _, event in due] == ["early", "middle"]
     assert {wanted for wanted, _ in due} == {WANTED}
+    for wanted, event in disk.state.waits.begun_before(NOW + 1):
+        disk.state.waits.end(wanted, event.event_id)
     assert [event.event_id for event in disk.state.waits.take(WANTED)] == ["late"]
 
 
