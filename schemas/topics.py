@@ -27,7 +27,13 @@ COMPRESSION: Final = "zstd"
 _COPIES_TO_LOSE_ONE: Final = 2
 #: Configuration that is never other than ours: see `Topic.loses_data_by`.
 _KEEPS_DATA: Final = frozenset(
-    {"cleanup.policy", "max.message.bytes", "min.insync.replicas", "min.compaction.lag.ms"}
+    {
+        "cleanup.policy",
+        "max.message.bytes",
+        "min.insync.replicas",
+        "min.compaction.lag.ms",
+        "unclean.leader.election.enable",
+    }
 )
 
 

@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 #: Where a value comes from that was set for this topic (KIP-226).
 _OF_TOPIC: Final = 1
+#: What no topic is made with, and each is to have: it is Kafka's own default, which some services
+#: let nobody set. With another, a copy that lags may lead a partition, and what it lacks is lost.
+_TO_HAVE: Final = {"unclean.leader.election.enable": "false"}
 #: Where more than the catalogue asks for is as good.
 _MORE_IS_FINE: Final = frozenset(
     {"max.message.bytes", "min.insync.replicas", "min.compaction.lag.ms", "delete.retention.ms"}
@@ -185,8 +188,8 @@ def _differences(
             )
         )
     # By the copies that there are: more in-sync ones than these would refuse every record.
-    for name, expected in topic.config(found.replication).items():
-        actual = found.config.get(name, "")
+    for name, expected in (topic.config(found.replication) | _TO_HAVE).items():
+        actual = found.config.get(name, _TO_HAVE.get(name, ""))
         if not _fits(name, expected, actual):
             loses = topic.loses_data_by(name)
             mend = "headwater topics check --mend"

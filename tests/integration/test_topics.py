@@ -74,7 +74,8 @@ def test_topics_are_compared_and_mended(kafka: str):
     assert (checked.returncode, checked.stdout) == (0, ""), checked.stdout
     assert asyncio.run(find_topics(Cluster(kafka))).keys() == {topic.name for topic in TOPICS}
 
-    alter(kafka, EVENTS, retention_ms="1000", max_message_bytes="1000", segment_bytes="1048576")
+    other = {"retention_ms": "1000", "max_message_bytes": "1000", "segment_bytes": "1048576"}
+    alter(kafka, EVENTS, **other, unclean_leader_election_enable="true")
     checked = headwater(kafka, "topics", "check", "--json", "--replication", "3")
     assert checked.returncode == 1
     differences = json.loads(checked.stdout)
@@ -88,6 +89,7 @@ def test_topics_are_compared_and_mended(kafka: str):
         "mend": "headwater topics check --mend",
     }
     assert found[EVENTS, "max.message.bytes"]["loses_data"]
+    assert found[EVENTS, "unclean.leader.election.enable"]["loses_data"]
     assert "keys would move away" in found[EVENTS, "partitions"]["mend"]
     assert (found[EVENTS, "replication"]["expected"], found[EVENTS, "replication"]["found"]) == (
         "3",

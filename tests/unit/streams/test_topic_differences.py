@@ -34,6 +34,8 @@ def as_ours(**others: str) -> dict[str, Found]:
         {"min_compaction_lag_ms": "0"},
         {"max_message_bytes": "1048588"},
         {"cleanup_policy": "delete"},
+        # A service's own default: a copy that lags may lead, and the others follow it.
+        {"unclean_leader_election_enable": "true"},
     ],
 )
 def test_a_topic_that_may_lose_what_was_acknowledged_is_found_out(less: dict[str, str]) -> None:
