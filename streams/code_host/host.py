@@ -34,8 +34,10 @@ from headwater.processors.runs.host_messages import (
     Requested,
     Started,
 )
+from headwater.processors.runs.limits import bounded
 from headwater.schemas.failures import INVALID_PARAMS, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import Failure
+from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.code_host.hosted_run import Allowance, CallSync, HostedRun, HostServices
 from headwater.streams.code_host.hosted_tasks import BUILT_IN, HostedTasks
@@ -103,21 +105,13 @@ class Host:
         workflow = self._workflows.get(message.workflow)
         if workflow is None:
             known = ", ".join(sorted(self._workflows)) or "none"
-            self._refuse(
-                message,
-                WORKFLOW_NOT_FOUND,
-                f"expected one of the workflows of this app ({known}), found {message.workflow}",
-            )
+            why = f"expected one of the workflows of this app ({known}), found {message.workflow}"
+            self._refuse(message, Failure(WORKFLOW_NOT_FOUND, why))
             return
         try:
             payload = read_params(workflow, message.params)
-        except (msgspec.ValidationError, TypeError) as why:
-            self._refuse(
-                message,
-                INVALID_PARAMS,
-                f"expected the params of {workflow.name} to be {workflow.params_type()!r}, "
-                f"found: {why}",
-            )
+        except Exception as error:  # noqa: BLE001, types of authors have code of theirs, too
+            self._refuse(message, _unreadable(workflow, error))
             return
         run = HostedRun(self._services, message, workflow, payload)
         self._runs[message.activation] = run
@@ -142,8 +136,8 @@ class Host:
             case _:
                 pass
 
-    def _refuse(self, message: Activate, code: str, why: str) -> None:
-        self._emit(Requested(message.activation, Raise(Failure(code, why))))
+    def _refuse(self, message: Activate, failure: Failure) -> None:
+        self._emit(Requested(message.activation, Raise(failure)))
 
     def _pass_on(  # noqa: C901, one for each message
         self, run: HostedRun, message: ToHost
@@ -200,3 +194,12 @@ class Host:
     def starting(self) -> list[Started]:
         """What `still_running` would give now: before the first turn of what has started."""
         return [each.started() for each in self._services.fresh if each.counts()]
+
+
+def _unreadable(workflow: Workflow, error: Exception) -> Failure:
+    """Why params are not what their workflow declares: an own check of the type's may say so."""
+    found = failure_of(error)
+    own = not isinstance(error, msgspec.ValidationError | TypeError)
+    said = f"{found.name}: {found.message}" if own else found.message
+    what = f"expected the params of {workflow.name} to be {workflow.params_type()!r}"
+    return Failure(INVALID_PARAMS, bounded(f"{what}, found: {said}"), found.detail if own else None)

@@ -15,7 +15,7 @@ import msgspec
 
 from headwater.processors.replay.commands import BeginRollback, Raise, Return, Suspend
 from headwater.processors.replay.ends import TOLD
-from headwater.processors.replay.errors import HistoryDivergedError, UnserialisableError
+from headwater.processors.replay.errors import HistoryDivergedError
 from headwater.processors.replay.host_messages import Activate, Advanced, Resolved
 from headwater.processors.replay.state import Entry
 from headwater.processors.runs.requests import StepRaised, StepReturned
@@ -231,7 +231,7 @@ class Activation:
             try:
                 what = f"the output of workflow {self._workflow.name}"
                 output = encode(value, what, self._run.limits.max_result_bytes, "max_result_bytes")
-            except UnserialisableError as why:
+            except Exception as why:  # noqa: BLE001, an author's dict may raise anything, too
                 error = why
             else:
                 for line in self._execution.failed_tasks():

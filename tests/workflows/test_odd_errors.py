@@ -1,9 +1,14 @@
-"""Errors of authors that are not made as errors usually are: they fail what any other would."""
+"""Errors that are not made as errors usually are, or raised where the engine reads a value.
+
+Each fails its step or its run, as any other error does, and no other run.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
+import msgspec
 import pytest
 from typing_extensions import override
 
@@ -124,6 +129,60 @@ def test_an_odd_error_fails_the_task_of_a_graph(error: str):
             assert said(await error_of(await begin(test, "g"))) == told
 
     asyncio.run(asyncio.wait_for(scenario(), _BOUND_S))
+
+
+@dataclass
+class Checked:
+    """Params that check themselves, and not by a ValueError."""
+
+    amount: int
+
+    def __post_init__(self) -> None:
+        raise LookupError("no such currency")
+
+
+class Made(msgspec.Struct):
+    """Params with a part that cannot be made."""
+
+    amount: int
+    currency: str = msgspec.field(default_factory=lambda: {}["none"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(Checked, "Checked, found: LookupError: no such currency"), (Made, "found: KeyError: 'none'")],
+)
+def test_params_whose_own_code_fails_are_no_params_of_their_type(kind: type, told: str):
+    @workflow("order")
+    async def order(event: WorkflowEvent[kind], step: Step) -> None:
+        raise AssertionError("expected no code to run without its params")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test, params={"amount": 1})
+        error = await error_of(instance)
+        assert error.name == "INVALID_PARAMS"
+        assert error.message.endswith(told)
+
+    run(scenario, order)
+
+
+class Broken(dict[str, int]):
+    """An output that cannot be read."""
+
+    @override
+    def items(self) -> NoReturn:
+        raise LookupError("not now")
+
+
+def test_an_output_whose_own_code_fails_fails_its_instance():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        return Broken(a=1)
+
+    async def scenario(test: WorkflowTest) -> None:
+        assert said(await error_of(await begin(test))) == ("LookupError", "not now")
+
+    run(scenario, order)
 
 
 def said(failure: Failure) -> tuple[str, str]:
