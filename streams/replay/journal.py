@@ -92,10 +92,16 @@ class Journal:
         self._pass_over(list(keys_beneath(self.entries, key)))
 
     def pass_over_iterations(self, key: str, before: int) -> None:
-        """Notes that a loop begins at a later iteration."""
+        """Notes that a loop begins at a later iteration.
+
+        A replay comes to that at once, and to much that was reached before it only later: what is
+        new there comes behind all that is recorded.
+        """
         if before:
             iterations = keys_of_iterations(self.entries, key)
             self._pass_over([each for each, number in iterations if number < before])
+            ordinals = (entry.ordinal for entry in self.entries.values())
+            self.ordinal = max(self.ordinal, *(each + 1 for each in ordinals))
 
     def _pass_over(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -3,8 +3,27 @@
 import asyncio
 from datetime import datetime
 
-from headwater import Break, Step, WorkflowEvent, WorkflowTest, workflow
-from tests.workflows.running import HOUR, START, Flaky, begin, entry_at, keys_of, run
+from headwater import (
+    Break,
+    Continue,
+    NonRetryableError,
+    Step,
+    WorkflowEvent,
+    WorkflowTest,
+    workflow,
+)
+from tests.workflows.running import (
+    CRASH,
+    HOUR,
+    START,
+    Calls,
+    Flaky,
+    begin,
+    entry_at,
+    keys_of,
+    pass_time,
+    run,
+)
 
 
 def is_aware(moment: object) -> bool:
@@ -185,5 +204,44 @@ def test_reading_history_and_status_changes_neither():
         await test.advance("1 hour")
         assert (await entry_at(instance, "lines")).result == ["tea"]
         assert (await entry_at(instance, "count")).result == 1
+
+    run(scenario, order)
+
+
+@CRASH
+def test_what_a_loop_begins_anew_comes_behind_what_was_reached_before(crash: bool):
+    """Also for a retry from there, which does again what was reached later, and nothing else."""
+    calls = Calls()
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        async def turn(step: Step, number: int) -> Continue | Break:
+            await step.do("work", lambda: pass_time("1 minute"))
+            return Break(number) if number else Continue(1)
+
+        async def beside() -> None:
+            await step.do("charge", calls.of("charge"))
+            await step.sleep("rest", "10 minutes")
+            raise NonRetryableError("sold out")
+
+        await asyncio.gather(step.loop("turns", turn, state=0, commit_interval=1), beside())
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        # The second iteration is committed, and nothing is recorded of its step.
+        await test.advance("1 minute")
+        if crash:
+            await test.crash()
+        await test.advance("9 minutes")
+        assert await keys_of(instance) == [
+            "turns",
+            "turns/~0/work",
+            "charge",
+            "rest",
+            "turns/~1/work",
+        ]
+        await instance.retry(from_step="turns/~1/work")
+        await test.advance("10 minutes")
+        assert calls.names == ["charge"]
 
     run(scenario, order)
