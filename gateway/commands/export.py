@@ -12,7 +12,7 @@ import click
 
 from headwater.gateway.commands.export_formats import WRITERS
 from headwater.gateway.commands.options import dsn_of, examples, postgres_option, settings_from
-from headwater.gateway.commands.output import at_terminal, counted, say
+from headwater.gateway.commands.output import at_terminal, counted, print_json, say
 
 _REPORT_EVERY_S: Final = 0.5
 
@@ -21,6 +21,7 @@ _REPORT_EVERY_S: Final = 0.5
     epilog=examples(
         "headwater export daily_summary --format parquet -o days.parquet",
         "headwater export biomarkers_wide --format csv --user user_amara",
+        "headwater export users --format ndjson -o users.ndjson --json",
         "headwater export sleep_sessions --format ndjson --since 2026-07-01T00:00:00Z > nights",
         "headwater export daily_summary --format csv --postgres postgresql://analyst@db/headwater",
     )
@@ -41,13 +42,15 @@ _REPORT_EVERY_S: Final = 0.5
 )
 @click.option("--user", "user_id", metavar="ID", help="Only the rows of this user.")
 @click.option("--since", metavar="RFC3339", help="Only rows written since then.")
+@click.option("--json", "as_json", is_flag=True, help="With --output: say as JSON what it has.")
 @postgres_option
-def export(
+def export(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     table: str,
     form: str,
     output: Path | None,
     user_id: str | None,
     since: str | None,
+    as_json: bool,
     postgres: str | None,
 ) -> None:
     """Write a table or view to a file: all of it as it is at one moment.
@@ -59,6 +62,8 @@ def export(
 
     if form == "parquet" and output is None and at_terminal():
         raise click.UsageError("--format parquet: expected --output, or a pipe, found a terminal")
+    if as_json and output is None:
+        raise click.UsageError("--json: expected --output, for rows go to standard output else")
     dsn = dsn_of(settings_from(postgres=postgres))
     with (
         exported(dsn, table, user_id=user_id, since=_moment(since)) as found,
@@ -71,6 +76,9 @@ def export(
             rows += len(batch)
             tell(rows)
         writer.finish()
+    if as_json:
+        print_json({"table": table, "format": form, "output": str(output), "rows": rows})
+        return
     say(f"{counted(rows, 'row')} of {table}" + (f" in {output}" if output else ""))
 
 

@@ -130,6 +130,21 @@ def test_since_has_an_offset(database: str):
     assert "RFC 3339 with an offset" in found.stderr
 
 
+def test_a_program_is_told_as_json_what_was_written(database: str, tmp_path: Path):
+    file = tmp_path / "nights.ndjson"
+    found = run(database, "sleep_sessions", "ndjson", "--json", "-o", str(file))
+    assert json.loads(found.stdout) == {
+        "table": "sleep_sessions",
+        "format": "ndjson",
+        "output": str(file),
+        "rows": 1,
+    }
+    assert len(file.read_text("utf-8").splitlines()) == 1
+    without_file = run(database, "sleep_sessions", "ndjson", "--json")
+    assert (without_file.exit_code, without_file.stdout) == (2, "")
+    assert "--json: expected --output" in without_file.stderr
+
+
 def test_a_refused_export_leaves_the_older_file_alone(database: str, tmp_path: Path):
     file = tmp_path / "days.csv"
     file.write_text("older", "utf-8")
