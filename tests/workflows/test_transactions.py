@@ -393,3 +393,30 @@ def test_a_step_with_sql_that_a_task_group_gives_up_is_rolled_back_if_it_took_ef
         assert test.execute(ALL) == [("a", 125)] * taken
 
     run(scenario, order, invoice)
+
+
+def test_sql_is_undone_by_another_step_however_often_the_process_dies():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        try:
+            await step.do("save", lambda tx: tx.execute(INSERT, ("a", 125)))
+            await step.wait_for_event("payment", type="payment", timeout="1 hour")
+        except Exception:
+            await step.do("undo", lambda tx: tx.execute("DELETE FROM charges WHERE id = 'a'"))
+            raise
+
+    async def scenario() -> None:
+        async with WorkflowTest([order]) as test:
+            test.execute(TABLE)
+            instance = await test.create("order", id="o")
+            await test.run_until_idle()
+            assert test.execute(ALL) == [("a", 125)]
+            await test.crash()
+            await test.advance("1 hour")
+            await test.crash()
+            await test.run_until_idle()
+            status = await instance.status()
+            assert (status.status, status.error.name) == ("errored", "EventTimeoutError")
+            assert test.execute(ALL) == []
+
+    asyncio.run(scenario())
