@@ -56,7 +56,8 @@ ENVIRONMENT: Final = (
 
 #: What to do next about a refusal.
 _NEXT: Final[Mapping[str, str]] = {
-    WORKFLOW_NOT_FOUND: "`headwater workflows list` shows those that exist",
+    WORKFLOW_NOT_FOUND: "`headwater workflows list` shows those that exist; if this one is among "
+    "them, not every worker was started with its app",
     INSTANCE_NOT_FOUND: "`headwater instances list` shows those that exist",
     INSTANCE_EXISTS: "`headwater instances restart` begins a new run of it",
     INSTANCE_TERMINAL: "`headwater instances restart` begins a new run of it",

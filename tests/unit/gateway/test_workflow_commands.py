@@ -508,6 +508,11 @@ def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: st
             "INSTANCE_NOT_FOUND: There is no such instance; `headwater instances list` shows those "
             "that exist",
         ),
+        (
+            problem(404, "WORKFLOW_NOT_FOUND", "found order"),
+            "WORKFLOW_NOT_FOUND: found order; `headwater workflows list` shows those that exist; "
+            "if this one is among them, not every worker was started with its app",
+        ),
         (problem(409, "MAILBOX_FULL", "full"), "MAILBOX_FULL: full"),
         (problem(401, "unauthorized", "expected the key"), "unauthorized: expected the key; set "
          "HEADWATER_WORKFLOW_KEY, or give a key or a header of your own"),
