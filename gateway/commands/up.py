@@ -124,7 +124,8 @@ def _tell_of_app(settings: Settings) -> Declarations:
     elsewhere = not_of_apps(rules, declared)
     for rule in rules:
         # Whether it is deployed, the worker sees when Kafka is there.
-        where = ", which has to be deployed" if rule in elsewhere else ""
+        missing = f"; no app here has {rule.workflow}, so it has to be deployed"
+        where = missing if rule in elsewhere else ""
         say(f"Rule {rule.name}: {rule.mode} {rule.workflow} by {rule.source}{where}")
     return declared
 
