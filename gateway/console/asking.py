@@ -58,7 +58,7 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the API has answered; of a failure, data is its problem document."""
+    """What the API has answered."""
 
     status: int
     data: Any
@@ -68,6 +68,19 @@ class Answer:
     def ok(self) -> bool:
         """Whether it is no failure."""
         return self.status < httpx.codes.BAD_REQUEST
+
+    @property
+    def problem(self) -> Mapping[str, Any]:
+        """The problem document of a failure; hooks may answer a body of their own in its place."""
+        if isinstance(self.data, dict) and {"title", "detail", "code"} <= self.data.keys():
+            return self.data
+        detail = self.content.decode(errors="replace")
+        return {
+            "title": "This was refused",
+            "detail": detail,
+            "code": "none",
+            "status": self.status,
+        }
 
 
 class Api:

@@ -78,7 +78,9 @@ class Desk:
         self, template: str, section: str, status: int = 200, **values: object
     ) -> Response[bytes]:
         """A page of what was answered; its status is that of `found`."""
-        failed = [each for each in values.values() if isinstance(each, Answer) and not each.ok]
+        answers = [each for each in values.values() if isinstance(each, Answer)]
+        # What is away makes many requests fail, and is told once.
+        failed = {each.problem["code"]: each.problem for each in answers if not each.ok}
         main = values.get("found")
         if isinstance(main, Answer) and not main.ok:
             status = main.status
@@ -88,9 +90,10 @@ class Desk:
             asked=self.asked,
             curls=self.api.asked,
             done=DONE.get(self.asked("done")),
-            failed=[each.data for each in failed],
+            failed=failed.values(),
             link=self.link,
             now=self.now,
+            origin=f"{self.request.url.scheme}://{self.request.url.netloc}",
             refresh=self._refresh(),
             refresh_usual=_REFRESH_USUAL_S,
             request_id=request_id_of(self.request.scope),

@@ -18,8 +18,8 @@ from headwater.gateway.paths import path
 
 #: Characters of a value that a page shows; all of it is where the page's request says.
 SHOWN_CHARS: Final = 20_000
-#: Where something ends that is binary.
-_BINARY: Final = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")
+#: What no page shows of bytes that are not text: an Avro record has its texts between such.
+_UNREADABLE: Final = re.compile(r"[\0-\x08\x0e-\x1f\x7f\ufffd]")
 _JSON: Final = msgspec.json.Encoder(decimal_format="number")
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -76,15 +76,13 @@ def pretty(value: object) -> str:
 
 
 def readable(base64: str | None) -> str:
-    """Bytes in base64 as one reads them: JSON indented, other text as it is, the rest in digits."""
+    """Bytes in base64 as one reads them: JSON indented, anything else as text, with dots in it."""
     content = b64decode(base64 or "")
     try:
         return _short(msgspec.json.format(content, indent=2).decode())
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = content.decode(errors="replace")
-    if "\ufffd" in text or _BINARY.search(text):
-        return _short(content.hex(" "))
-    return _short(text)
+    return _short(_UNREADABLE.sub("·", text))
 
 
 def _short(text: str) -> str:

@@ -121,9 +121,7 @@ class Console:
             if not self._sessions.opens(form.get("key", "")):
                 self._refused(request.scope, "unauthorized")
                 return self._login(wanted, wrong=True)
-            _LOG.info(
-                "somebody signed in to the console: request_id=%s", request_id_of(request.scope)
-            )
+            _LOG.info("signed in to the console: request_id=%s", request_id_of(request.scope))
             answer = redirect(_within(wanted))
             answer.set_cookie(_cookie(request, self._sessions.begin(), SESSION_S))
             return answer

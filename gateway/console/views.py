@@ -10,11 +10,11 @@ from litestar import Response
 
 from headwater.gateway.console.asking import Answer
 from headwater.gateway.console.desk import BASE, Desk
-from headwater.gateway.console.rendering import HEADERS, redirect
+from headwater.gateway.console.rendering import HEADERS, moment, redirect
 from headwater.gateway.console.timeline import bars
 from headwater.gateway.paths import path
 
-#: Dead letters that the overview counts; beyond them it says that there are more.
+#: Dead letters, and deliveries that wait, that the overview counts; beyond them there are more.
 _COUNTED: Final = 100
 #: The newest that the overview shows.
 _NEWEST: Final = 8
@@ -33,10 +33,10 @@ async def overview(desk: Desk) -> Response[bytes]:
     """Whether all is well, and what needs somebody."""
     since = (desk.now - timedelta(days=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
     get = desk.api.get
-    ready, day, ever, dead, instances, far, newest = await gather(
+    ready, day, parked, dead, instances, far, newest = await gather(
         get("/health/ready"),
         get("/admin/outcomes", [("since", since)]),
-        get("/admin/outcomes"),
+        get("/admin/dlq", [("state", "parked"), ("limit", _COUNTED)]),
         get("/admin/dlq", [("limit", _COUNTED)]),
         get("/admin/instances"),
         get("/admin/projections"),
@@ -49,7 +49,7 @@ async def overview(desk: Desk) -> Response[bytes]:
         ready=ready.data["parts"],
         day=day,
         day_counts=_counts(day, "outcomes", "status", "deliveries"),
-        ever=ever,
+        parked=parked,
         dead=dead,
         instances=instances,
         instance_counts=_counts(instances, "instances", "status", "instances"),
@@ -73,11 +73,11 @@ def projections_of(positions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     found: dict[str, dict[str, Any]] = {}
     for each in positions:
         one = found.setdefault(
-            each["projection"], {"name": each["projection"], "records": 0, "applied_at": ""}
+            each["projection"], {"name": each["projection"], "records": 0, "applied_at": None}
         )
         one["records"] += each["next_offset"]
-        # Moments are all in UTC and alike, so the latest is the greatest text.
-        one["applied_at"] = max(one["applied_at"], each["applied_at"] or "")
+        applied = [at for at in (one["applied_at"], each["applied_at"]) if at]
+        one["applied_at"] = max(applied, key=moment, default=None)
     return list(found.values())
 
 
@@ -182,6 +182,7 @@ async def instance(desk: Desk) -> Response[bytes]:
         explained=explained,
         verbs=_VERBS.get(status, ()),
         workflow=desk.named("workflow"),
+        instance=desk.named("instance"),
     )
 
 

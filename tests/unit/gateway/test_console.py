@@ -17,6 +17,7 @@ from headwater.gateway.console.sessions import COOKIE, SESSION_S, Sessions
 from headwater.gateway.console.timeline import Bar, bars
 from headwater.gateway.http.front import front_of
 from headwater.gateway.settings import Settings
+from headwater.gateway.workflows.authorization import Denied, RequestContext, WorkflowHooks
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NOW_MS, Clock
@@ -351,6 +352,23 @@ def test_a_page_of_a_name_that_is_hostile_has_no_markup_of_it(signed_in: TestCli
             assert "<script" not in text
 
 
+def test_what_is_away_is_told_once(signed_in: TestClient[Any]):
+    assert signed_in.get("/console").text.count("<code>store_unavailable</code>") == 1
+
+
+def test_what_a_hook_answers_in_its_own_words_is_shown():
+    def deny(_context: RequestContext) -> Denied:
+        return Denied(429, "QUOTA", body={"left": "<0>"})
+
+    hooks = WorkflowHooks(authorize_instance_read=deny)
+    app = memory_app(Settings(admin_key=KEY), workflows=memory_workflows(hooks=hooks))
+    with TestClient(app) as client:
+        sign_in(client)
+        answer = client.get("/console/instances")
+    assert answer.status_code == 429
+    assert '{"left":"<0>"}' in html.unescape(answer.text)
+
+
 def test_the_style_sheet_needs_no_session_and_is_kept(client: TestClient[Any]):
     page = client.get("/console/login").text
     (link,) = re.findall(r'rel="stylesheet" href="([^"]+)"', page)
@@ -398,8 +416,8 @@ def test_values_are_shown_with_the_numbers_that_were_written():
         (None, ""),
         ("eyJhIjoxLjEwfQ==", '{\n  "a": 1.10\n}'),
         ("aGVsbG8gPGI+", "hello <b>"),
-        ("AAECew==", "00 01 02 7b"),
-        ("/w==", "ff"),
+        ("AAECeyJhIg==", '···{"a"'),
+        ("/w==", "·"),
     ],
 )
 def test_bytes_are_shown_as_one_reads_them(base64: str | None, shown: str):

@@ -1,0 +1,203 @@
+"""The console's pages of all that the API may say: everything that it can leave out, or not."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from litestar import Litestar, Response, get
+from litestar.datastructures import State
+from litestar.testing import TestClient
+
+from headwater.gateway.console.asking import Keys
+from headwater.gateway.console.routes import Console
+from headwater.gateway.console.views import projections_of
+from headwater.gateway.http.request_scope import STATE_NAME
+from headwater.schemas.answers import (
+    Answer,
+    Concurrency,
+    CurrentStep,
+    Event,
+    Failure,
+    HistoryPage,
+    Instance,
+    InstanceFound,
+    InstanceMeta,
+    InstancePage,
+    InstanceStatus,
+    LogLine,
+    Parent,
+    SlotAwaited,
+    Step,
+    Token,
+    TokensAt,
+    WorkflowList,
+    WorkflowListed,
+)
+from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
+from tests.visitor import words
+
+AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
+HOSTILE = "<script>alert(1)</script>"
+FAILURE = Failure(name="ValueError", message=HOSTILE, traceback=f"File {HOSTILE}, line 3")
+OF_RUN: dict[str, Any] = {"workflow_name": "order", "instance_id": "a", "run_number": 2}
+WAIT = CurrentStep(
+    step_key=HOSTILE, name=HOSTILE, type=EntryKind.WAIT, status=EntryStatus.WAITING, attempts=0,
+    max_attempts=None, timeout_ms=None, next_retry_at=None, wake_at=AT,
+    wait_event_type=["yes", "no"], last_attempt_at=None,
+)  # fmt: skip
+SLOT = SlotAwaited(key=HOSTILE, limit=2, before=7, since=AT)
+STANDS: dict[str, Any] = {
+    "deployment_id": "dep_1",
+    "current_step": WAIT,
+    "current_tokens": [
+        TokensAt(node_ref=HOSTILE, status="waiting", tokens=1, next_retry_at=None, wake_at=None)
+    ],
+    "awaited_slot": SLOT,
+}
+BARE_META = InstanceMeta(
+    workflow_name="order", run_number=2, params=None, created_at=AT, updated_at=AT,
+    started_at=None, completed_at=None,
+)  # fmt: skip
+FULL_META = msgspec.structs.replace(
+    BARE_META,
+    params={HOSTILE: HOSTILE},
+    parent=Parent(workflow_name="day", instance_id="b", run_number=0, step_key="c"),
+    retention_until=AT,
+    **STANDS,
+)
+STEP = Step(
+    id=HOSTILE, **OF_RUN, step_key=HOSTILE, name=HOSTILE, type=EntryKind.DO,
+    status=EntryStatus.ERRORED, attempts=3, max_attempts=3, timeout_ms=1, next_retry_at=AT,
+    wake_at=AT, wait_event_type=HOSTILE, last_attempt_at=AT, error=FAILURE, result=HOSTILE,
+    error_name="ValueError", error_message=HOSTILE, child_workflow_name="day",
+    child_instance_id="c", trimmed_before=None, created_at=AT, updated_at=AT, completed_at=None,
+    rolled_back_at=AT, rollback_failed_at=None,
+)  # fmt: skip
+TOKEN = Token(
+    id="1", **OF_RUN, node_ref=HOSTILE, task=None, subworkflow=None, status="failed", path_id="0",
+    parent_token_id=None, sibling_group=None, branch_index=0, branch_total=1, iteration_counts={},
+    attempts=1, input=None, result={"a": HOSTILE}, error=FAILURE, next_retry_at=None, wake_at=None,
+    reason=None, child_workflow_name=None, child_instance_id=None, created_at=AT, updated_at=AT,
+    completed_at=AT,
+)  # fmt: skip
+EVENT = Event(
+    id="e", **OF_RUN, type=HOSTILE, payload=HOSTILE, created_at=AT, delivered_at=None,
+    consumed_by_step_key=None,
+)  # fmt: skip
+LINE = LogLine(
+    id="l", **OF_RUN, step_key=None, attempt=None, level="error", category=HOSTILE,
+    message=HOSTILE, data={"a": HOSTILE}, is_replay=False, created_at=AT,
+)  # fmt: skip
+
+
+def instance(full: bool) -> Instance:
+    status = InstanceStatus(status=RunStatus.WAITING)
+    if not full:
+        return Instance(id="a", details=status, meta=BARE_META)
+    status = msgspec.structs.replace(status, error=FAILURE, output=HOSTILE)
+    return Instance(id="a", details=status, meta=FULL_META, labels={"team": HOSTILE})
+
+
+def listed(full: bool) -> InstancePage:
+    whole = instance(full)
+    fields = {"workflow_name": "order", "created_at": AT, "updated_at": AT}
+    found = InstanceFound(
+        id="a", details=whole.details, labels=whole.labels, **fields, **(STANDS if full else {})
+    )
+    return InstancePage(instances=[found], has_next_page=full, cursor="more" if full else None)
+
+
+def history(full: bool, of: str) -> HistoryPage:
+    return HistoryPage(
+        run_number=2,
+        steps=[STEP] if full and of == "code" else [],
+        tokens=[TOKEN] if full and of == "graph" else [],
+        events=[EVENT] if full else [],
+        logs=[LINE] if full else [],
+        steps_has_next_page=full,
+        tokens_has_next_page=full,
+        events_has_next_page=full,
+        steps_cursor="more" if full else None,
+        tokens_cursor="more" if full else None,
+    )
+
+
+def known(full: bool) -> WorkflowList:
+    limit = Concurrency(limit=3, key="params.user", held=3, waiting=2)
+    limits = [limit, Concurrency(limit=1)] if full else [None]
+    return WorkflowList(workflows=[WorkflowListed(name="order", concurrency=c) for c in limits])
+
+
+def api(full: bool, of: str) -> list[Any]:
+    """What the API answers; of everything else, that it is not there."""
+    base = "/api/workflows/workflows"
+    answers: dict[str, Answer] = {
+        base: known(full),
+        f"{base}/order/instances": listed(full),
+        f"{base}/order/instances/a": instance(full),
+        f"{base}/order/instances/a/history": history(full, of),
+    }
+
+    def answering(path: str, answer: Answer) -> Any:  # noqa: ANN401 (a handler of Litestar's)
+        @get(path, sync_to_thread=False)
+        def handle() -> Response[bytes]:
+            return Response(msgspec.json.encode(answer), media_type="application/json")
+
+        return handle
+
+    return [answering(path, answer) for path, answer in answers.items()]
+
+
+@pytest.fixture(
+    params=[(False, "code"), (True, "code"), (True, "graph")], ids=["bare", "code", "graph"]
+)
+def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
+    console = Console(
+        Keys("the-key", "another"),
+        clock=lambda: int(AT.timestamp() * 1000),
+        refused=lambda _scope, _code: None,
+        bodies=lambda app: app,
+    )
+    state = State({STATE_NAME: lambda: "request-1"})
+    app = Litestar([console.router(), *api(*request.param)], state=state, openapi_config=None)
+    with TestClient(app) as client:
+        client.post("/console/login", data={"key": "the-key"})
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/console/workflows", "order"),
+        ("/console/instances?workflow=order", "order"),
+        ("/console/instances/order/a", "Run 2"),
+        ("/console/instances/order/a?runNumber=1&done=pause", "It is paused."),
+    ],
+)
+def test_pages_show_all_that_there_is_and_nothing_where_there_is_nothing(
+    client: TestClient[Any], path: str, shown: str
+):
+    page = client.get(path)
+    assert page.status_code == 200, page.text
+    assert shown in words(page.text)
+    assert "<script" not in page.text
+    assert " style=" not in page.text
+
+
+def test_how_far_a_projection_is_is_said_of_all_of_its_partitions():
+    def at(projection: str, offset: int, applied: str | None) -> dict[str, Any]:
+        return {"projection": projection, "next_offset": offset, "applied_at": applied}
+
+    positions = [
+        at("headwater", 3, "2026-07-01T08:00:00.5Z"),
+        at("headwater", 4, "2026-07-01T08:00:00Z"),
+        at("headwater", 0, None),
+        at("audit", 0, None),
+    ]
+    assert projections_of(positions) == [
+        {"name": "headwater", "records": 7, "applied_at": "2026-07-01T08:00:00.5Z"},
+        {"name": "audit", "records": 0, "applied_at": None},
+    ]
+    assert projections_of([]) == []
