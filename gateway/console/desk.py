@@ -92,6 +92,7 @@ class Desk:
             done=DONE.get(self.asked("done")),
             failed=failed.values(),
             link=self.link,
+            is_look=self.request.method == "GET",
             now=self.now,
             origin=f"{self.request.url.scheme}://{self.request.url.netloc}",
             refresh=self._refresh(),

@@ -18,6 +18,7 @@ from headwater.gateway.console.sessions import COOKIE, SESSION_S, Sessions
 from headwater.gateway.http.problems import CODES, Problem
 from headwater.gateway.http.request_scope import AnyRequest, request_id_of
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS
+from headwater.gateway.paths import NothingNamed
 
 _LOG: Final = logging.getLogger("headwater.gateway.console")
 
@@ -190,4 +191,9 @@ def _on_problem(_request: AnyRequest, error: Problem) -> Response[bytes]:
     return page("refused.html", known, problem=problem)
 
 
-_HANDLERS: Final[ExceptionHandlersMap] = {Problem: _on_problem}
+def _on_nothing_named(request: AnyRequest, error: NothingNamed) -> Response[bytes]:
+    """An address that leaves out what it is about."""
+    return _on_problem(request, Problem("not_found", str(error)))
+
+
+_HANDLERS: Final[ExceptionHandlersMap] = {Problem: _on_problem, NothingNamed: _on_nothing_named}

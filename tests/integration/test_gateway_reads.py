@@ -178,6 +178,10 @@ def test_outcomes_are_counted_and_found(client: Client, write: Write) -> None:
     assert {(one["status"], one["deliveries"]) for one in counts} == {("processed", 2), ("dead", 1)}
     dead = client.get("/admin/outcomes?status=dead", headers=ADMIN).json()["outcomes"]
     assert dead == [{"status": "dead", "reason": "why", "deliveries": 1}]
+    received = {"2026-01-01T00:00:00Z": 3, "2026-01-01T01:00:00.001%2B01:00": 0}
+    for since, number in received.items():
+        found = client.get(f"/admin/outcomes?since={since}", headers=ADMIN).json()["outcomes"]
+        assert sum(row["deliveries"] for row in found) == number
     assert client.get("/admin/outcomes/e3", headers=ADMIN).json()["reason"] == "why"
     assert client.get("/admin/outcomes/e4", headers=ADMIN).status_code == 404
 

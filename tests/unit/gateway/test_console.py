@@ -352,6 +352,20 @@ def test_a_page_of_a_name_that_is_hostile_has_no_markup_of_it(signed_in: TestCli
             assert "<script" not in text
 
 
+def test_an_address_that_names_nothing_is_not_there(signed_in: TestClient[Any]):
+    for path in ("/console/why?table=daily_summary&key=", "/console/deliveries/webhooks%2F"):
+        answer = signed_in.get(path)
+        assert answer.status_code == 404
+        assert "found nothing" in answer.text
+
+
+def test_what_came_of_a_form_is_not_asked_for_again(signed_in: TestClient[Any]):
+    form = {"token": token(signed_in)}
+    done = signed_in.post("/console/dead-letters/2/5/replay", data=form).text
+    assert "Refresh every" not in done
+    assert "Refresh every" in signed_in.get("/console/users").text
+
+
 def test_what_is_away_is_told_once(signed_in: TestClient[Any]):
     assert signed_in.get("/console").text.count("<code>store_unavailable</code>") == 1
 
