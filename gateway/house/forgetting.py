@@ -16,12 +16,8 @@ from headwater.gateway.settings import Settings
 from headwater.processors.wipes import ForgetParams
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.workflows.about_users import (
-    About,
-    about,
-    next_offsets,
-    wiped_partitions,
-)
+from headwater.projections.projector.offsets import next_offsets
+from headwater.projections.workflows.about_users import About, about, wiped_partitions
 from headwater.projections.workflows.expired import Expired, Expiry, Kept, expired
 from headwater.projections.workflows.history import PROJECTION
 from headwater.schemas.errors import BrokerUnavailable
@@ -68,10 +64,10 @@ class Forgetting:
         await _reached({_ALL: wipe.partitions}, lambda: self._wiped(wipe))
         ends = await self._ends(EFFECTS)
         await _reached(ends, lambda: self._carried_out(ends))
-        await _reached(ends, lambda: self._applied(DELIVERIES.name, EFFECTS))
+        await _reached(ends, lambda: next_offsets(self._reader, DELIVERIES.name, EFFECTS))
         until_ms = self._clock()
         histories = await self._ends(WORKFLOW_HISTORY)
-        await _reached(histories, lambda: self._applied(PROJECTION, WORKFLOW_HISTORY))
+        await _reached(histories, lambda: next_offsets(self._reader, PROJECTION, WORKFLOW_HISTORY))
         return until_ms
 
     async def delete(self, wipe: ForgetParams, until_ms: int) -> int:
@@ -118,9 +114,6 @@ class Forgetting:
 
     async def _carried_out(self, ends: _Reached) -> _Reached:
         return {each: (await self._starters.committed([EFFECTS], each))[EFFECTS] for each in ends}
-
-    async def _applied(self, projection: str, topic: str) -> _Reached:
-        return await next_offsets(self._reader, projection, topic)
 
     async def _connect(self) -> None:
         if not self._connected:

@@ -10,6 +10,7 @@ from headwater.projections.audit.plan import AUDIT
 from headwater.projections.postgres.cursors import pack, unpack
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import statement
+from headwater.projections.projector.offsets import next_offsets
 from headwater.schemas.topics import AUDIT as TOPIC
 
 __all__ = ["OFFSET_TOP", "Chained", "Wanted", "between", "newest", "next_offset"]
@@ -62,9 +63,7 @@ async def between(
 
 async def next_offset(reader: PooledReader) -> int:
     """Up to where the log has rows."""
-    of_log = {"projection": AUDIT.name, "topic": TOPIC, "partition": 0}
-    rows = await reader.answers(statement("next_offset"), **of_log)
-    return int(rows[0]["next_offset"]) if rows else 0
+    return (await next_offsets(reader, AUDIT.name, TOPIC)).get(0, 0)
 
 
 def _chained(row: Row) -> Chained:

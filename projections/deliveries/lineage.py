@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from psycopg import sql
@@ -12,6 +12,10 @@ from headwater.projections.postgres.statements import filled, key_columns, read_
 from headwater.schemas.tables import Table
 
 __all__ = ["Placed", "Source", "SourcedRow", "deliveries_of_row", "named", "row"]
+
+_SETTING: Final = {
+    name: filled("setting_rows", of=sql.Identifier(name)) for name in ("user_id", "subject")
+}
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -85,8 +89,8 @@ async def deliveries_of_row(
     Errors: StoreUnavailable.
     """
     rows = await reader.answers(
-        statement("setting_user_rows" if user_id else "setting_subject_rows"),
-        **({"user_id": user_id} if user_id else {"subject": subject}),
+        _SETTING["user_id" if user_id else "subject"],
+        of=user_id or subject,
         sources=[source for source, _ in types],
         types=[type_ for _, type_ in types],
         limit=limit,

@@ -6,11 +6,14 @@ from typing import Any, Final
 import msgspec
 
 from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.postgres.statements import statement
+from headwater.projections.postgres.statements import filled, template
 
 __all__ = ["FIRST", "Matched", "Place", "Selection", "matched", "page"]
 
 _OFFSET_MAX: Final = 2**63 - 1
+_SELECTED: Final = template("replay_selected")
+_MATCHED: Final = filled("replay_matched", selected=_SELECTED)
+_PAGE: Final = filled("replay_page", selected=_SELECTED)
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,7 +65,7 @@ async def matched(reader: PooledReader, selection: Selection) -> int:
 
     Errors: StoreUnavailable.
     """
-    rows = await reader.answers(statement("replay_matched"), **_asked(selection))
+    rows = await reader.answers(_MATCHED, **_asked(selection))
     return int(rows[0]["matched"]) if rows else 0
 
 
@@ -74,9 +77,7 @@ async def page(
     Errors: StoreUnavailable.
     """
     behind = {"received_at": after.received_at, "event_id": after.event_id}
-    rows = await reader.answers(
-        statement("replay_page"), **_asked(selection), **behind, limit=limit
-    )
+    rows = await reader.answers(_PAGE, **_asked(selection), **behind, limit=limit)
     return msgspec.convert(rows, list[Matched])
 
 

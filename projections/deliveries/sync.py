@@ -123,14 +123,15 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
     next_epoch_began: str | None
 
 
-def _changes_query(table: Table, query: str) -> bytes:
+def _changes_query(table: Table, asked: sql.SQL) -> bytes:
     key = key_columns(table)
     after = [
         sql.SQL("{}::{}").format(sql.Placeholder(f"key_{at}"), sql.SQL(column.type))
         for at, column in enumerate(key)
     ]
     return filled(
-        query,
+        "changes",
+        asked=asked,
         table=sql.Identifier(table.name),
         columns=read_columns(table),
         key=listed([column.identifier for column in key]),
@@ -138,9 +139,9 @@ def _changes_query(table: Table, query: str) -> bytes:
     )
 
 
-_CHANGES: Final = {table.name: _changes_query(table, "changes") for table in ALL_TABLES}
+_CHANGES: Final = {table.name: _changes_query(table, sql.SQL("true")) for table in ALL_TABLES}
 _CHANGES_OF_USER: Final = {
-    table.name: _changes_query(table, "changes_of_user") for table in ALL_TABLES
+    table.name: _changes_query(table, sql.SQL("user_id = %(user_id)s")) for table in ALL_TABLES
 }
 
 

@@ -14,7 +14,7 @@ from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.statuses import RunStatus
 
-__all__ = ["About", "about", "forgotten", "next_offsets", "wiped_partitions"]
+__all__ = ["About", "about", "forgotten", "wiped_partitions"]
 
 #: Rows of a query: params may be large.
 _PAGE: Final = 100
@@ -68,15 +68,6 @@ async def forgotten(reader: PooledReader, wipe_id: str) -> Forgotten | None:
     if row["output"] is not None:
         return msgspec.json.decode(row["output"], type=Forgotten)
     return None if row["has_workers"] else Forgotten()
-
-
-async def next_offsets(reader: PooledReader, projection: str, topic: str) -> dict[int, int]:
-    """The first offset of each partition of a topic that a projection has not applied yet.
-
-    Errors: StoreUnavailable.
-    """
-    rows = await reader.answers(statement("next_offsets"), projection=projection, topic=topic)
-    return {row["partition"]: row["next_offset"] for row in rows}
 
 
 def _names(params: str, user_sha256: str) -> bool:

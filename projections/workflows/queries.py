@@ -13,6 +13,7 @@ import msgspec
 
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
+from headwater.projections.projector.offsets import next_offsets
 from headwater.projections.workflows.answers import (
     BY_RANK,
     Changed,
@@ -292,14 +293,8 @@ class Workflows:
         )  # fmt: skip
 
     async def next_offsets(self) -> dict[int, int]:
-        """The first offset of each partition of `workflow-history` that is not applied yet.
-
-        Shape:  partitions that no projector has seen yet are missing.
-        """
-        rows = await self._reader.answers(
-            statement("next_offsets"), projection=PROJECTION, topic=WORKFLOW_HISTORY
-        )
-        return {row["partition"]: row["next_offset"] for row in rows}
+        """The first offset of each partition of `workflow-history` that is not applied yet."""
+        return await next_offsets(self._reader, PROJECTION, WORKFLOW_HISTORY)
 
     async def changes(
         self, workflow_name: str, instance_id: str, after: int, *, limit: int = CHANGES_MAX

@@ -1,7 +1,7 @@
--- What may have set a row of a subject: the newest that fill its table.
+-- What may have set a row, of a user or of a subject: the newest that fill its table.
 select event_id, source, type, user_id, partition, "offset"
 from webhook_outcomes
-where subject = %(subject)s
+where {of} = %(of)s
   and (source, type) in (select * from unnest(%(sources)s::text[], %(types)s::text[]))
 order by received_at desc
 limit %(limit)s

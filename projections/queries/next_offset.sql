@@ -1,3 +1,0 @@
-select next_offset
-from projection_offsets
-where projection = %(projection)s and topic = %(topic)s and partition = %(partition)s

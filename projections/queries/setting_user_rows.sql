@@ -1,7 +1,0 @@
--- What may have set a row of a user: the newest that fill its table.
-select event_id, source, type, user_id, partition, "offset"
-from webhook_outcomes
-where user_id = %(user_id)s
-  and (source, type) in (select * from unnest(%(sources)s::text[], %(types)s::text[]))
-order by received_at desc
-limit %(limit)s

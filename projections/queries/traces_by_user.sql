@@ -1,5 +1,0 @@
-select request_id, event_id, user_id, level, hops, started_at, ended_at
-from traces
-where user_id = %(user_id)s
-order by started_at desc, request_id
-limit %(limit)s
