@@ -150,8 +150,8 @@ def test_log_lines_are_objects_a_line_in_json():
 
 #: Commands that run until they are ended, or whose output is a file in a form of its own.
 _WITHOUT_JSON = {
-    "audit export",
-    "export", "graph show", "instances draw", "project", "serve", "terra-stand-in", "up", "worker",
+    "audit export", "graph show", "instances draw",
+    "project", "serve", "terra-stand-in", "up", "worker",
 }  # fmt: skip
 
 
