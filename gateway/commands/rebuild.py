@@ -45,7 +45,8 @@ def rebuild(  # noqa: PLR0913 (its options)
     """Make a table, or workflows, again with today's code, from offset 0 on, and compare.
 
     The old version goes on serving. A rebuild goes on by itself if this command, or the projector,
-    ends.
+    ends. A table is compared with its topic: what somebody changed in Postgres by hand is no
+    difference.
     """
     if sum(each is not None for each in (projection, show, switch, back)) != 1:
         raise click.UsageError("expected one of PROJECTION, --show, --switch, --back")

@@ -69,6 +69,12 @@ class Rebuilds(msgspec.Struct, frozen=True):
     rebuilds: list[RebuildState]
 
 
+_COMPARED: Final = (
+    "The rows of a table are compared with its topic, so a row that somebody changed in Postgres "
+    "by hand is no difference."
+)
+
+
 def rebuild_routes(
     reader: PooledReader, projections: Iterable[str], new_id: Callable[[], str]
 ) -> list[HTTPRouteHandler]:
@@ -82,7 +88,7 @@ def rebuild_routes(
         status_code=202,
         summary="Make a projection again, from the first offset on",
         description=f"One of: {', '.join(known)}. The projector carries it out beside the one that "
-        "goes on serving, and compares the two. A dry run is never switched to.",
+        f"goes on serving, and compares the two. {_COMPARED} A dry run is never switched to.",
         responses=problem_responses("rebuild_under_way", "store_unavailable"),
     )
     async def rebuild(data: JSONBody[RebuildOrder]) -> RebuildState:
