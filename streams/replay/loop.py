@@ -209,6 +209,43 @@ for _method in vars(asyncio.AbstractEventLoop):
         setattr(WorkflowLoop, _method, _refusing(_method))
 
 
+class _InOrder:
+    """What a set of tasks does for a group, in the order in which they were begun."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        self._tasks[task] = None
+
+    def discard(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+
+    def __iter__(self) -> Iterator[asyncio.Task[Any]]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+def _in_order(
+    enter: Callable[..., Awaitable[asyncio.TaskGroup]],
+) -> Callable[..., Coroutine[Any, Any, asyncio.TaskGroup]]:
+    """Enters a group so that it cancels its tasks in the order in which they were begun.
+
+    It has them in a set, whose order is that of addresses in memory: a replay would differ.
+    """
+
+    @functools.wraps(enter)
+    async def entered(group: Any) -> asyncio.TaskGroup:  # noqa: ANN401
+        found = await enter(group)
+        if isinstance(group._loop, WorkflowLoop):  # noqa: SLF001
+            group._tasks = _InOrder()  # noqa: SLF001
+        return found
+
+    return entered
+
+
 def _taking_back(
     leave: Callable[..., Awaitable[None]],
 ) -> Callable[..., Coroutine[Any, Any, None]]:
@@ -231,6 +268,8 @@ def _taking_back(
     return left
 
 
+_enter = asyncio.TaskGroup.__aenter__
+asyncio.TaskGroup.__aenter__ = _in_order(_enter)  # type: ignore[method-assign,assignment]
 if sys.version_info < (3, 13):
     _leave = asyncio.TaskGroup.__aexit__
     asyncio.TaskGroup.__aexit__ = _taking_back(_leave)  # type: ignore[method-assign]

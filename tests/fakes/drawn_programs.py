@@ -33,7 +33,7 @@ _LEAVES: Final = (
 )
 _NODES: Final = {
     "seq": 3, "join": 3, "race": 3, "gather": 3, "settle": 3, "first": 3, "loop": 1,
-    "catch": 1, "tidies": 2, "cancels": 2, "decides": 2, "locked": 2,
+    "catch": 1, "tidies": 2, "cancels": 2, "decides": 2, "locked": 2, "waits_for": 2, "group": 3,
 }  # fmt: skip
 
 
@@ -233,6 +233,20 @@ class Program:
             task.cancel()
             said.append(_shown((await asyncio.gather(task, return_exceptions=True))[0]))
         return found
+
+    async def _waits_for(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        beside, code = self._of(node, said)
+        task = asyncio.ensure_future(beside(step))
+        try:
+            found = await code(step)
+        finally:
+            said.append(_shown((await asyncio.gather(task, return_exceptions=True))[0]))
+        return found
+
+    async def _group(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each(step)) for each in self._of(node, said)]
+        return [task.result() for task in tasks]
 
     async def _catch(self, _: str, node: Node, step: Step, said: list[object]) -> object:
         try:

@@ -400,3 +400,32 @@ def test_a_replay_of_unchanged_code_adds_nothing_to_the_history(name: str):
             await test.advance("1 minute")
 
     run(scenario, *SHAPES[name](probe))
+
+
+def test_the_tasks_of_a_group_are_cancelled_in_the_order_in_which_they_were_begun():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> list[int]:
+        seen: list[int] = []
+
+        async def waits(number: int) -> None:
+            try:
+                await step.sleep(f"nap {number}", "1 hour")
+            finally:
+                seen.append(number)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                # Backwards: memory that is free again is given out in the order of addresses.
+                for number in reversed(range(30)):
+                    group.create_task(waits(number))
+                await step.wait_for_event("begin", type="begin", timeout="1 minute")
+        except* EventTimeoutError:
+            pass
+        return seen
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await test.create("order", id="i-1")
+        await test.advance("1 minute")
+        assert await instance.result() == [*reversed(range(30))]
+
+    run(scenario, order)
