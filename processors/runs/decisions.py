@@ -1,6 +1,6 @@
 """What deciding takes and gives: a command with its facts; events, or a refusal."""
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -8,7 +8,7 @@ from headwater.schemas import failures
 from headwater.schemas.history import Json, RunEvent
 
 
-class Facts(NamedTuple):
+class Facts(msgspec.Struct, frozen=True, gc=False):
     """What is known of a command, beside the run that it is for.
 
     Shape:  the seed is used if a run begins, and the document is the definition that it begins on;

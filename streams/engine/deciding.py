@@ -18,6 +18,7 @@ from headwater.schemas.history import (
     Command,
     CommandSent,
     DeleteInstance,
+    Json,
     RestartRun,
     RetryRun,
     RunEvent,
@@ -51,10 +52,10 @@ class CommandDecider:
         command = sent.command
         assert not isinstance(command, DeleteInstance)  # noqa: S101, no engine decides it
         run = live.run if live else None
-        known = (sent.workflow, sent.instance_id, sent.sent_at_ms, now_ms)
         if isinstance(command, AskSlot):
             # It has arrived: whether the workflow is known here or not, it is counted.
-            return engine_of(self._engines, SLOTS).decide_command(run, command, Facts(*known))
+            facts = _facts(sent, now_ms)
+            return engine_of(self._engines, SLOTS).decide_command(run, command, facts)
         begins = isinstance(command, StartRun) or (live is None and creates(command))
         made: Made | None = None
         if begins or (run is not None and isinstance(command, RestartRun | RetryRun)):
@@ -73,11 +74,15 @@ class CommandDecider:
             return not_found(sent.instance_id)
         seed = self._draw_seed() if begins or isinstance(command, RestartRun) else ""
         document = made.document if made else None
-        decision = engine.decide_command(run, command, Facts(*known, seed, document))
+        decision = engine.decide_command(run, command, _facts(sent, now_ms, seed, document))
         if made is not None and not isinstance(decision, Rejection):
             decision = _begun(run, sent, decision, made)
         # Before anything is applied: the log must be able to follow.
         return self._room.fitting(live, engine, decision, now_ms)
+
+
+def _facts(sent: CommandSent, now_ms: int, seed: str = "", document: Json | None = None) -> Facts:
+    return Facts(sent.workflow, sent.instance_id, sent.sent_at_ms, now_ms, seed, document)
 
 
 def _begun(run: Run | None, sent: CommandSent, decision: list[RunEvent], made: Made) -> Decision:

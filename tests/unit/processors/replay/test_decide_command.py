@@ -1,6 +1,7 @@
 """What others send to an instance: given a state and a command, the events or the refusal."""
 
 import pytest
+from msgspec.structs import replace
 
 from headwater.processors.replay.decide import decide_command
 from headwater.processors.replay.state import Cancelling, CodeRun
@@ -445,7 +446,7 @@ REFUSED = {
 
 
 def _decide(run: CodeRun | None, command: Command, instance_id: str = "o-1") -> object:
-    return decide_command(run, command, FACTS._replace(instance_id=instance_id))
+    return decide_command(run, command, replace(FACTS, instance_id=instance_id))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
