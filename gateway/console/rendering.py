@@ -49,9 +49,10 @@ def from_ms(at_ms: int) -> str:
 
 
 def age(text: str, now: datetime) -> str:
-    """How long ago a moment was, or when it will be."""
+    """How long ago a moment was, or when it will be, in its largest unit."""
     seconds = (now - moment(text)).total_seconds()
-    return f"{lasting(seconds)} ago" if seconds >= 0 else f"in {lasting(-seconds)}"
+    away = " ".join(lasting(abs(seconds)).split()[:2])
+    return f"{away} ago" if seconds >= 0 else f"in {away}"
 
 
 def lasting(seconds: float) -> str:
