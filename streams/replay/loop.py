@@ -25,6 +25,13 @@ TURNS_MAX: Final = 1_000_000
 CLOSINGS_MAX: Final = 100
 
 
+def _run_again(loop: asyncio.AbstractEventLoop | None, current: asyncio.Task[Any] | None) -> None:
+    """Lets the loop go on, in the task that it was in."""
+    asyncio._set_running_loop(loop)  # noqa: SLF001
+    if loop is not None and current is not None:
+        asyncio._enter_task(loop, current)  # noqa: SLF001
+
+
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """The loop of one run."""
 
@@ -45,8 +52,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         ready = self._ready
         if not ready:
             return
-        outside = asyncio._get_running_loop()  # noqa: SLF001, what every event loop does
-        asyncio._set_running_loop(self)  # noqa: SLF001
+        outside, current = self._begin_to_run()
         try:
             turns = 0
             while ready:
@@ -64,7 +70,20 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                         "the workflow spins: a million turns without waiting for an entry"
                     )
         finally:
-            asyncio._set_running_loop(outside)  # noqa: SLF001
+            _run_again(outside, current)
+
+    def _begin_to_run(self) -> tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None]:
+        """Makes this the running loop; gives the one that was, and the task that it was in.
+
+        That task is left for the time being: since Python 3.14 a thread has one current task,
+        whatever its loops, and none of ours could be entered within it.
+        """
+        outside = asyncio._get_running_loop()  # noqa: SLF001, what every event loop does
+        current = None if outside is None else asyncio.current_task(outside)
+        if outside is not None and current is not None:
+            asyncio._leave_task(outside, current)  # noqa: SLF001
+        asyncio._set_running_loop(self)  # noqa: SLF001
+        return outside, current
 
     def close_tasks(self) -> None:
         """Ends all tasks: nothing runs here any more."""
@@ -94,7 +113,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         # One that awaits something while it ends goes on to be there, and is ended again: if it
         # were left, garbage collection would go on with it.
         left = [coroutine]
-        with self._running_for_no_task():
+        outside, current = self._begin_to_run()
+        try:
             for _ in range(CLOSINGS_MAX):
                 if not left:
                     break
@@ -102,19 +122,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 with contextlib.suppress(BaseException):
                     chain[0].close()
                 left += [each for each in chain if getattr(each, "cr_frame", None) is not None]
-
-    @contextlib.contextmanager
-    def _running_for_no_task(self) -> Iterator[None]:
-        outside, current = asyncio._get_running_loop(), asyncio.current_task(self)  # noqa: SLF001
-        asyncio._set_running_loop(self)  # noqa: SLF001
-        if current is not None:
-            asyncio._leave_task(self, current)  # noqa: SLF001
-        try:
-            yield
         finally:
-            if current is not None:
-                asyncio._enter_task(self, current)  # noqa: SLF001
-            asyncio._set_running_loop(outside)  # noqa: SLF001
+            _run_again(outside, current)
 
     @override
     def call_soon(  # type: ignore[override]
