@@ -19,12 +19,14 @@ class JsonArgument(click.ParamType):
     ) -> "Given":
         if isinstance(value, Given):
             return value
+        from headwater.processors.json_texts import TooDeep, within_levels  # noqa: PLC0415 (loads more than --help needs)
+
         text, where = self._text(str(value), param, ctx)
         try:
-            value = json.loads(text)
+            value = json.loads(within_levels(text))
             # Python reads, and would write, what is not JSON: NaN, 1e400, half of a character.
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        except RecursionError:
+        except TooDeep:
             self.fail(f"expected JSON{where}, found too many levels", param, ctx)
         except ValueError as error:
             hint = "" if where else "; in a shell, put it in single quotes"

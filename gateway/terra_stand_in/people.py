@@ -74,9 +74,13 @@ class People:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(file or ":memory:", isolation_level=None)
-        self._db.executescript(_TABLES)
-        if file is not None:
-            self._db.execute("pragma journal_mode = wal")
+        try:
+            self._db.executescript(_TABLES)
+            if file is not None:
+                self._db.execute("pragma journal_mode = wal")
+        except sqlite3.Error:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         """Closes the file."""

@@ -1,6 +1,8 @@
 """The stand-in for Terra, as far as it needs no process of its own."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -14,6 +16,14 @@ KEYS = {"dev-id": "test", "x-api-key": "test"}
 NOW_MS = 1_782_900_000_000
 
 
+@asynccontextmanager
+async def playing(setup: StandIn) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_stand_in(setup, lambda: NOW_MS, ())
+    transport = httpx.ASGITransport(app)
+    async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url=setup.url) as client:
+        yield client
+
+
 @pytest.mark.parametrize("data", [True, False])
 def test_without_data_a_request_is_taken_and_nothing_is_posted(data: bool):
     person = Person("p1", "GARMIN", "user_1", "DAILY", "2026-01-01T00:00:00+00:00")
@@ -22,12 +32,7 @@ def test_without_data_a_request_is_taken_and_nothing_is_posted(data: bool):
 
     async def scenario() -> None:
         # Nobody listens where it posts to: what it owes stays.
-        app = create_stand_in(setup, lambda: NOW_MS, ())
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.lifespan(),
-            httpx.AsyncClient(transport=transport, base_url=setup.url) as client,
-        ):
+        async with playing(setup) as client:
             wanted = {"user_id": "p1", "start_date": "2026-06-28"}
             answer = await client.get("/v2/daily", params=wanted, headers=KEYS)
             assert (answer.status_code, answer.json()["status"]) == (200, "processing")
@@ -43,8 +48,7 @@ def test_a_lab_report_of_the_largest_size_is_taken() -> None:
     report = ("report.pdf", b"%PDF" + b"\0" * (FILE_BYTES_MAX - 4), "application/pdf")
 
     async def scenario() -> httpx.Response:
-        app = httpx.ASGITransport(create_stand_in(setup, lambda: NOW_MS, ()))
-        async with httpx.AsyncClient(transport=app, base_url="http://here") as client:
+        async with playing(setup) as client:
             return await client.post(
                 "/v2/lab-reports",
                 data={"reference_id": "user_1"},
