@@ -153,6 +153,18 @@ def test_a_wrong_key_is_told_as_a_refusal_and_the_key_is_nowhere(
         assert "another-key" not in text
 
 
+@pytest.mark.parametrize("path", ["/console/login", "/console/logout"])
+def test_who_is_not_signed_in_sends_no_large_forms(
+    client: TestClient[Any], opened: Opened, path: str
+):
+    as_large = b"key=" + b"%41" * 21_843  # 64 KiB, but for three bytes
+    assert client.post(path, content=as_large).status_code in {303, 401}
+    answer = client.post(path, content=as_large + b"%41%41")
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "body_too_large"
+    assert len(opened.answers.recorded) == (path == "/console/login")
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_asks_to_sign_in_and_then_leads_on(client: TestClient[Any], path: str):
     answer = client.get(path)
