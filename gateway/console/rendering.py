@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from base64 import b64decode
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -105,6 +106,7 @@ def _environment() -> Environment:
         "from_ms": from_ms,
         "lasting": lasting,
         "pretty": pretty,
+        "quoted": shlex.quote,
         "readable": readable,
     }
     found.globals |= {"path": path, "style_version": STYLE_VERSION}

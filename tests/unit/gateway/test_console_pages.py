@@ -14,8 +14,8 @@ from headwater.gateway.console.asking import Keys
 from headwater.gateway.console.routes import Console
 from headwater.gateway.console.views import projections_of
 from headwater.gateway.http.request_scope import STATE_NAME
+from headwater.projections.deliveries.of_user import UserWhole
 from headwater.schemas.answers import (
-    Answer,
     Concurrency,
     CurrentStep,
     Event,
@@ -91,6 +91,9 @@ LINE = LogLine(
     message=HOSTILE, data={"a": HOSTILE}, is_replay=False, created_at=AT,
 )  # fmt: skip
 
+#: Somebody of whom nothing is known.
+STRANGER = UserWhole(user_id="", connections=(), counts={}, last_outcomes=(), waiting=())
+
 
 def instance(full: bool) -> Instance:
     status = InstanceStatus(status=RunStatus.WAITING)
@@ -133,14 +136,15 @@ def known(full: bool) -> WorkflowList:
 def api(full: bool, of: str) -> list[Any]:
     """What the API answers; of everything else, that it is not there."""
     base = "/api/workflows/workflows"
-    answers: dict[str, Answer] = {
+    answers: dict[str, msgspec.Struct] = {
         base: known(full),
         f"{base}/order/instances": listed(full),
         f"{base}/order/instances/a": instance(full),
         f"{base}/order/instances/a/history": history(full, of),
+        "/admin/user/{user_id:str}": STRANGER,
     }
 
-    def answering(path: str, answer: Answer) -> Any:  # noqa: ANN401 (a handler of Litestar's)
+    def answering(path: str, answer: msgspec.Struct) -> Any:  # noqa: ANN401 (a handler of Litestar's)
         @get(path, sync_to_thread=False)
         def handle() -> Response[bytes]:
             return Response(msgspec.json.encode(answer), media_type="application/json")
@@ -184,6 +188,11 @@ def test_pages_show_all_that_there_is_and_nothing_where_there_is_nothing(
     assert shown in words(page.text)
     assert "<script" not in page.text
     assert " style=" not in page.text
+
+
+def test_commands_to_copy_hold_what_others_have_chosen_as_one_word(client: TestClient[Any]):
+    page = client.get("/console/users", params={"user_id": "user_1; $(reboot)"})
+    assert "headwater doctor user 'user_1; $(reboot)'" in words(page.text)
 
 
 def test_how_far_a_projection_is_is_said_of_all_of_its_partitions():
