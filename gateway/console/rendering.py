@@ -32,6 +32,13 @@ HEADERS: Final[Mapping[str, str]] = {
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "cache-control": "no-store",
 }
+#: Of a drawing, which has its styles within it. By itself it is a document, of names that are
+#: the authors'.
+PICTURE_HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; sandbox",
+    "cache-control": "no-store",
+}
 
 
 def moment(text: str) -> datetime:

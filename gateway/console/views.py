@@ -10,7 +10,7 @@ from litestar import Response
 
 from headwater.gateway.console.asking import Answer
 from headwater.gateway.console.desk import BASE, Desk
-from headwater.gateway.console.rendering import HEADERS, moment, redirect
+from headwater.gateway.console.rendering import PICTURE_HEADERS, moment, redirect
 from headwater.gateway.console.timeline import bars
 from headwater.gateway.paths import path
 
@@ -191,7 +191,7 @@ async def picture(desk: Desk) -> Response[bytes]:
     found = await desk.api.get(f"{instance_path(desk)}/graph/svg", desk.filters())
     if not found.ok:
         return desk.show("problem.html", "workflows", found=found)
-    return Response(found.content, media_type="image/svg+xml", headers=HEADERS)
+    return Response(found.content, media_type="image/svg+xml", headers=PICTURE_HEADERS)
 
 
 async def deployments(desk: Desk) -> Response[bytes]:

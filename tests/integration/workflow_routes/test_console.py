@@ -125,6 +125,10 @@ def test_a_graph_is_drawn_with_its_tokens_and_says_what_it_waits_for(
     picture = visitor.client.get(html.unescape(drawn))
     assert picture.headers["content-type"].startswith("image/svg+xml")
     assert "<svg" in picture.text
+    # By itself, too, it has the styles that are in it, and nothing else.
+    (policy,) = picture.headers.get_list("content-security-policy")
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; ")
+    assert "sandbox" in policy
     visitor.press(child, "Send", type="go", payload="")
     until(api, "judged", name, "complete")
     assert '"votes"' in words(visitor.page(f"/console/instances/judged/{name}"))
