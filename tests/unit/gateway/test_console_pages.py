@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from html import unescape
 from typing import Any
 
 import msgspec
@@ -119,11 +120,14 @@ def history(full: bool, of: str) -> HistoryPage:
         tokens=[TOKEN] if full and of == "graph" else [],
         events=[EVENT] if full else [],
         logs=[LINE] if full else [],
+        logs_has_next_page=full,
         steps_has_next_page=full,
         tokens_has_next_page=full,
         events_has_next_page=full,
         steps_cursor="more" if full else None,
         tokens_cursor="more" if full else None,
+        events_cursor="more-events" if full else None,
+        logs_cursor="more-lines" if full else None,
     )
 
 
@@ -188,6 +192,18 @@ def test_pages_show_all_that_there_is_and_nothing_where_there_is_nothing(
     assert shown in words(page.text)
     assert "<script" not in page.text
     assert " style=" not in page.text
+
+
+@pytest.mark.parametrize("client", [(True, "code")], indirect=True)
+def test_all_of_a_long_history_can_be_reached(client: TestClient[Any]):
+    here = "/console/instances/order/a?runNumber=1"
+    text = unescape(client.get(f"{here}&logsCursor=a").text)
+    for more in ("stepsCursor=more", "eventsCursor=more-events"):
+        assert f'href="{here}&logsCursor=a&{more}" rel="next"' in text
+    assert f'href="{here}&logsCursor=more-lines" rel="next"' in text
+    assert f'href="{here}">First logs' in text
+    assert f'href="{here}&order=desc">Newest first' in text
+    assert f'href="{here}">Oldest first' in unescape(client.get(f"{here}&order=desc").text)
 
 
 def test_commands_to_copy_hold_what_others_have_chosen_as_one_word(client: TestClient[Any]):
