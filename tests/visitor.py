@@ -68,11 +68,7 @@ class Visitor:
         Shape:  of several, the one whose address has what it is about.
         """
         page = self.client.get(path)
-        found = [
-            form
-            for form in _Forms(page.text).forms
-            if label in form.labels and about in form.action
-        ]
+        found = [form for form in forms(page.text) if label in form.labels and about in form.action]
         assert len(found) == 1, f"expected one button {label!r}, found {len(found)}: {page.text}"
         (form,) = found
         assert typed.keys() <= form.fields.keys(), form
@@ -87,6 +83,11 @@ class Visitor:
 def visiting(url: str) -> Iterator[Visitor]:
     with httpx.Client(base_url=url, follow_redirects=True, timeout=ANSWERED_WITHIN_S) as client:
         yield Visitor(client)
+
+
+def forms(page: str) -> list[Form]:
+    """The forms of a page."""
+    return _Forms(page).forms
 
 
 def words(page: str) -> str:

@@ -34,7 +34,7 @@ async def change_instance(desk: Desk, form: Mapping[str, str]) -> Response[bytes
     headers = {}
     body: dict[str, Any] = {}
     if verb == "events":
-        body = {"type": form.get("type", ""), "payload": _json(form.get("payload", ""))}
+        body = {"type": form.get("type", ""), "payload": _json("payload", form.get("payload", ""))}
         # The form's own key: whoever presses twice sends one event.
         headers = {"idempotency_key": form.get("key", "")}
     elif verb in _WITH_REASON and form.get("reason"):
@@ -46,16 +46,16 @@ async def change_instance(desk: Desk, form: Mapping[str, str]) -> Response[bytes
     return await _done(desk, verb, url, body, back, **headers)
 
 
-def _json(text: str) -> msgspec.Raw:
-    """What somebody has typed as JSON, as it was typed.
+def _json(field: str, text: str) -> msgspec.Raw:
+    """What a field holds as JSON, as it was typed.
 
     Errors: Problem.
     """
     try:
         msgspec.json.decode(text or "null")
     except msgspec.DecodeError as error:
-        detail = f'payload: expected JSON, as {{"by": "amara"}}, "text" or 3; found: {error}'
-        raise Problem("invalid_parameter", detail, field="payload") from error
+        detail = f'{field}: expected JSON, as {{"by": "amara"}}, "text" or 3; found: {error}'
+        raise Problem("invalid_parameter", detail, field=field) from error
     return msgspec.Raw((text or "null").encode())
 
 
@@ -79,9 +79,8 @@ async def replay_dead_letters(desk: Desk, form: Mapping[str, str]) -> Response[b
     reason = form.get("reason", "")
     if reason:
         body["reason"] = reason
-    partition, _, offset = form.get("after", "").partition("/")
-    if partition.isdecimal() and offset.isdecimal():
-        body["after"] = {"partition": int(partition), "offset": int(offset)}
+    if form.get("after"):
+        body["after"] = _json("after", form["after"])
     return await _replayed(desk, body, reason)
 
 

@@ -284,6 +284,18 @@ def test_a_payload_that_is_not_json_is_named(signed_in: TestClient[Any], opened:
     assert len(opened.commands.sent) == before
 
 
+@pytest.mark.parametrize("after", ["3", '{"partition": 0}', "1/2", f"1/{'9' * 5000}"])
+def test_where_to_go_on_is_never_taken_for_the_beginning(
+    signed_in: TestClient[Any], opened: Opened, after: str
+):
+    before = list(opened.replays.replayed)
+    form = {"token": token(signed_in), "after": after}
+    answer = signed_in.post("/console/dead-letters/replay", data=form)
+    assert answer.status_code == 400
+    assert "after" in answer.text
+    assert opened.replays.replayed == before
+
+
 def test_a_verb_that_there_is_not_is_not_sent_on(signed_in: TestClient[Any]):
     path = "/console/instances/order/a/explode"
     assert signed_in.post(path, data={"token": token(signed_in)}).status_code == 404

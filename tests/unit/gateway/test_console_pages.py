@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from litestar import Litestar, Response, get
+from litestar import Litestar, Request, Response, get, post
 from litestar.datastructures import State
 from litestar.testing import TestClient
 
 from headwater.gateway.console.asking import Keys
 from headwater.gateway.console.routes import Console
 from headwater.gateway.console.views import projections_of
+from headwater.gateway.http.admin import DeadLetterPosition, ReplayAnswer
 from headwater.gateway.http.request_scope import STATE_NAME
 from headwater.projections.deliveries.of_user import UserWhole
 from headwater.schemas.answers import (
@@ -37,7 +38,7 @@ from headwater.schemas.answers import (
     WorkflowListed,
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
-from tests.visitor import words
+from tests.visitor import Form, forms, words
 
 AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>"
@@ -92,6 +93,8 @@ LINE = LogLine(
     message=HOSTILE, data={"a": HOSTILE}, is_replay=False, created_at=AT,
 )  # fmt: skip
 
+#: Where a replay of all dead letters goes on.
+AFTER = DeadLetterPosition(partition=2, offset=7)
 #: Somebody of whom nothing is known.
 STRANGER = UserWhole(user_id="", connections=(), counts={}, last_outcomes=(), waiting=())
 
@@ -155,7 +158,16 @@ def api(full: bool, of: str) -> list[Any]:
 
         return handle
 
-    return [answering(path, answer) for path, answer in answers.items()]
+    return [*(answering(path, answer) for path, answer in answers.items()), put_back]
+
+
+@post("/admin/dlq/replay", status_code=200)
+async def put_back(request: Request[Any, Any, Any]) -> ReplayAnswer:
+    """Goes on after 7 once, and then is done."""
+    asked = await request.json()
+    rest = None if asked.get("after") == {"partition": 2, "offset": 7} else AFTER
+    number = 1 if rest is None else 1000
+    return ReplayAnswer(dry_run=False, replayed=number, failed=0, next=rest, results=[])
 
 
 @pytest.fixture(
@@ -204,6 +216,20 @@ def test_all_of_a_long_history_can_be_reached(client: TestClient[Any]):
     assert f'href="{here}">First logs' in text
     assert f'href="{here}&order=desc">Newest first' in text
     assert f'href="{here}">Oldest first' in unescape(client.get(f"{here}&order=desc").text)
+
+
+def test_all_dead_letters_are_put_back_page_by_page(client: TestClient[Any]):
+    def button(page: str) -> Form:
+        (found,) = (each for each in forms(page) if each.action.endswith("/dead-letters/replay"))
+        return found
+
+    asking = client.get("/console/dead-letters/replay?reason=no_user").text
+    assert "At least 1000 dead letters of the reason no_user" in words(asking)
+    first = client.post("/console/dead-letters/replay", data=button(asking).fields).text
+    assert "1000 put back, 0 not." in words(first)
+    last = client.post("/console/dead-letters/replay", data=button(first).fields).text
+    assert "1 put back, 0 not." in words(last)
+    assert "Go on" not in last
 
 
 def test_commands_to_copy_hold_what_others_have_chosen_as_one_word(client: TestClient[Any]):
