@@ -17,6 +17,7 @@ from headwater.gateway.console.views import projections_of
 from headwater.gateway.http.admin import DeadLetterPosition, ReplayAnswer
 from headwater.gateway.http.request_scope import STATE_NAME
 from headwater.projections.deliveries.of_user import UserWhole
+from headwater.projections.deliveries.queries import DeadLetter, DeadLetterPage
 from headwater.schemas.answers import (
     Concurrency,
     CurrentStep,
@@ -95,6 +96,11 @@ LINE = LogLine(
 
 #: Where a replay of all dead letters goes on.
 AFTER = DeadLetterPosition(partition=2, offset=7)
+LETTER = DeadLetter(
+    partition=2, offset=7, event_id=None, request_id=None, original_topic="webhooks",
+    original_partition=0, original_offset=1, reason="no_user", message=HOSTILE, stage=None,
+    rule=None, dead_at=AT, replayed_at=AT, expired_at=None,
+)  # fmt: skip
 #: Somebody of whom nothing is known.
 STRANGER = UserWhole(user_id="", connections=(), counts={}, last_outcomes=(), waiting=())
 
@@ -143,15 +149,17 @@ def known(full: bool) -> WorkflowList:
 def api(full: bool, of: str) -> list[Any]:
     """What the API answers; of everything else, that it is not there."""
     base = "/api/workflows/workflows"
-    answers: dict[str, msgspec.Struct] = {
+    answers: dict[str, object] = {
         base: known(full),
         f"{base}/order/instances": listed(full),
         f"{base}/order/instances/a": instance(full),
         f"{base}/order/instances/a/history": history(full, of),
         "/admin/user/{user_id:str}": STRANGER,
+        "/admin/dlq": DeadLetterPage(rows=(LETTER,), cursor="more" if full else None),
+        "/health/ready": {"parts": {"kafka": "ok"}},
     }
 
-    def answering(path: str, answer: msgspec.Struct) -> Any:  # noqa: ANN401 (a handler of Litestar's)
+    def answering(path: str, answer: object) -> Any:  # noqa: ANN401 (a handler of Litestar's)
         @get(path, sync_to_thread=False)
         def handle() -> Response[bytes]:
             return Response(msgspec.json.encode(answer), media_type="application/json")
@@ -230,6 +238,18 @@ def test_all_dead_letters_are_put_back_page_by_page(client: TestClient[Any]):
     last = client.post("/console/dead-letters/replay", data=button(first).fields).text
     assert "1 put back, 0 not." in words(last)
     assert "Go on" not in last
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        ((False, "code"), "No dead letters."),
+        ((True, "code"), "The newest 1 dead letters were put back or are past it; there are older"),
+    ],
+    indirect=["client"],
+)
+def test_none_in_the_way_is_said_only_of_all_dead_letters(client: TestClient[Any], said: str):
+    assert said in words(client.get("/console").text)
 
 
 def test_commands_to_copy_hold_what_others_have_chosen_as_one_word(client: TestClient[Any]):
