@@ -105,7 +105,7 @@ class Console:
         async def act(request: AnyRequest) -> Response[bytes]:
             session = self._session(request)
             if session is None:
-                return redirect(f"{BASE}/login")
+                return self._login(BASE, said="ended")
             form = await _form_of(request)
             if not self._sessions.fits(form.get("token", ""), session):
                 raise Problem("forbidden", "expected a form of this session; open its page again")
@@ -124,7 +124,7 @@ class Console:
             wanted = form.get("next", "")
             if not self._sessions.opens(form.get("key", "")):
                 self._refused(request.scope, "unauthorized")
-                return self._login(wanted, wrong=True)
+                return self._login(wanted, said="wrong")
             _LOG.info("signed in to the console: request_id=%s", request_id_of(request.scope))
             answer = redirect(_within(wanted))
             answer.set_cookie(_cookie(request, self._sessions.begin(), SESSION_S))
@@ -148,12 +148,12 @@ class Console:
         token = self._sessions.token(session)
         return Desk(request, Api(request, self._keys), token=token, now_ms=self._clock())
 
-    def _login(self, wanted: str, *, wrong: bool = False) -> Response[bytes]:
+    def _login(self, wanted: str, *, said: str = "") -> Response[bytes]:
         known = DEVELOPMENT_SECRETS["admin_key"]
         hint = known if self._keys.admin == known else ""
-        status = 401 if wrong else 200
-        found = page("login.html", status, wrong=wrong, next=_within(wanted), hint=hint)
-        if wrong:
+        status = 401 if said else 200
+        found = page("login.html", status, said=said, next=_within(wanted), hint=hint)
+        if said:
             found.headers["www-authenticate"] = "Bearer"
         return found
 
