@@ -9,6 +9,7 @@ from litestar import Router, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
+from headwater.gateway.http.auditing import note
 from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.deliveries import delivery_routes
 from headwater.gateway.http.json_bodies import OrderRequest, check_texts
@@ -19,6 +20,7 @@ from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.raw_events import raw_event_routes
+from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.http.users_looked_at import user_routes
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
@@ -204,7 +206,8 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
         "outcomes converge.",
         responses=problem_responses("broker_unavailable", "store_unavailable"),
     )
-    async def replay(data: JSONBody[ReplayRequest]) -> ReplayAnswer:
+    async def replay(request: AnyRequest, data: JSONBody[ReplayRequest]) -> ReplayAnswer:
+        note(request, dry_run=data.dry_run)
         return await _replay(reader, replays, data)
 
     return [dead_letters, dead_letter, replay]

@@ -53,13 +53,19 @@ def note(
     deduped: bool | None = None,
     run_id: str | None = None,
     idempotency_key: str | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Adds to the entry of a request what only its handler knows.
 
     Shape:  the key is that of a body; the header Idempotency-Key is in the entry anyway.
     """
     notes = cast("dict[str, Any]", request.scope).setdefault(_NOTES, {})
-    given = {"deduped": deduped, "runId": run_id, "idempotencyKey": idempotency_key}
+    given = {
+        "deduped": deduped,
+        "runId": run_id,
+        "idempotencyKey": idempotency_key,
+        "dryRun": dry_run or None,
+    }
     notes.update({name: value for name, value in given.items() if value is not None})
 
 
@@ -152,6 +158,7 @@ def _metadata(scope: Scope, headers: Headers, status: int) -> Mapping[str, Any]:
         "correlationId": headers.get("x-correlation-id") or request_id_of(scope),
         "runId": headers.get("x-run-id") or notes.get("runId"),
         "idempotencyKey": headers.get("idempotency-key") or notes.get("idempotencyKey"),
+        "dryRun": notes.get("dryRun"),
         "status": status,
         "code": problem_code_of(scope) if status >= _FAILED_FROM else None,
     }

@@ -162,6 +162,17 @@ def test_what_failed_is_answered_as_it_is_also_without_its_entry(
     assert_problem(refused, 400, "GRAPH_INVALID")
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_only_asked_what_a_replay_would_do_says_so(
+    client: TestClient[Any], audit: MemoryAudit, dry_run: bool
+):
+    body = {"positions": [{"partition": 0, "offset": 3}], "dry_run": dry_run}
+    client.post("/admin/dlq/replay", json=body, headers=ADMIN)
+    (entry,) = audit.entries
+    assert entry.action == "dead_letters.replay"
+    assert metadata(entry).get("dryRun", False) is dry_run
+
+
 @pytest.mark.parametrize("user_id", ["a/b", "/", "ü ?#%2F"])
 def test_who_is_wiped_is_not_named_whatever_the_name(
     audit: MemoryAudit, tmp_path: Path, user_id: str
