@@ -155,7 +155,9 @@ def api(full: bool, of: str) -> list[Any]:
         f"{base}/order/instances/a": instance(full),
         f"{base}/order/instances/a/history": history(full, of),
         "/admin/user/{user_id:str}": STRANGER,
-        "/admin/dlq": DeadLetterPage(rows=(LETTER,), cursor="more" if full else None),
+        "/admin/dlq": DeadLetterPage(
+            rows=(LETTER,) if full else (), cursor="more" if full else None
+        ),
         "/health/ready": {"parts": {"kafka": "ok"}},
     }
 
@@ -250,6 +252,20 @@ def test_all_dead_letters_are_put_back_page_by_page(client: TestClient[Any]):
 )
 def test_none_in_the_way_is_said_only_of_all_dead_letters(client: TestClient[Any], said: str):
     assert said in words(client.get("/console").text)
+
+
+@pytest.mark.parametrize("client", [(False, "code")], indirect=True)
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("", "There are no dead letters."),
+        ("?state=parked", "No delivery waits."),
+        ("?state=all", "Nothing is in the way."),
+    ],
+)
+def test_of_what_is_not_there_no_more_is_said(client: TestClient[Any], query: str, said: str):
+    found = words(client.get(f"/console/dead-letters{query}").text)
+    assert f"{said} What was refused" in found
 
 
 def test_commands_to_copy_hold_what_others_have_chosen_as_one_word(client: TestClient[Any]):
