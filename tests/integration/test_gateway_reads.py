@@ -161,7 +161,7 @@ def test_a_table_is_read_alone_with_a_cursor_of_its_own(client: Client, write: W
 def test_a_cursor_that_is_none_of_ours_is_refused(client: Client, parameter: str) -> None:
     answer = client.get("/v1/sync", params={parameter: "nonsense"}, headers=READ)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
-    assert answer.json()["field"] == "cursor"
+    assert answer.json()["field"] == parameter
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "'; drop table traces", "x" * 5000])
