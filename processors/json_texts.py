@@ -10,7 +10,9 @@ from typing import Final
 
 from headwater.schemas.history import NESTING_MAX, Json
 
-_STRINGS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+#: One that does not end counts, too, and goes up to the end of the text: otherwise the rest would
+#: be looked through from each of its quotes on.
+_STRINGS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
 _NO_BRACKETS: Final = re.compile(r"[^][{}]++")
 _STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 

@@ -37,3 +37,13 @@ def test_as_many_levels_are_read_as_there_may_be_and_no_more(value: object):
 def test_brackets_in_strings_are_no_levels():
     text = json.dumps(["[" * 1_000, '"' + "{" * 1_000, "\\"])
     assert within_levels(text) == text
+
+
+@pytest.mark.parametrize("end", ["", "\\"])
+def test_a_string_that_does_not_end_is_looked_at_once(end: str):
+    # For each of its quotes anew, it would take longer than a test may.
+    inside = '\\"' * 1_000_000 + end
+    text = "[" * NESTING_MAX + '"[' + inside
+    assert within_levels(text) is text
+    with pytest.raises(TooDeep):
+        within_levels(f"[{text}")
