@@ -347,8 +347,10 @@ class Agent:
             self._states[tenure.partition].restored(read)
 
     async def _show(self, tenure: Tenure, hidden: Hidden) -> None:
-        """Appends what void records have hidden."""
+        """Appends what void records have hidden, unless the partition was forgotten meanwhile."""
         for topic, records in hidden.items():
+            if tenure.over:
+                return  # Whoever takes it next finds them, too.
             log.warning(
                 "%d records of %s/%d are written again: a worker wrote there that had lost the "
                 "partition",

@@ -525,6 +525,44 @@ def test_a_rebalance_during_a_tick_ends_nobody():
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("goes_on", ["tick", "prepare"])
+def test_a_rebalance_while_hidden_records_are_read_ends_nobody(
+    goes_on: str, monkeypatch: pytest.MonkeyPatch
+):
+    async def scene() -> None:
+        log = Log()
+        one, two = agent_of(log), agent_of(log, "two")
+        await one.prepare(0)
+        await two.prepare(0)
+        await two.process(Batch(raw(received(reference="user_1"))))
+        older = received(event_id="e2", reference="user_1", sent_at_ms=NOW - 1)
+        with pytest.raises(PartitionLost):
+            await one.process(Batch(raw(older, 1)))
+        rebalances = 0
+
+        async def read(
+            log: Log, topics: Sequence[str], partition: int, **between: int | None
+        ) -> AsyncIterator[list[Incoming]]:
+            nonlocal rebalances
+            async for records in read_partition(log, topics, partition, **between):
+                if not rebalances:
+                    two.revoked()
+                    two.assigned(set())
+                rebalances += 1
+                yield records
+
+        if goes_on == "prepare":
+            two.revoked()
+            two.assigned(ALL)
+        monkeypatch.setattr(agents, "read_partition", read)
+        await (two.tick() if goes_on == "tick" else two.prepare(0))
+        assert rebalances
+        await agent_of(log, "three").prepare(0)
+        assert log.newest().items() <= log.kept().items(), "whoever has it next shows them"
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_partition_that_gets_no_records_though_there_are_some_is_told_by_the_watchdog(
     comes: bool,
