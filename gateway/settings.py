@@ -19,7 +19,6 @@ from headwater.gateway.kafka_settings import KafkaSettings
 from headwater.gateway.loopback import (
     DEVELOPMENT_ISSUER,
     DEVELOPMENT_SECRETS,
-    development_secret,
     is_loopback,
 )
 from headwater.gateway.ownership_settings import OwnershipSettings
@@ -262,12 +261,7 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         return self.data_dir / "state"
 
     def secrets_of(self, provider: str) -> tuple[str, ...]:
-        """A provider's signing secrets in the clear, the current one first."""
-        own = self.own_secrets_of(provider)
-        return own if own or not is_loopback(self.host) else (development_secret(provider),)
-
-    def own_secrets_of(self, provider: str) -> tuple[str, ...]:
-        """Those of them that were given; none if this machine is to have that of development."""
+        """A provider's signing secrets in the clear, the current one first; none if none is set."""
         return revealed(getattr(self, secrets_name(provider), ()))
 
 

@@ -91,9 +91,9 @@ def _secrets(
 def _of_provider(source: Source, settings: Settings) -> tuple[str, ...]:
     """The secrets of the provider's setting; on this machine that of development without any."""
     name = source.provider.name
-    own = settings.own_secrets_of(name)
-    if own or not is_loopback(settings.host):
-        return own
+    found = settings.secrets_of(name)
+    if found or not is_loopback(settings.host):
+        return found
     return (secret_of(source.scheme, development_secret(name)),)
 
 
