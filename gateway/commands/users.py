@@ -5,6 +5,7 @@ from typing import Any, Final
 import click
 
 from headwater.gateway.commands.api import Api, admin_options, path_of
+from headwater.gateway.commands.following import followed
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
@@ -56,9 +57,10 @@ def show_user(user_id: str, api: Api, as_json: bool) -> None:
 )
 @click.argument("user_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--detach", is_flag=True, help="Do not wait until it is done.")
 @admin_options
 @json_option
-def wipe_user(user_id: str, yes: bool, api: Api, as_json: bool) -> None:
+def wipe_user(user_id: str, yes: bool, detach: bool, api: Api, as_json: bool) -> None:
     """Forget a user: all that came of their deliveries so far, wherever it is.
 
     It cannot be undone. What is delivered from now on is new. Once it is ordered it is carried out,
@@ -71,6 +73,15 @@ def wipe_user(user_id: str, yes: bool, api: Api, as_json: bool) -> None:
         say(f"Of {user_id} there is: {there}.")
         click.confirm("Wipe all of it for good?", abort=True, err=True)
     wiped = api.post(f"{path}/wipe", {})
+    blobs = wiped["deleted"]["blobs"]
+    if not detach:
+        wiped = followed(
+            wiped,
+            look=lambda: api.get(f"{path}/wipe{path_of(wiped['wipe_id'])}"),
+            under_way=lambda now: not now["done"],
+            how_far=None if as_json else _how_far,
+        )
+        wiped["deleted"]["blobs"] = blobs
     if as_json:
         print_json(wiped)
         return
@@ -78,3 +89,10 @@ def wipe_user(user_id: str, yes: bool, api: Api, as_json: bool) -> None:
     print_rows(rows, ("of", "deleted"))
     if not wiped["done"]:
         say("It is under way, and goes on by itself; what was found so far is counted.")
+
+
+def _how_far(wiped: dict[str, Any]) -> str:
+    """What a person is told while a wipe goes on, whether or not they stay."""
+    return (
+        f"{sum(wiped['deleted'].values())} records found; it goes on by itself, also after Ctrl-C"
+    )

@@ -139,3 +139,6 @@ class Wipes(Protocol):
 
     async def order(self, user_id: str, wipe_id: str) -> int:
         """Orders a wipe; returns how many partitions carry it out."""
+
+    async def partitions(self) -> int:
+        """How many partitions carry each wipe out."""

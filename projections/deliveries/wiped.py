@@ -14,8 +14,9 @@ _COUNTED = ("raw_events", "traces", "dead_letters", "effects", "waiting")
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How many partitions have carried a wipe out, and how much they have removed, by name."""
+    """How many partitions have begun a wipe and carried it out, and what they have removed."""
 
+    begun: int
     done: int
     deleted: dict[str, int]
 
@@ -32,4 +33,4 @@ async def progress(reader: PooledReader, user_id: str, wipe_id: str) -> Progress
     for row in rows:
         for name, count in row["found"].items():
             deleted[name] = deleted.get(name, 0) + count
-    return Progress(sum(row["done_at"] is not None for row in rows), deleted)
+    return Progress(len(rows), sum(row["done_at"] is not None for row in rows), deleted)

@@ -39,7 +39,7 @@ class WipeLog:
 
         Errors: BrokerUnavailable; some partitions may have it then, and ordering again is safe.
         """
-        partitions = range(await self._appender.partitions(WEBHOOKS))
+        partitions = range(await self.partitions())
         ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
         fence = tuple(end[WEBHOOKS] for end in ends)
         body = msgspec.json.encode(Order(wipe_id, user_id, fence))
@@ -48,6 +48,13 @@ class WipeLog:
             [_record(wipe_id, user_id, body, partition, now_ms) for partition in partitions]
         )
         return len(partitions)
+
+    async def partitions(self) -> int:
+        """How many partitions carry each wipe out.
+
+        Errors: BrokerUnavailable.
+        """
+        return await self._appender.partitions(WEBHOOKS)
 
 
 def _record(wipe_id: str, user_id: str, body: bytes, partition: int, now_ms: int) -> Outgoing:

@@ -209,14 +209,16 @@ class House:
         return duplicates
 
     def wipe(self, user_id: str) -> None:
-        """Wipes a user, again until all of it is done: a slow house answers before it is."""
+        """Wipes a user, and waits until all of it is done: a slow house answers before it is."""
+        url = f"{self.url()}/admin/user{path(user_id)}/wipe"
+        ordered = httpx.post(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+        assert ordered.status_code in (200, 202), ordered.text
+        assert ordered.json()["done"] == (ordered.status_code == 200), ordered.text
+        wipe = url + path(ordered.json()["wipe_id"])
 
         def is_done() -> bool:
-            url = f"{self.url()}/admin/user{path(user_id)}/wipe"
-            answer = httpx.post(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
-            assert answer.status_code in (200, 202), answer.text
-            assert answer.json()["done"] == (answer.status_code == 200), answer.text
-            return answer.status_code == 200
+            answer = httpx.get(wipe, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+            return answer.status_code == 200 and bool(answer.json()["done"])
 
         self.wait(is_done, f"{user_id} to be wiped")
 

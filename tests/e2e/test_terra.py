@@ -19,9 +19,10 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
+from headwater.gateway.paths import path
 from headwater.gateway.terra_stand_in.made_data import records_of
 from headwater.gateway.terra_stand_in.posting import DIED
-from tests.e2e.house import House, free_port, opened
+from tests.e2e.house import ADMIN, House, free_port, opened
 from tests.terra import KEYS, StandIn
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, key_set, token
 from tests.waiting import ANSWERED_WITHIN_S
@@ -181,6 +182,13 @@ def test_a_user_who_was_wiped_uploads_the_same_file_with_the_same_key_and_it_is_
 ):
     house.wipe(USER)
     assert one(house, "select count(*) from lab_uploads") == (0,)
+    argv = [sys.executable, "-m", "headwater", "user", "wipe", USER, "--yes", "--json"]
+    command = subprocess.run([*argv, "--url", house.url()], capture_output=True, check=True)
+    again = json.loads(command.stdout)
+    assert (again["done"], again["deleted"]["lab_uploads"]) == (True, 0)
+    nothing = house.url() + "/admin/user" + path(USER, "wipe", "never-ordered")
+    unknown = httpx.get(nothing, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
     headers = {"idempotency-key": "first"}
     answer = user.post("/v1/labs/upload", files={"file": REPORT}, headers=headers)
     assert (answer.status_code, answer.json()["terra_status"]) == (200, "submitted"), answer.text

@@ -137,6 +137,11 @@ class MemoryWipes:
             raise _nothing_heard()
         return len(user_id) % 2
 
+    async def partitions(self) -> int:
+        if self._away:
+            raise _nothing_heard()
+        return 1
+
 
 def _nothing_heard() -> BrokerUnavailable:
     return BrokerUnavailable("expected an acknowledgement of memory within 5 s, found none")
