@@ -312,9 +312,10 @@ class WorkflowWorker:
             log.exception("a turn cannot be appended")
             self._ownership.lose(partition, repr(error), _PAUSE_AFTER_FAULT_S)
         finally:
+            # Before the next turn, which the driver asks for: hosts work while it lasts.
+            self._let_go_soon()
             # When cancelled, nobody knows whether the records count.
             self._driver.appended(flight, first)
-        self._let_go_soon()
 
     def _let_go_soon(self) -> None:
         """Lets go what follows from all appends that one answer of Kafka's has ended.
