@@ -285,17 +285,23 @@ def test_a_process_that_stood_still_while_it_appended_forgets_nothing_for_that()
     asyncio.run(scene())
 
 
+async def one_writes_late(log: Log) -> Agent:
+    """The owner of a partition, whose row the owner before it has written over."""
+    one, two = agent_of(log), agent_of(log, "two")
+    await one.prepare(0)
+    await two.prepare(0)
+    await two.process(Batch(raw(received(reference="user_1"))))
+    older = received(event_id="e2", reference="user_1", sent_at_ms=NOW - 1)
+    with pytest.raises(PartitionLost):
+        await one.process(Batch(raw(older, 1)))
+    return two
+
+
 @pytest.mark.parametrize("dies", [False, True])
 def test_what_a_superseded_owner_has_hidden_is_written_again_by_who_takes_over(dies: bool):
     async def scene() -> None:
         log = Log()
-        one, two = agent_of(log), agent_of(log, "two")
-        await one.prepare(0)
-        await two.prepare(0)
-        await two.process(Batch(raw(received(reference="user_1"))))
-        older = received(event_id="e2", reference="user_1", sent_at_ms=NOW - 1)
-        with pytest.raises(PartitionLost):
-            await one.process(Batch(raw(older, 1)))
+        await one_writes_late(log)
         assert not log.newest().items() <= log.kept().items(), (
             "what one wrote late hides what two has written"
         )
@@ -531,13 +537,7 @@ def test_a_rebalance_while_hidden_records_are_read_ends_nobody(
 ):
     async def scene() -> None:
         log = Log()
-        one, two = agent_of(log), agent_of(log, "two")
-        await one.prepare(0)
-        await two.prepare(0)
-        await two.process(Batch(raw(received(reference="user_1"))))
-        older = received(event_id="e2", reference="user_1", sent_at_ms=NOW - 1)
-        with pytest.raises(PartitionLost):
-            await one.process(Batch(raw(older, 1)))
+        two = await one_writes_late(log)
         rebalances = 0
 
         async def read(
