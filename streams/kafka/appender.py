@@ -20,6 +20,7 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import COMPRESSION, MAX_RECORD_BYTES
+from headwater.streams.kafka.broker_clock import BrokerClock, Moment
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing
 
@@ -51,6 +52,8 @@ class Sent(NamedTuple):
     partition: int
     records: int
     acknowledged: asyncio.Future[Any]
+    #: When it was handed to the producer; None for an appender that watches no clock.
+    sent_at: Moment | None = None
 
 
 class Appender:
@@ -63,6 +66,7 @@ class Appender:
         client_id: str,
         slow_s: float = _SLOW_S,
         give_up_s: float = _GIVE_UP_S,
+        broker_clock: BrokerClock | None = None,
     ) -> None:
         self._cluster = cluster
         self._client_id = client_id
@@ -72,8 +76,8 @@ class Appender:
         self._connecting = asyncio.Lock()
         #: How often it was stopped: a producer that connected meanwhile is of no use to anybody.
         self._stops = 0
-        #: When the broker took the latest records, by its clock, if that is what its topic keeps.
-        self.appended_ms: int | None = None
+        #: Learns the broker's time from every acknowledged batch whose topic keeps that time.
+        self._broker_clock = broker_clock
 
     async def start(self) -> None:
         """Connects now rather than at the first use.
@@ -179,6 +183,7 @@ class Appender:
             by_partition[record[0], record[1]].append(record)
         packed = [_pack(producer, group) for group in by_partition.values()]
         sent = []
+        sent_at = self._broker_clock.now() if self._broker_clock else None
         try:
             # The producer takes one batch a partition at a time: first the first of each.
             for turn in zip_longest(*packed):
@@ -186,7 +191,7 @@ class Appender:
                     if batch is not None:
                         builder, count = batch
                         future = await producer.send_batch(builder, topic, partition=partition)
-                        sent.append(Sent(topic, partition, count, future))
+                        sent.append(Sent(topic, partition, count, future, sent_at))
         except (KafkaError, OSError) as error:
             raise self._unavailable(len(records), error) from error
         return sent
@@ -207,9 +212,10 @@ class Appender:
         except (KafkaError, OSError) as error:
             count = sum(batch.records for batch in sent)
             raise self._unavailable(count, error) from error
-        for each in metadata:
-            if each.timestamp_type == _LOG_APPEND_TIME:
-                self.appended_ms = each.timestamp
+        if self._broker_clock is not None:
+            for batch, answer in zip(sent, metadata, strict=True):
+                if batch.sent_at is not None and answer.timestamp_type == _LOG_APPEND_TIME:
+                    self._broker_clock.seen(batch.sent_at, answer.timestamp)
         return [acknowledgement.offset for acknowledgement in metadata]
 
     @contextlib.contextmanager

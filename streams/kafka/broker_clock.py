@@ -11,8 +11,10 @@ from typing import Final, NamedTuple
 
 log = logging.getLogger(__name__)
 
-#: By how much a clock is ahead before anybody is told.
+#: By how much our clock is ahead before an error is logged.
 _TOLD_MS: Final = 10_000
+#: An append that is younger needs no second one to confirm it: a broker answers within a second.
+_FRESH_S: Final = 5.0
 
 
 class Moment(NamedTuple):
@@ -38,14 +40,20 @@ class BrokerClock:
         """Now, by our clocks."""
         return Moment(self._clock(), self._monotonic())
 
-    def seen(self, sent: Moment, appended_ms: int | None) -> None:
-        """Takes note of when a record was sent, by us, and appended, by the broker, if it said."""
-        if appended_ms is not None:
-            self._seen = sent.at_s, appended_ms
+    def seen(self, sent: Moment, appended_ms: int) -> None:
+        """Record when we sent a batch and when the broker appended that same batch."""
+        self._seen = sent.at_s, appended_ms
 
     def age_s(self) -> float | None:
         """How old what was seen last is; None before anything was."""
         return None if self._seen is None else self._monotonic() - self._seen[0]
+
+    def is_doubtful(self, limit_ms: int = _TOLD_MS) -> bool:
+        """Whether our clock seems ahead by more than `limit_ms`, by an append some time ago.
+
+        After the machine has slept it seems so, too: then a new append shows that it is right.
+        """
+        return self.ahead_ms() > limit_ms and (self.age_s() or 0) > _FRESH_S
 
     def ahead_ms(self) -> int:
         """By how much our clock is ahead, at least; 0 where nothing is known."""
@@ -58,7 +66,8 @@ class BrokerClock:
     def due_ms(self) -> int:
         """Up to when something may come due: now, by the brokers' clock where ours is ahead.
 
-        After this machine has slept, that is a moment of before until something is appended.
+        After this machine has slept, that is a time before its sleep until something is appended
+        (see `is_doubtful`).
         """
         ahead_ms = self.ahead_ms()
         was_told, self._is_told = self._is_told, ahead_ms > _TOLD_MS

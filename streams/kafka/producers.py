@@ -9,6 +9,7 @@ import asyncio
 from typing import Final
 
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 
 #: How long a producer may take to end: longer than an append of its last batches, and bounded
@@ -19,13 +20,21 @@ _STOP_S: Final = 10.0
 class Producers:
     """The producers of one client."""
 
-    def __init__(self, cluster: Cluster, client_id: str) -> None:
+    def __init__(
+        self, cluster: Cluster, client_id: str, broker_clock: BrokerClock | None = None
+    ) -> None:
         self._cluster = cluster
         self._client_id = client_id
+        self._broker_clock = broker_clock
         #: What partitions get from now on.
-        self.current = Appender(cluster=cluster, client_id=client_id)
+        self.current = self._new_producer()
         self._of: dict[int, Appender] = {}
         self._ending: set[asyncio.Task[None]] = set()
+
+    def _new_producer(self) -> Appender:
+        return Appender(
+            cluster=self._cluster, client_id=self._client_id, broker_clock=self._broker_clock
+        )
 
     def of(self, partition: int) -> Appender:
         """The producer of a partition: the same until it has failed it, or is left."""
@@ -34,7 +43,7 @@ class Producers:
     def failed(self, partition: int, producer: Appender) -> None:
         """Takes note that a producer is of no more use for a partition."""
         if producer is self.current:
-            self.current = Appender(cluster=self._cluster, client_id=self._client_id)
+            self.current = self._new_producer()
         if self._of.get(partition) is producer:
             del self._of[partition]
         self._end_unused(producer)

@@ -24,10 +24,7 @@ from typing import Final
 
 from headwater.processors.epochs import epoch_after
 from headwater.schemas.codec import written_forms
-from headwater.schemas.errors import (
-    BrokerUnavailable,
-    NotYetReadable,
-)
+from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
 from headwater.schemas.newer import readable, why_waits
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
 from headwater.streams.kafka.appender import Appender, Sent
@@ -192,25 +189,29 @@ class Agent:
     async def tick(self) -> None:
         """Does what is due in the partitions of this worker."""
         self._sweeps.check()
-        now, due_ms = self._clock.now(), self._clock.due_ms()
+        now = self._clock.now()
         looks = now.at_s - self._looked_s >= _LOOK_EVERY_S
         for partition in sorted(self._owned):
             if partition in self._stopped:
                 self._gets_on(partition, "it waits for another release")
             elif partition in self._tenures:  # else it is being restored, which may take long
                 async with self._turns[partition]:
-                    await self._tick(partition, due_ms, looks=looks)
+                    await self._tick(partition, looks=looks)
         self._looked_s = now.at_s if looks else self._looked_s
         self._stopped.check_forms()
         for line in self._stopped.due(now.ms):
             log.warning("%s: %s", self.intake.name, line)
 
-    async def _tick(self, partition: int, due_ms: int, *, looks: bool) -> None:
+    async def _tick(self, partition: int, *, looks: bool) -> None:
         tenure = self._tenures.get(partition) if partition in self._owned else None
         if tenure is not None and partition not in self._stopped:
             with self._writable(partition):
                 state = self._states[partition]
-                await self._append(tenure, self.intake.tick(state, due_ms))
+                if self._clock.is_doubtful():
+                    # Only an append returns the broker's time. An idle worker makes none, and its
+                    # waits would not end after its machine has slept.
+                    await self._claim_again(tenure)
+                await self._append(tenure, self.intake.tick(state, self._clock.due_ms()))
                 if looks:
                     await self._look(tenure)
                 self._write(tenure)
@@ -271,10 +272,10 @@ class Agent:
     async def _durable(self, records: Sequence[Outgoing]) -> list[tuple[Sent, int]]:
         """Appends records; returns their batches, each with its first offset."""
         self._check_lease()
-        began = self._clock.now()
+        if not records:
+            return []
         sent = await self._appender.send(records)
         offsets = await self._appender.acknowledged(sent)
-        self._clock.seen(began, self._appender.appended_ms)
         return list(zip(sent, offsets, strict=True))
 
     @contextmanager
@@ -307,10 +308,7 @@ class Agent:
         await self._say_seen(tenure)
 
     async def _mend_ends(self, tenure: Tenure, ends: Mapping[str, int]) -> None:
-        """Mends what others wrote up to the ends of topics.
-
-        Errors: PartitionLost.
-        """
+        """Repair what others wrote up to the ends of topics; may raise PartitionLost."""
         with self._clearing(tenure):
             gaps = [tenure.ended(topic, ends[topic]) for topic in FENCED]
         for gap in filter(None, gaps):
@@ -319,9 +317,12 @@ class Agent:
     async def _say_seen(self, tenure: Tenure) -> None:
         """Says up to where there are no void outcomes, for whoever takes the partition next."""
         if tenure.unseen != tenure.said_unseen:
-            again = claim(WAITING, tenure.partition, self._owner, tenure.epoch, tenure.unseen)
-            tenure.said_unseen = tenure.unseen
-            await self._append(tenure, [again])
+            await self._claim_again(tenure)
+
+    async def _claim_again(self, tenure: Tenure) -> None:
+        again = claim(WAITING, tenure.partition, self._owner, tenure.epoch, tenure.unseen)
+        tenure.said_unseen = tenure.unseen
+        await self._append(tenure, [again])
 
     async def _mend(self, tenure: Tenure, gap: Gap) -> set[bytes]:
         """Takes in what operators wrote, and writes again what a superseded owner has hidden.

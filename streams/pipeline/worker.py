@@ -157,7 +157,10 @@ def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
     clock: Callable[[], int],
     joined: Callable[[], Awaitable[None]],
 ) -> None:
-    appender = Appender(cluster=cluster, client_id=f"headwater-{intake.name}")
+    broker_clock = BrokerClock(clock, monotonic)
+    appender = Appender(
+        cluster=cluster, client_id=f"headwater-{intake.name}", broker_clock=broker_clock
+    )
     offsets = Offsets(cluster, app.conf.id)
     agent = Agent(
         intake,
@@ -167,7 +170,7 @@ def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
         check_lease=lease.check,
         watchdog=watchdog,
         open_store=partial(_open_store, stores, cluster, app.conf.id, clock),
-        clock=BrokerClock(clock, monotonic),
+        clock=broker_clock,
         owner=f"{socket.gethostname()}-{os.getpid()}",
     )
     for topic in intake.sources:

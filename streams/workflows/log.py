@@ -119,9 +119,11 @@ class WorkflowLog:
         self._cluster = cluster
         self._clock = clock
         self.broker_clock = BrokerClock(clock, monotonic)
-        self._producers = Producers(cluster, f"{client_id}-history")
+        self._producers = Producers(cluster, f"{client_id}-history", self.broker_clock)
         # A producer of its own: what is no history waits for none, and its errors stop none.
-        self._aside = Appender(cluster=cluster, client_id=f"{client_id}-aside")
+        self._aside = Appender(
+            cluster=cluster, client_id=f"{client_id}-aside", broker_clock=self.broker_clock
+        )
         self._tenures: dict[int, Tenure] = {}
         self._claimant = client_id.encode()
         self._claims = 0
@@ -165,7 +167,7 @@ class WorkflowLog:
         """
         record = claim_of(owner, workflows or {}, self._clock(), params, limits)
         self.release(partition)
-        producer, began = self._producers.of(partition), self.broker_clock.now()
+        producer = self._producers.of(partition)
         try:
             epoch = await _place(
                 producer, Outgoing(WORKFLOW_HISTORY, partition, self._claim_key(), encode(record))
@@ -174,7 +176,6 @@ class WorkflowLog:
             self._producers.failed(partition, producer)
             raise
         self.release(partition)
-        self.broker_clock.seen(began, producer.appended_ms)
         self._tenures[partition] = Tenure(epoch, producer, epoch + 1)
         return epoch
 
@@ -226,9 +227,8 @@ class WorkflowLog:
                 self._taking(partition, records)
                 before, tenure.checked = tenure.checked, checked
                 outgoing = [_outgoing(partition, key, each, tenure) for key, each in records]
-                began, sent = self.broker_clock.now(), await tenure.producer.send(outgoing)
+                sent = await tenure.producer.send(outgoing)
             firsts = await tenure.producer.acknowledged(sent)
-            self.broker_clock.seen(began, tenure.producer.appended_ms)
             if before is not None and not before.done():
                 await asyncio.wait((before,))
             await self._check(partition, tenure, firsts, sent)
@@ -297,9 +297,7 @@ class WorkflowLog:
 
         Errors: BrokerUnavailable.
         """
-        began = self.broker_clock.now()
         await self._aside.append_or_stop([Outgoing(WORKFLOW_REPLIES, 0, None, _NOBODYS)])
-        self.broker_clock.seen(began, self._aside.appended_ms)
 
     async def write_snapshots(
         self, snapshots: Mapping[int, Sequence[tuple[bytes, SnapshotTaken]]]

@@ -55,8 +55,6 @@ _END_S: Final = 2.0
 _RETRY_AFTER_FAULT_S: Final = 30.0
 #: By how much our clock may be ahead of the broker's: those of a cluster differ by less.
 AHEAD_MAX_MS: Final = 10_000
-#: How old what is known of the broker's clock may be, where it says that ours is ahead.
-_ASK_AFTER_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -267,7 +265,7 @@ class Ownership:
         asked again before anybody is told.
         """
         known = self._log.broker_clock
-        if known.ahead_ms() > self._ahead_max_ms and (known.age_s() or 0) > _ASK_AFTER_S:
+        if known.is_doubtful(self._ahead_max_ms):
             try:
                 await self._log.ask_the_time()
             except BrokerUnavailable as error:

@@ -60,8 +60,9 @@ class Log:
         self.while_asked: list[Meanwhile] = []
         self.acknowledges = asyncio.Event()
         self.acknowledges.set()
-        #: What the broker's clock said last.
-        self.appended_ms: int | None = None
+        #: The clock that learns the broker's time, as that of a real appender does.
+        self.broker_clock: BrokerClock | None = None
+        self.broker_ms = NOW
         #: By those who took a partition.
         self.was_read: list[Incoming] = []
 
@@ -109,11 +110,15 @@ class Log:
             first, *_ = [self.add(record) for record in group]
             acknowledged = asyncio.get_running_loop().create_future()
             acknowledged.set_result(first)
-            sent.append(Sent(topic, 0, len(group), acknowledged))
+            sent_at = self.broker_clock.now() if self.broker_clock else None
+            sent.append(Sent(topic, 0, len(group), acknowledged, sent_at))
         return sent
 
     async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
         await self.acknowledges.wait()
+        for batch in sent:
+            if self.broker_clock is not None and batch.sent_at is not None:
+                self.broker_clock.seen(batch.sent_at, self.broker_ms)
         return [each.acknowledged.result() for each in sent]
 
     # -- as offsets
@@ -196,6 +201,7 @@ def agent_of(
     clock: BrokerClock | None = None,
 ) -> Agent:
     kept = store or MemoryStore()
+    log.broker_clock = clock
 
     async def open_store(_: int) -> MemoryStore:
         return kept
@@ -709,11 +715,56 @@ def test_a_wipe_whose_end_could_not_be_appended_is_not_over(monkeypatch: pytest.
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("machine", ["awake", "asleep"])
+def test_a_wait_ends_on_time_when_no_other_delivery_comes(
+    machine: str, caplog: pytest.LogCaptureFixture
+):
+    """The monotonic clock of a machine that sleeps stands still; its clock of the day does not."""
+
+    async def scene() -> None:
+        log, now, at = Log(), [NOW], [0.0]
+        agent = agent_of(log, clock=BrokerClock(lambda: now[0], lambda: at[0]))
+        await agent.prepare(0)
+        await agent.process(Batch(raw(received())))
+        for _ in range(60):
+            await agent.tick()
+            now[0] += 1_000
+            at[0] += 1.0
+            log.broker_ms = now[0]
+        assert not log.records[DEAD_LETTERS]
+        now[0] += PARK_FOR_MS
+        at[0] += 0.0 if machine == "asleep" else PARK_FOR_MS / 1_000
+        log.broker_ms = now[0]
+        await agent.tick()
+        assert len(log.records[DEAD_LETTERS]) == 1
+        assert not caplog.messages, "the clock is right"
+
+    asyncio.run(scene())
+
+
+def test_a_clock_that_stays_wrong_costs_one_record_every_few_seconds():
+    async def scene() -> None:
+        log, now, at = Log(), [NOW], [0.0]
+        agent = agent_of(log, clock=BrokerClock(lambda: now[0], lambda: at[0]))
+        await agent.prepare(0)
+        await agent.process(Batch(raw(received())))
+        waiting = len(log.records[WAITING])
+        now[0] += 3_600_000
+        for _ in range(30):
+            now[0] += 1_000
+            at[0] += 1.0
+            log.broker_ms += 1_000
+            await agent.tick()
+        assert not log.records[DEAD_LETTERS]
+        assert 4 <= len(log.records[WAITING]) - waiting <= 6
+
+    asyncio.run(scene())
+
+
 def test_no_wait_ends_because_the_clock_has_jumped():
     async def scene() -> None:
         log, now, at = Log(), [NOW], [0.0]
         agent = agent_of(log, clock=BrokerClock(lambda: now[0], lambda: at[0]))
-        log.appended_ms = NOW
         await agent.prepare(0)
         await agent.process(Batch(raw(received())))
         now[0] += PARK_FOR_MS
