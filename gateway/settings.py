@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from headwater.gateway.exposure import SECRET_MIN, is_plain_http, weakness_of
 from headwater.gateway.kafka_settings import KafkaSettings
 from headwater.gateway.loopback import (
     DEVELOPMENT_ISSUER,
@@ -23,6 +24,7 @@ from headwater.gateway.loopback import (
 )
 from headwater.gateway.ownership_settings import OwnershipSettings
 from headwater.gateway.patterns import HOOKS, LABEL, LABEL_OR_NONE
+from headwater.gateway.redaction import redacted
 from headwater.gateway.terra_settings import TerraSettings
 from headwater.gateway.user_settings import UserSettings
 from headwater.gateway.workflow_settings import WorkflowSettings
@@ -30,8 +32,6 @@ from headwater.gateway.workflow_settings import WorkflowSettings
 PREFIX: Final = "HEADWATER_"
 #: The app of the workflows that come with Headwater.
 HOUSE_APP: Final = "headwater"
-#: Characters of a signing secret, at least, where others than this machine can reach the gateway.
-SECRET_MIN: Final = 16
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -217,32 +217,51 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     def _refuse_known_secrets(self) -> "Settings":
         if is_loopback(self.host):
             return self
-        found = {name: getattr(self, name) for name in DEVELOPMENT_SECRETS}
+        found = {name: getattr(self, name) for name in (*DEVELOPMENT_SECRETS, "tick_key")}
         if self.sources:
             del found["terra_secrets"]  # The file says whether there is Terra at all.
-        weak = [
-            PREFIX + name.upper()
+        weak = {
+            PREFIX + name.upper(): why
             for name, value in found.items()
             for secret in revealed(value)
-            if secret == DEVELOPMENT_SECRETS[name] or len(secret) < SECRET_MIN
-        ]
+            if secret and (why := weakness_of(secret, DEVELOPMENT_SECRETS.values()))
+        }
         if weak:
+            whys = ", ".join(f"{name}: {why}" for name, why in weak.items())
             raise ValueError(
-                f"{PREFIX}HOST: expected a loopback address while secrets are short or those of "
-                f"development, found '{self.host}'; set {', '.join(dict.fromkeys(weak))} to "
-                f"secrets of your own, of at least {SECRET_MIN} characters"
+                f"{PREFIX}HOST: expected a loopback address while secrets can be guessed ({whys}), "
+                f"found '{self.host}'; set {', '.join(weak)} to secrets of your own, of at least "
+                f"{SECRET_MIN} characters, such as `openssl rand -hex 24` prints"
             )
         return self
 
     @model_validator(mode="after")
-    def _refuse_issuer_of_nobody(self) -> "Settings":
-        unnamed = self.jwt_issuer in ("", DEVELOPMENT_ISSUER)
-        if self.jwks and unnamed and not is_loopback(self.host):
+    def _refuse_tokens_that_others_can_make(self) -> "Settings":
+        if not self.jwks:
+            return self
+        exposed = not is_loopback(self.host)
+        if is_plain_http(self.jwks) or (exposed and self.jwks.startswith("http://")):
             raise ValueError(
+                f"{PREFIX}JWKS: expected https:// or a file (http:// is taken while both the "
+                f"issuer and {PREFIX}HOST are on loopback), found '{redacted(self.jwks)}' while "
+                f"{PREFIX}HOST is '{self.host}'; who can change the keys on their way can sign as "
+                "any user"
+            )
+        problems = []
+        if exposed and self.jwt_issuer in ("", DEVELOPMENT_ISSUER):
+            problems.append(
                 f"{PREFIX}JWT_ISSUER: expected the name of an issuer of your own while "
                 f"{PREFIX}HOST is '{self.host}', which others can reach, found "
                 f"'{self.jwt_issuer}'"
             )
+        if exposed and not self.jwt_audience:
+            problems.append(
+                f"{PREFIX}JWT_AUDIENCE: expected the audience that your tokens name as aud while "
+                f"{PREFIX}HOST is '{self.host}', which others can reach, found nothing; without "
+                "one, tokens that the issuer made for other services are taken"
+            )
+        if problems:
+            raise ValueError("\n".join(problems))
         return self
 
     @property

@@ -11,9 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from headwater.gateway.exposure import SECRET_MIN, weakness_of
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, development_secret, is_loopback
 from headwater.gateway.providers import installed_providers, provider_names
-from headwater.gateway.settings import PREFIX, SECRET_MIN, Settings, secrets_variable
+from headwater.gateway.settings import PREFIX, Settings, secrets_variable
 from headwater.processors.signatures import key_of, secret_of
 from headwater.processors.sources import Source, SourcesInvalid, posted, read_sources, source_of
 from headwater.schemas.errors import HeadwaterError
@@ -124,9 +125,10 @@ def _unfit(source: Source, secrets: tuple[str, ...], settings: Settings) -> Iter
             yield f"{which}: expected base64 after {source.scheme.secret_prefix}"
         elif is_loopback(settings.host):
             continue
-        elif len(secret) < SECRET_MIN or secret in known:
+        elif weakness_of(secret, known):
             yield (
-                f"{which}: expected one of your own, of at least {SECRET_MIN} characters, "
+                f"{which}: expected one of your own that cannot be guessed, of at least "
+                f"{SECRET_MIN} characters, "
                 f"while {PREFIX}HOST is '{settings.host}', which others can reach"
             )
 

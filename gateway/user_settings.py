@@ -13,7 +13,7 @@ class UserSettings(BaseSettings):
         default="",
         pattern=JWKS,
         description="Keys of the issuer of users' tokens: the URL or the file of its JWKS; empty "
-        "takes no tokens, but `headwater up` has an issuer of its own.",
+        "takes no tokens, but `headwater up` has an issuer of its own; http:// only on loopback.",
     )
     jwt_issuer: str = Field(
         default="",
@@ -21,5 +21,6 @@ class UserSettings(BaseSettings):
     )
     jwt_audience: str = Field(
         default="",
-        description="The audience that users' tokens must name as aud; empty takes those without.",
+        description="The audience that users' tokens must name as aud; empty takes those without, "
+        "on loopback alone.",
     )

@@ -4,8 +4,12 @@ import logging
 import os
 import socket
 import sys
+from typing import Final
 
+from headwater.gateway.clear_text import clear_text_warnings
 from headwater.gateway.settings import Settings
+
+_LOG: Final = logging.getLogger("headwater")
 
 
 def process_name() -> str:
@@ -14,7 +18,7 @@ def process_name() -> str:
 
 
 def log_to_stderr(settings: Settings) -> None:
-    """Logs what is severe enough."""
+    """Log to stderr at the level of the settings, first what these send without TLS."""
     logging.basicConfig(
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -25,3 +29,5 @@ def log_to_stderr(settings: Settings) -> None:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
         logging.getLogger("httpx").setLevel(logging.WARNING)
+    for line in clear_text_warnings(settings, os.environ):
+        _LOG.warning("%s", line)

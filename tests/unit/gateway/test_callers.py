@@ -99,11 +99,11 @@ def test_a_gateway_without_keys_says_that_it_takes_no_tokens(client: TestClient[
 
 
 SECRETS = {
-    "terra_secrets": "s" * 16,
-    "admin_key": "a" * 16,
-    "read_key": "b" * 16,
-    "workflow_key": "c" * 16,
-    "world_key": "d" * 16,
+    "terra_secrets": "terra-9fK2vQ7xLm",
+    "admin_key": "admin-3hT8wZ5pRc",
+    "read_key": "read-6jN1yB4uGeQ",
+    "workflow_key": "flow-8mD0xS7kVaU",
+    "world_key": "away-2qP5cW9tHfK",
 }
 
 
@@ -111,7 +111,7 @@ SECRETS = {
 def test_an_address_that_others_reach_needs_an_issuer_of_ones_own(issuer: str):
     with pytest.raises(ValueError, match="HEADWATER_JWT_ISSUER"):
         Settings(host="0.0.0.0", jwks="jwks.json", jwt_issuer=issuer, **SECRETS)
-    Settings(host="0.0.0.0", jwks="jwks.json", jwt_issuer=ISSUER, **SECRETS)
+    Settings(host="0.0.0.0", jwks="jwks.json", jwt_issuer=ISSUER, jwt_audience=AUDIENCE, **SECRETS)
 
 
 def test_an_address_that_others_reach_has_no_development_issuer(tmp_path: Path):

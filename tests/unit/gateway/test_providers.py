@@ -163,8 +163,11 @@ def test_a_secret_of_a_setting_that_cannot_be_is_named_by_its_variable(
     install: Install, secret: str
 ):
     install("tests.fakes.walks:STANDARD")
-    own = dict.fromkeys(("admin_key", "read_key", "workflow_key", "world_key"), "k" * 16)
-    settings = load_settings(host="0.0.0.0", terra_secrets="t" * 16, walks_secrets=secret, **own)
+    keys = ("admin_key", "read_key", "workflow_key", "world_key")
+    own = dict.fromkeys(keys, "own-7rE3zJ6nXoPd")
+    settings = load_settings(
+        host="0.0.0.0", terra_secrets="terra-9fK2vQ7xLm", walks_secrets=secret, **own
+    )
     with pytest.raises(SourcesInvalid, match="source walks: HEADWATER_WALKS_SECRETS, secret 1: "):
         sources_with_secrets(with_development_sources(settings), {})
 

@@ -1,9 +1,14 @@
 """Settings: every mistake is one line that names the variable, what was expected and found."""
 
+import base64
+import hashlib
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from headwater.gateway.clear_text import clear_text_warnings
 from headwater.gateway.environment import (
     SettingsInvalid,
     describe,
@@ -11,6 +16,7 @@ from headwater.gateway.environment import (
     load_settings,
     unknown_variables,
 )
+from headwater.gateway.exposure import weakness_of
 from headwater.gateway.loopback import is_loopback
 from headwater.gateway.settings import PREFIX, Settings
 from headwater.schemas.history import Limits
@@ -229,3 +235,126 @@ def test_every_limit_of_workflows_is_a_setting() -> None:
     assert set(Limits.__struct_fields__) <= listed
     assert settings.limits == Limits(max_result_bytes=2_000_000, max_sleep_days=30)
     assert load_settings().limits == Limits()
+
+
+# --- what is refused, or warned of, where other machines can reach it
+
+
+def exposed(**more: object) -> Settings:
+    own = {name.removeprefix(PREFIX).lower(): value for name, value in SECRETS.items()}
+    return load_settings(host="0.0.0.0", **own, **more)
+
+
+TOKENS = {
+    "jwks": "https://issuer.example/keys",
+    "jwt_issuer": "https://issuer.example",
+    "jwt_audience": "rows",
+}
+
+
+@pytest.mark.parametrize(
+    ("host", "jwks"),
+    [
+        ("0.0.0.0", "http://issuer.example/keys"),
+        ("0.0.0.0", "http://127.0.0.1:9000/keys"),
+        ("127.0.0.1", "http://issuer.example/keys"),
+        ("127.0.0.1", "http://10.0.0.1/keys"),
+    ],
+)
+def test_keys_of_tokens_over_http_are_for_loopback_alone(
+    monkeypatch: pytest.MonkeyPatch, host: str, jwks: str
+) -> None:
+    for variable, value in SECRETS.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings(**{**TOKENS, "jwks": jwks, "host": host})
+    (line,) = caught.value.problems
+    assert line.startswith("HEADWATER_JWKS: expected https:// or a file")
+    assert jwks in line
+
+
+@pytest.mark.parametrize("jwks", ["https://issuer.example/keys", "keys.json"])
+def test_keys_of_tokens_over_https_or_of_a_file_are_taken_anywhere(jwks: str) -> None:
+    assert exposed(**{**TOKENS, "jwks": jwks}).jwks == jwks
+
+
+def test_keys_of_tokens_over_http_are_taken_within_this_machine() -> None:
+    assert load_settings(jwks="http://127.0.0.1:9000/keys").jwks
+
+
+def test_tokens_need_issuer_and_audience_where_others_reach_the_gateway() -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        exposed(jwks="https://issuer.example/keys")
+    (problem,) = caught.value.problems
+    first, second = problem.splitlines()
+    assert first.startswith("HEADWATER_JWT_ISSUER: expected")
+    assert second.startswith("HEADWATER_JWT_AUDIENCE: expected the audience")
+    with pytest.raises(SettingsInvalid, match="HEADWATER_JWT_AUDIENCE"):
+        exposed(**{**TOKENS, "jwt_audience": ""})
+    assert load_settings(jwks="keys.json").jwt_audience == ""
+
+
+@pytest.mark.parametrize(
+    "weak",
+    [
+        "aaaaaaaaaaaaaaaa",
+        "abababababababab",
+        "changemechangeme",
+        "admin-password-1234",
+        "Headwater-Admin-Key",
+        "1234567890123456",
+        "abcdefghijklmnop",
+        "PASSWORD_password_2024",
+        "hunter2hunter2hunter2",
+    ],
+)
+def test_keys_that_can_be_guessed_are_for_loopback_alone(weak: str) -> None:
+    assert load_settings(admin_key=weak).admin_key.get_secret_value() == weak
+    own = {name.removeprefix(PREFIX).lower(): value for name, value in SECRETS.items()}
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings(**{**own, "host": "0.0.0.0", "admin_key": weak})
+    (line,) = caught.value.problems
+    assert "set HEADWATER_ADMIN_KEY to secrets of your own" in line
+    assert weak not in line
+
+
+def test_the_key_of_ticks_is_held_to_the_same_rule() -> None:
+    with pytest.raises(SettingsInvalid, match="HEADWATER_TICK_KEY: shorter than 16 characters"):
+        exposed(tick_key="k3Yq8zPw")
+
+
+@given(st.binary(min_size=8, max_size=32))
+def test_a_key_of_random_bytes_is_not_called_weak(key: bytes) -> None:
+    digest = hashlib.sha256(key).digest()
+    assert weakness_of(digest.hex()[:16]) is None
+    assert weakness_of(base64.b64encode(digest).decode()[:16]) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "variables", "named"),
+    [
+        ({"terra_api": "http://terra.example/v2", "terra_api_key": "k"}, {}, "HEADWATER_TERRA_API"),
+        ({"terra_api": "http://terra.example/v2"}, {}, ""),
+        ({"terra_api": "http://127.0.0.1:80/v2", "terra_api_key": "k"}, {}, ""),
+        ({"blobs": "s3://b"}, {"AWS_ENDPOINT_URL": "http://minio:9000"}, "AWS_ENDPOINT_URL"),
+        ({"blobs": "s3://b"}, {"AWS_ENDPOINT_URL": "http://localhost:9000"}, ""),
+        ({}, {"AWS_ENDPOINT_URL": "http://minio:9000"}, ""),
+        ({"postgres": "postgresql://me:pw@db/rows"}, {}, "HEADWATER_POSTGRES"),
+        ({"postgres": "postgresql://me:pw@db:5432/rows?sslmode=prefer"}, {}, "HEADWATER_POSTGRES"),
+        ({"postgres": "host=db dbname=rows"}, {}, "HEADWATER_POSTGRES"),
+        ({"postgres": "postgresql://me:pw@db/rows?sslmode=verify-full"}, {}, ""),
+        ({"postgres": "host=db sslmode='require'"}, {}, ""),
+        ({"postgres": "postgresql://me:pw@[::1]:5432/rows"}, {}, ""),
+        ({"postgres": "postgresql:///rows?host=/run/postgresql"}, {}, ""),
+        ({"postgres": "host=/run/postgresql"}, {}, ""),
+        ({"kafka": "k1:9092", "kafka_sasl": "PLAIN"}, {}, "HEADWATER_KAFKA_SASL"),
+        ({"kafka": "127.0.0.1:9092", "kafka_sasl": "PLAIN"}, {}, ""),
+        ({"kafka": "k1:9092", "kafka_sasl": "PLAIN", "kafka_tls": True}, {}, ""),
+        ({"kafka_token_url": "http://issuer.example/token"}, {}, "HEADWATER_KAFKA_TOKEN_URL"),
+    ],
+)
+def test_what_is_sent_without_tls_is_warned_of(
+    settings: dict[str, object], variables: dict[str, str], named: str
+) -> None:
+    lines = list(clear_text_warnings(load_settings(**settings), variables))
+    assert [line.partition(" ")[0] for line in lines] == ([named] if named else [])

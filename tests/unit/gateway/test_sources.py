@@ -31,7 +31,12 @@ from tests.unit.gateway.conftest import NOW_MS
 from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem
 
-OWN = {"admin_key": "a" * 16, "read_key": "b" * 16, "workflow_key": "c" * 16, "world_key": "d" * 16}
+OWN = {
+    "admin_key": "admin-3hT8wZ5pRc",
+    "read_key": "read-6jN1yB4uGeQ",
+    "workflow_key": "flow-8mD0xS7kVaU",
+    "world_key": "away-2qP5cW9tHfK",
+}
 SHOP = '[[source]]\nname = "shop"\nscheme = "plain"\n'
 
 
@@ -110,7 +115,7 @@ def test_sources_for_development_have_every_scheme_and_are_for_loopback_alone() 
     assert here.sources == DEVELOPMENT_SOURCES
     found = sources_with_secrets(here, {})
     assert {source.scheme.name for source in found} == set(SCHEMES)
-    away = Settings(host="0.0.0.0", terra_secrets="d" * 16, **OWN)
+    away = Settings(host="0.0.0.0", terra_secrets="away-2qP5cW9tHfK", **OWN)
     assert with_development_sources(away) is away
 
 
