@@ -21,7 +21,7 @@ from headwater.processors.graph.decisions import (
 from headwater.processors.graph.definition import Merge, Transition
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.merge import Arrived, merge_arrivals, merge_values
-from headwater.processors.graph.paths import section_of, set_path
+from headwater.processors.graph.paths import depth_problem, section_of, set_path
 from headwater.processors.graph.synchronization import fan_in_path
 from headwater.processors.graph.tokens import Fork
 
@@ -85,7 +85,11 @@ def _merged(
         empty = (merge_values(merge, {}) for merge in merges.values())
         return [each for each in empty if isinstance(each, SetContext)]
     arrived = (Arrived(each.transition_ref, each.branch_index, each.output) for each in arrivals)
-    return merge_arrivals(merges, arrived)
+    merged = merge_arrivals(merges, arrived)
+    if isinstance(merged, Fault):
+        return merged
+    deep = (depth_problem(section_of(each.path)[1], each.value) for each in merged)
+    return next(filter(None, deep), merged)
 
 
 def merges_of(graph: Graph, refs: Iterable[str]) -> dict[str, Merge]:

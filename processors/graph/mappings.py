@@ -16,7 +16,7 @@ from headwater.processors.graph.decisions import (
     failed,
 )
 from headwater.processors.graph.graph import Graph, Mapped
-from headwater.processors.graph.paths import section_of, set_path
+from headwater.processors.graph.paths import depth_problem, placed, section_of, set_path
 from headwater.processors.graph.scope import BRANCH, Scope
 from headwater.processors.graph.tokens import Token
 
@@ -31,7 +31,10 @@ def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | Fault:
         found = scope.value(expression)
         if isinstance(found, Fault):
             return Fault(f"{found.message} ({what}, {target})")
-        values = set_path(values, target, found)
+        changed = placed(values, target, found)
+        if isinstance(changed, Fault):
+            return Fault(f"{changed.message} ({what})")
+        values = changed
     return values
 
 
@@ -57,6 +60,10 @@ def map_output(graph: Graph, token: Token, scope: Scope, result: Any) -> Planned
             where = f"outputMapping of {token.node_ref!r}, {target}"
             return failed(f"{found.message} ({where})", events=tuple(events))
         section, path = section_of(target)
+        deep = depth_problem(path, found)
+        if deep is not None:
+            where = f"outputMapping of {token.node_ref!r}"
+            return failed(f"{deep.message} ({where})", events=tuple(events))
         payload = {"path": target, "branch": section == "output" and token.fork is not None}
         events.append(Trace("operation.context.field_set", token.id, token.node_ref, payload))
         if payload["branch"]:

@@ -22,6 +22,7 @@ from headwater.processors.graph.definition import (
     Synchronization,
     Transition,
 )
+from headwater.processors.graph.paths import PATH_MAX, SEGMENTS_MAX, is_text, path_problem
 from headwater.processors.graph.scope import RESERVED
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds_of
 from headwater.processors.runs.limits import RETRIES_MAX, WORKFLOW_NAME_MAX, name_fault
@@ -40,8 +41,10 @@ FAN_IN: Final = "fan_in"
 _NUMBER_MAX: Final = 2**63 - 1
 _M_OF_N: Final = re.compile(r"m_of_n:([1-9]\d{0,8})")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TARGET: Final = re.compile(r"(?:state|output)(?:\.[^.]+)+")
 _SOURCE: Final = re.compile(r"_branch\.output(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+#: Most characters of the names that an author gives to parts of a graph. Keys, records and rows
+#: hold them; in UTF-8 one has at most 1,024 bytes, of the 2,704 that an index of Postgres takes.
+NAME_MAX: Final = 256
 
 
 def quorum(strategy: str) -> int | None:
@@ -79,6 +82,10 @@ def _of_the_whole(definition: Definition) -> Iterator[Problem]:
     fault = name_fault("the name of a graph", definition.name, WORKFLOW_NAME_MAX)
     if fault:
         yield Problem(INVALID_DEFINITION, "name", fault)
+    for target in definition.output_mapping:
+        problem = path_problem(target, shared=False)
+        if problem is not None:
+            yield Problem(INVALID_EXPRESSION, f"outputMapping.{target[:NAME_MAX]}", problem)
     if not any(node.ref == definition.initial_node_ref for node in definition.nodes):
         yield _unknown_node("initialNodeRef", definition.initial_node_ref)
 
@@ -89,9 +96,25 @@ def _repeated(code: str, path: str, refs: list[str]) -> Iterator[Problem]:
         if ref in first:
             before = f"{path}[{first[ref]}]"
             yield Problem(code, f"{path}[{index}].ref", f"{ref!r} is the ref of {before} already")
-        elif not ref:
-            yield Problem(INVALID_DEFINITION, f"{path}[{index}].ref", "expected a ref, found ''")
+        elif problem := _name_problem(ref):
+            yield Problem(INVALID_DEFINITION, f"{path}[{index}].ref", problem)
         first.setdefault(ref, index)
+
+
+def _name_problem(name: str) -> str | None:
+    """Return what is wrong with a name that an author gives to a part of a graph, if anything."""
+    if not name:
+        return "expected a name, found ''"
+    if len(name) > NAME_MAX:
+        shown = f"{name[:80]}…"
+        return f"expected a name of at most {NAME_MAX} characters, found {len(name)} in {shown!r}"
+    return None if is_text(name) else f"expected text that UTF-8 can hold, found {name!r}"
+
+
+def _named(**names: str | None) -> Iterator[tuple[str, str, str]]:
+    for field, name in names.items():
+        if name is not None and (problem := _name_problem(name)):
+            yield INVALID_DEFINITION, field, problem
 
 
 def _each(
@@ -121,13 +144,15 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
         fault = name_fault("the task of a job", node.task, WORKFLOW_NAME_MAX)
         if fault:
             yield INVALID_DEFINITION, "task", fault
-    for target in node.output_mapping:
-        if not _TARGET.fullmatch(target):
-            yield (
-                INVALID_EXPRESSION,
-                f"outputMapping.{target}",
-                f"expected a target state.… or output.…, found {target!r}",
-            )
+    yield from _named(task=node.task, subworkflow=node.subworkflow)
+    for mapping, targets, shared in (
+        ("inputMapping", node.input_mapping, False),
+        ("outputMapping", node.output_mapping, True),
+    ):
+        for target in targets:
+            problem = path_problem(target, shared=shared)
+            if problem is not None:
+                yield INVALID_EXPRESSION, f"{mapping}.{target[:NAME_MAX]}", problem
     yield from _not_within("timeoutMs", node.timeout_ms, 1, LONGEST_MS)
     if node.retries is not None:
         yield from _of_retries(node, node.retries)
@@ -159,9 +184,13 @@ def _of_transition(transition: Transition) -> Iterator[tuple[str, str, str]]:
     if spawned is not None and foreach is not None:
         yield INVALID_DEFINITION, "spawnCount", "expected it or foreach, found both"
     yield from _not_within("spawnCount", spawned, 1, BRANCHES_MAX)
-    if transition.sibling_group == "":
-        yield INVALID_SIBLING_GROUP, "siblingGroup", "expected a name, found ''"
+    if transition.sibling_group is not None and (
+        problem := _name_problem(transition.sibling_group)
+    ):
+        yield INVALID_SIBLING_GROUP, "siblingGroup", problem
     if foreach is not None:
+        if len(foreach.item_var) > NAME_MAX:
+            yield from _named(**{"foreach.itemVar": foreach.item_var})
         if not may_be_item(foreach.item_var):
             message = f"expected a name that is not taken, found {foreach.item_var!r}"
             yield INVALID_EXPRESSION, "foreach.itemVar", message
@@ -193,12 +222,16 @@ def _of_synchronization(found: Synchronization) -> Iterator[tuple[str, str, str]
         return
     merge = found.merge
     yield from _not_among(INVALID_STRATEGY, f"{where}.merge.strategy", merge.strategy, MERGES)
-    if not _SOURCE.fullmatch(merge.source):
-        message = f"expected _branch.output or a field of it, found {merge.source!r}"
+    if (
+        len(merge.source) > PATH_MAX
+        or merge.source.count(".") > SEGMENTS_MAX
+        or not _SOURCE.fullmatch(merge.source)
+    ):
+        message = f"expected _branch.output or a field of it, found {merge.source[:NAME_MAX]!r}"
         yield INVALID_EXPRESSION, f"{where}.merge.source", message
-    if not _TARGET.fullmatch(merge.target):
-        message = f"expected a target state.… or output.…, found {merge.target!r}"
-        yield INVALID_EXPRESSION, f"{where}.merge.target", message
+    problem = path_problem(merge.target, shared=True)
+    if problem is not None:
+        yield INVALID_EXPRESSION, f"{where}.merge.target", problem
 
 
 def _of_groups(definition: Definition) -> Iterator[Problem]:
