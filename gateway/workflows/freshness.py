@@ -23,6 +23,10 @@ _PAUSE_MAX_S: Final = 0.05
 #: The pause while nobody waits but those who follow runs.
 _PATIENT_PAUSE_S: Final = 0.1
 
+#: How long Postgres is given to come back to where it was, after it lost rows that were read from
+#: it; after that what it has now is what there is.
+_RECOVERY_S: Final = 60.0
+
 #: Whether so many of the positions are applied that a wait is over.
 _Enough: TypeAlias = Callable[[Iterable[bool]], bool]
 
@@ -45,6 +49,9 @@ class Freshness:
     def __init__(self, next_offsets: Callable[[], Awaitable[Mapping[int, int]]]) -> None:
         self._ask = next_offsets
         self._next: Mapping[int, int] = {}
+        #: The positions before Postgres went back, and when that was noticed.
+        self._highest: Mapping[int, int] = {}
+        self._lost_at_s: float | None = None
         self._waiters: set[_Waiter] = set()
         self._somebody = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -77,6 +84,31 @@ class Freshness:
         """
         await self._wait({}, patient=False)
         return self.applied()
+
+    def lost(self) -> Positions:
+        """Return the positions that Postgres had and does not have any more.
+
+        It has lost rows if it failed over to a standby that lagged, or crashed with commits that
+        had not reached the disk. The projector writes them again.
+        """
+        return {
+            partition: offset - 1
+            for partition, offset in self._highest.items()
+            if self._next.get(partition, 0) < offset
+        }
+
+    def _note_loss(self) -> None:
+        lost, now_s = self.lost(), asyncio.get_running_loop().time()
+        if lost and self._lost_at_s is None:
+            self._lost_at_s = now_s
+            _LOG.warning(
+                "Postgres lost rows of workflows that it had (up to %s); reads wait until the "
+                "projector has written them again, at most %.0f s",
+                lost,
+                _RECOVERY_S,
+            )
+        if not lost or (self._lost_at_s is not None and now_s - self._lost_at_s > _RECOVERY_S):
+            self._highest, self._lost_at_s = dict(self._next), None
 
     async def reached(self, wanted: Positions, within_s: float, *, patient: bool = False) -> bool:
         """Waits until positions are applied; tells whether they are.
@@ -159,6 +191,7 @@ class Freshness:
             _LOG.exception("looking for the position of workflows failed")
             self._fail(error)
         else:
+            self._note_loss()
             for waiter in self._waiters:
                 if self._has(waiter.wanted, waiter.enough) and not waiter.applied.done():
                     waiter.applied.set_result(None)

@@ -80,8 +80,9 @@ class Reading:
         Errors: Problem when they do not come in time.
         """
         if not wanted:
-            return await self._freshness.look()
-        if not await self._freshness.reached(wanted, _REACHED_WITHIN_S):
+            await self._freshness.look()
+            wanted = self._freshness.lost()
+        if wanted and not await self._freshness.reached(wanted, _REACHED_WITHIN_S):
             raise Problem(
                 "position_not_reached",
                 f"expected {stated(wanted)} to be applied within {_REACHED_WITHIN_S:.0f} s, found "

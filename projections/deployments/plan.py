@@ -50,4 +50,5 @@ DEPLOYMENTS: Final = Projection(
     group="headwater-deployment-projector",
     topics=(TOPIC,),
     plan=partial(one_by_one, work_of=_work),
+    is_waited_for=True,
 )

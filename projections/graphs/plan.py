@@ -41,4 +41,5 @@ GRAPHS: Final = Projection(
     group="headwater-graph-projector",
     topics=(GRAPH_DEFINITIONS,),
     plan=partial(one_by_one, work_of=_work),
+    is_waited_for=True,
 )

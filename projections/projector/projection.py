@@ -31,7 +31,9 @@ class Projection:
     Shape:  `read` takes records of one partition and the claims before them, moves the claims to
             after them and returns the records that count, as `plan` wants them. `row_types` are
             those of the rows that it plans in binary, by table. `is_synced` when readers follow its
-            tables by cursor.
+            tables by cursor. `is_waited_for` when the gateway answers a write once this projection
+            has it: its commits then survive a crash of Postgres, else that crash would take back
+            what a client was answered.
     """
 
     name: str
@@ -41,3 +43,4 @@ class Projection:
     read: Callable[[Sequence[LogRecord], Claims], Sequence[LogRecord]] = all_count
     row_types: Mapping[str, RowType] = field(default_factory=dict)
     is_synced: bool = False
+    is_waited_for: bool = False

@@ -6,7 +6,8 @@ refused. So a batch may be applied twice, late, or by a projector that has lost 
 without knowing, and nothing is written twice or goes back. With the offsets go the claims of
 partitions that have an owner, so that reading on knows which records count.
 
-synchronous_commit is off: a commit does not wait for the disk. Rows and offsets are one
+A commit waits for the disk only where the gateway waits for the projection
+(`Projection.is_waited_for`). Elsewhere synchronous_commit is off: rows and offsets are one
 transaction, so a server that crashes loses both or neither, and what it lost is read from Kafka
 again. What of that a reader had seen, it sees once more: each connection begins an epoch
 (`deliveries.sync`). The commits of steps are not made here, and wait.
@@ -73,6 +74,7 @@ class Store:
         self._plan = projection.plan
         self._row_types = projection.row_types
         self._is_synced = projection.is_synced
+        self._synchronous_commit = "on" if projection.is_waited_for else "off"
         self._pruned_at_ms = 0
         #: The oids that this session's row types have, by table.
         self._oids: dict[str, int] = {}
@@ -159,7 +161,11 @@ class Store:
         if self._is_synced:
             await connection.execute(statement("begin_epoch"), {"now_ms": self._clock()})
         await connection.execute(
-            statement("projector_session"), {"statement_timeout": self._statement_timeout}
+            statement("projector_session"),
+            {
+                "statement_timeout": self._statement_timeout,
+                "synchronous_commit": self._synchronous_commit,
+            },
         )
         self._oids = await self._make_row_types(connection)
 

@@ -409,6 +409,7 @@ WORKFLOWS: Final = Projection(
     topics=(WORKFLOW_HISTORY,),
     read=read_history,
     plan=plan_history,
+    is_waited_for=True,
 )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from headwater.gateway.workflows import freshness as freshnesses
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.schemas.errors import StoreUnavailable
 from tests.waiting import until
@@ -145,5 +146,47 @@ def test_who_waits_at_the_end_is_told() -> None:
         await freshness.stop()
         with pytest.raises(StoreUnavailable):
             await waits
+
+    play(act)
+
+
+def test_rows_that_postgres_lost_are_waited_for_until_they_are_back() -> None:
+    async def act(freshness: Freshness, store: Store) -> None:
+        store.offsets = {0: 9, 1: 3}
+        await freshness.look()
+        assert freshness.lost() == {}
+        store.offsets = {0: 5}
+        await freshness.look()
+        assert freshness.lost() == {0: 8, 1: 2}
+        store.offsets = {0: 9, 1: 2}
+        await freshness.look()
+        assert freshness.lost() == {1: 2}
+        store.offsets = {0: 9, 1: 3}
+        await freshness.look()
+        assert freshness.lost() == {}
+
+    play(act)
+
+
+def test_rows_that_do_not_come_back_are_waited_for_no_longer_than_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(freshnesses, "_RECOVERY_S", 0.02)
+
+    async def act(freshness: Freshness, store: Store) -> None:
+        store.offsets = {0: 9}
+        await freshness.look()
+        store.offsets = {0: 5}
+        await freshness.look()
+        assert freshness.lost() == {0: 8}
+        assert "Postgres lost rows of workflows" in caplog.text
+
+        async def is_given_up() -> bool:
+            await freshness.look()
+            return freshness.lost() == {}
+
+        async with asyncio.timeout(30):
+            while not await is_given_up():
+                pass
 
     play(act)
