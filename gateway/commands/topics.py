@@ -103,8 +103,4 @@ topics.add_command(
         "Compare the topics in Kafka with the catalogue; exit code 1 when something differs.",
     )
 )
-topics.add_command(
-    OnDemand(
-        "skipping:skip", "Pass over a record that nobody can read and that holds up its partition."
-    )
-)
+topics.add_command(OnDemand("skipping:skip", "Skip a record that holds up its partition."))

@@ -1,9 +1,10 @@
-"""Records that an operator has said to pass over: written once, read by every part at its start.
+"""Records that an operator has marked to be skipped: written once, read by every part at its start.
 
 A record that cannot be read, and that looks as if a later release had written it, holds up its
-partition. If no release of ours did write it, only a person can know that. What the person says is
-a record of the topic `skipped`, so it holds for every part and for ever; the bytes are a dead
-letter first. Parts that wait are restarted: what they hold in memory was read without the mark.
+partition. If no release of ours did write it, only a person can know that. The mark is a record of
+the topic `skipped`, so it holds for every part; the bytes are a dead letter first. Parts that wait
+are restarted: what they hold in memory was read without the mark. A record that can be read is only
+marked when the operator insists: it may be one that a part cannot process.
 """
 
 import logging
@@ -14,10 +15,12 @@ from typing import Final
 import msgspec
 
 from headwater.schemas import newer
-from headwater.schemas.codec import fault_of
-from headwater.schemas.errors import UndecodableRecord
+from headwater.schemas.codec import decode, encode, fault_of
+from headwater.schemas.errors import HeadwaterError, UndecodableRecord
+from headwater.schemas.failures import INTERNAL
+from headwater.schemas.history import CommandSent, ReplySent
 from headwater.schemas.newer import Place
-from headwater.schemas.topics import SKIPPED, TOPICS
+from headwater.schemas.topics import SKIPPED, TOPICS, WORKFLOW_COMMANDS, WORKFLOW_REPLIES
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import dead_letter
@@ -60,10 +63,17 @@ async def pass_over_skipped(cluster: Cluster) -> None:
     newer.skip(places)
 
 
-async def find(cluster: Cluster, place: Place) -> tuple[Incoming, str]:
-    """A record that may be skipped, and what is wrong with it.
+async def find(cluster: Cluster, place: Place, *, force: bool = False) -> tuple[Incoming, str]:
+    """Return a record that may be skipped, and what is wrong with it.
 
-    Errors: UndecodableRecord if there is none, or if it can be read; BrokerUnavailable.
+    Args:
+        cluster: Where it is.
+        place: Its topic, partition and offset.
+        force: Whether it may also be one that can be read.
+
+    Raises:
+        UndecodableRecord: There is no such record, or it can be read.
+        BrokerUnavailable: No broker answered.
     """
     at = f"{place.topic}/{place.partition}@{place.offset}"
     schemas = _VALUES.get(place.topic)
@@ -73,12 +83,15 @@ async def find(cluster: Cluster, place: Place) -> tuple[Incoming, str]:
     if found is None or found.offset != place.offset:
         raise UndecodableRecord(f"expected a record at {at}, found none")
     faults = [fault_of(found.value, schema) for schema in schemas]
-    if None in faults:
+    if None not in faults:
+        return found, str(faults[0])
+    kind = schemas[faults.index(None)]
+    if not force:
         raise UndecodableRecord(
-            f"expected a record that cannot be read at {at}, found a "
-            f"{schemas[faults.index(None)]}: it holds up nothing"
+            f"expected a record that cannot be read at {at}, found a {kind}, which holds up "
+            "nothing as a rule; skip it with --force if a part cannot process it"
         )
-    return found, str(faults[0])
+    return found, f"a {kind} that can be read, skipped by force"
 
 
 async def _first(cluster: Cluster, place: Place) -> Incoming | None:
@@ -105,5 +118,29 @@ async def mark_skipped(
     try:
         await appender.append([letter])
         await appender.append([Outgoing(SKIPPED, _PARTITION, key, msgspec.json.encode(mark))])
+        if (reply := _reply(record)) is not None:
+            await appender.append([reply])
     finally:
         await appender.stop()
+
+
+def _reply(record: Incoming) -> Outgoing | None:
+    """Return the answer to the sender of a command, if one waits for it."""
+    if record.topic != WORKFLOW_COMMANDS or record.value is None:
+        return None
+    try:
+        sent = decode(record.value, CommandSent)
+    except HeadwaterError:
+        return None
+    if sent.reply_to < 0:
+        return None
+    reply = ReplySent(
+        command_id=sent.command_id,
+        code=INTERNAL,
+        message="an operator has skipped this command: it has no effect",
+        status="",
+        run_number=0,
+        partition=record.partition,
+        position=-1,
+    )
+    return Outgoing(WORKFLOW_REPLIES, sent.reply_to, None, encode(reply))

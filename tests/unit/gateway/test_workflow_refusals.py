@@ -4,7 +4,7 @@ import pytest
 
 from headwater.gateway.http.problems import CODES
 from headwater.gateway.workflows.refusals import refusal
-from headwater.schemas.failures import REFUSALS
+from headwater.schemas.failures import INTERNAL, REFUSALS
 from tests.unit.gateway.workflow_fakes import reply
 
 
@@ -12,7 +12,8 @@ from tests.unit.gateway.workflow_fakes import reply
 def test_every_refusal_is_a_problem(code: str) -> None:
     problem = refusal(reply(code=code, message="why"))
     assert (problem.code, problem.detail) == (code, "why")
-    assert 400 <= CODES[code][0] < 500
+    # All but the one that no caller can do anything about.
+    assert CODES[code][0] == 500 if code == INTERNAL else 400 <= CODES[code][0] < 500
     assert problem.headers == {"headwater-position": "workflow-history/1@7"}
 
 
