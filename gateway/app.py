@@ -66,6 +66,7 @@ from headwater.processors.providers.provider import Providers
 from headwater.processors.sources import Source, providers_of
 from headwater.projections.deliveries.of_user import connections_of
 from headwater.projections.deliveries.queries import Reader
+from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 
@@ -122,6 +123,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     tell = refusals_told(refusals, peer_of, ports.clock)
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     service = _workflow_service(settings, ports.workflows, limited)
+    watching = ports.reader.apart()
     receivers: dict[str, Receiver] = {}
     for source in sources:
         receiver = Receiver(
@@ -144,11 +146,11 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
             _console(settings, ports.clock, tell, limited),
             registry,
             asyncapi_route(_VERSION),
-            health_routes(ports.log, ports.reader, metrics),
+            health_routes(ports.log, watching, metrics),
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
-        lifespan=[lambda _app: _running(ports, service)],
+        lifespan=[lambda _app: _running(ports, service, watching)],
         middleware=[whole_parameters, auditing],
         before_send=[add_headers],
         after_exception=[strays_told(tell)],
@@ -263,13 +265,16 @@ def _any_other_source(known: str) -> HTTPRouteHandler:
 
 
 @asynccontextmanager
-async def _running(ports: Ports, service: WorkflowService) -> AsyncIterator[None]:
+async def _running(
+    ports: Ports, service: WorkflowService, watching: PooledReader
+) -> AsyncIterator[None]:
     async with AsyncExitStack() as exits:
         for log in (ports.log, ports.answers, ports.audit, ports.replays, ports.wiping.log):
             await log.start()
             exits.push_async_callback(log.stop)
-        await ports.reader.open()
-        exits.push_async_callback(ports.reader.close)
+        for reader in (ports.reader, watching):
+            await reader.open()
+            exits.push_async_callback(reader.close)
         await exits.enter_async_context(service.running())
         exits.push_async_callback(ports.users.close)
         yield

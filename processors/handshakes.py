@@ -12,6 +12,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from headwater.schemas.errors import PARSE_ERRORS
+
 #: A verified body, and those of the handshake's headers that came -> what is answered; None for a
 #: delivery.
 Handshake: TypeAlias = Callable[[bytes, Mapping[str, str]], str | None]
@@ -32,7 +34,7 @@ def slack(body: bytes, headers: Mapping[str, str]) -> str | None:
         return None
     try:
         asked = msgspec.json.decode(body, type=_Verification)
-    except msgspec.DecodeError:
+    except PARSE_ERRORS:
         return None
     return asked.challenge if asked.type == "url_verification" else None
 

@@ -1,7 +1,11 @@
 """The errors of the house. Each says what the shell should do with it: its `disposition`."""
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
+
+#: What parsers raise for bytes of another program that they cannot read. The errors of msgspec,
+#: json, orjson and base64, and of bytes that are not UTF-8, are ValueErrors.
+PARSE_ERRORS: Final = (ValueError, RecursionError, OverflowError, MemoryError)
 
 
 class Disposition(StrEnum):

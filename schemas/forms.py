@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from headwater.schemas.errors import PARSE_ERRORS
 from headwater.schemas.installed_tables import SCHEMA_IDS
 
 
@@ -59,7 +60,7 @@ def announced(data: bytes) -> Announcement:
     """Reads an announcement; what cannot be read announces nothing."""
     try:
         return msgspec.json.decode(data, type=Announcement)
-    except msgspec.MsgspecError:
+    except PARSE_ERRORS:
         return Announcement(member="a member that announces nothing")
 
 
@@ -67,5 +68,5 @@ def read_forms(data: bytes) -> Mapping[str, Form] | None:
     """Reads what is common; None if it cannot be read."""
     try:
         return msgspec.json.decode(data, type=dict[str, Form])
-    except msgspec.MsgspecError:
+    except PARSE_ERRORS:
         return None

@@ -12,6 +12,7 @@ from headwater.gateway.console.rendering import redirect
 from headwater.gateway.console.views import instance_path
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.paths import path
+from headwater.schemas.errors import PARSE_ERRORS
 
 #: What is done to an instance by its name alone.
 _STEERING: Final = frozenset({"pause", "resume", "terminate", "cancel", "restart", "retry"})
@@ -53,7 +54,7 @@ def _json(field: str, text: str) -> msgspec.Raw:
     """
     try:
         msgspec.json.decode(text or "null")
-    except msgspec.DecodeError as error:
+    except PARSE_ERRORS as error:
         detail = f'{field}: expected JSON, as {{"by": "amara"}}, "text" or 3; found: {error}'
         raise Problem("invalid_parameter", detail, field=field) from error
     return msgspec.Raw((text or "null").encode())

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from litestar import Response
 
 from headwater.gateway.paths import path
+from headwater.schemas.errors import PARSE_ERRORS
 
 #: Characters of a value that a page shows; all of it is where the page's request says.
 SHOWN_CHARS: Final = 20_000
@@ -89,7 +90,7 @@ def readable(base64: str | None) -> str:
     content = b64decode(base64 or "")
     try:
         return _short(msgspec.json.format(content, indent=2).decode())
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except PARSE_ERRORS:
         text = content.decode(errors="replace")
     return _short(_UNREADABLE.sub("·", text))
 

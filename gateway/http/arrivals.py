@@ -6,18 +6,30 @@ while the log appends what came before it is handled together when it has.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from headwater.gateway.http.budget import Refusal
 from headwater.gateway.http.ports import DeliveryLog
-from headwater.processors.providers.envelope import Malformed, event_id, sent_at_ms
+from headwater.processors.providers.envelope import (
+    UNREADABLE,
+    Malformed,
+    Routing,
+    event_id,
+    sent_at_ms,
+)
 from headwater.processors.signatures import Claim, Refused, Verified, prove
 from headwater.processors.sources import Source
-from headwater.schemas.errors import MalformedPayload
+from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import WebhookReceived
 from headwater.streams.pipeline.webhook_log import Appended
+
+_LOG: Final = logging.getLogger("headwater.gateway")
+
+#: Route of a delivery that cannot be read; the pipeline makes a dead letter of it.
+_UNREADABLE: Final = Routing(UNREADABLE, "")
 
 
 class Shaken(NamedTuple):
@@ -36,7 +48,9 @@ class Arrival:
     headers: Mapping[str, str]
     request_id: str
     at_ms: int
-    #: Once its signature is proved and its envelope read.
+    #: Once its signature is proved.
+    verified: Verified | None = None
+    #: Once its envelope is read, too.
     delivery: WebhookReceived | None = None
     #: Gets an `Answer`.
     answer: "asyncio.Future[Any]" = field(
@@ -66,11 +80,28 @@ class Arrivals:
         self._waiting.append(arrival)
         try:
             answer: Answer = await arrival.answer
+        except HeadwaterError:
+            self._leave(arrival)
+            raise
+        except Exception:
+            self._leave(arrival)
+            if arrival.verified is None or not arrival.body:
+                raise
+            # A signed delivery is kept, even if its provider or its encoding has a bug.
+            _LOG.exception("request %s: the delivery is kept as unreadable", arrival.request_id)
+            delivery = self._delivery(arrival, arrival.verified, _UNREADABLE)
+            if delivery == arrival.delivery:
+                raise
+            arrival.delivery = delivery
+            return await self._log.append(delivery)
         except BaseException:
-            if arrival.delivery is not None:
-                self._log.leave(arrival.delivery, arrival.answer)
+            self._leave(arrival)
             raise
         return answer
+
+    def _leave(self, arrival: Arrival) -> None:
+        if arrival.delivery is not None:
+            self._log.leave(arrival.delivery, arrival.answer)
 
     def _handle_all(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -110,18 +141,21 @@ class Arrivals:
     def _routed(self, arrival: Arrival, verified: Verified) -> WebhookReceived | Shaken | Refusal:
         """Reads as much of a body as its way through the pipeline needs."""
         source, body = self._source, arrival.body
+        arrival.verified = verified
         if source.handshake is not None:
             text = source.handshake(body, arrival.headers)
             if text is not None:
                 return Shaken(text)
         if not body:
             return Refusal("empty_body", "expected a delivery as JSON, found an empty body")
-        try:
-            routing = source.provider.read(body, arrival.headers)
-        except MalformedPayload as error:
-            return Refusal("malformed_payload", error.message)
+        routing = source.provider.route(body, arrival.headers)
         if isinstance(routing, Malformed):
-            return Refusal("malformed_payload", routing.detail, routing.code)
+            routing = _UNREADABLE  # The pipeline's dead letter says why.
+        return self._delivery(arrival, verified, routing)
+
+    def _delivery(self, arrival: Arrival, verified: Verified, routing: Routing) -> WebhookReceived:
+        """The delivery as it is appended."""
+        source, body = self._source, arrival.body
         return WebhookReceived(
             # What the producer has signed as the id of a delivery says better than its bytes which
             # two are the same.

@@ -26,6 +26,10 @@ from headwater.schemas.errors import StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
+#: Statements of one request: its own hit, and those that came meanwhile. Without a limit a flood of
+#: callbacks would keep the first of them waiting.
+_STATEMENTS_MAX: Final = 2
+
 CALLBACKS: Final = "/.well-known/workflow/v1"
 
 
@@ -88,10 +92,12 @@ class UnexpectedHits:
 
     async def _write(self) -> None:
         if self._writing:
-            return  # Whoever writes goes on until nothing is left.
+            return  # The request that writes takes these with it, or a later one does.
         self._writing = True
         try:
-            while self._unwritten:
+            for _ in range(_STATEMENTS_MAX):
+                if not self._unwritten:
+                    return
                 hits, self._unwritten = self._unwritten, 0
                 try:
                     await record_hits(self._reader, self._project, hits, self.now())

@@ -24,6 +24,7 @@ from headwater.gateway.terra.answers import (
 )
 from headwater.gateway.terra.errors import TerraFailed, TerraRefused
 from headwater.gateway.terra.pace import Pace, backoff_s, is_passing, retry_after_s
+from headwater.schemas.errors import PARSE_ERRORS
 
 A = TypeVar("A")
 
@@ -171,7 +172,7 @@ class Terra:
     def _read(self, answer: httpx.Response, kind: type[A]) -> A:
         try:
             return msgspec.json.decode(answer.content, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except PARSE_ERRORS as error:
             raise TerraFailed(
                 f"expected {kind.__name__} from {_place(answer.request)}, found "
                 f"{answer.text[:_SHOWN]!r}: {error}",
@@ -241,7 +242,7 @@ def _said(answer: httpx.Response) -> str:
     """What Terra says of a refusal: its documents call that `detail` or `message`."""
     try:
         document: object = json.loads(answer.content)
-    except (ValueError, RecursionError):
+    except PARSE_ERRORS:
         document = None
     if isinstance(document, Mapping):
         for name in ("detail", "message"):

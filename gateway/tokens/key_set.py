@@ -8,6 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
+from headwater.schemas.errors import PARSE_ERRORS
+
 #: A set has a handful of keys. One that is larger than this is something else.
 KEY_SET_BYTES_MAX: Final = 256 * 1024
 #: Shorter ones can be broken (RFC 7518, 3.3).
@@ -73,7 +75,7 @@ def read_key_set(document: bytes) -> tuple[TokenKey, ...]:
         )
     try:
         raws = msgspec.json.decode(document, type=_Document).keys
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except PARSE_ERRORS as error:
         raise KeySetInvalid(f"expected a JWKS, found: {error}") from error
     return tuple(key for raw in raws if (key := _token_key(raw)) is not None)
 
@@ -81,7 +83,7 @@ def read_key_set(document: bytes) -> tuple[TokenKey, ...]:
 def _token_key(raw: msgspec.Raw) -> TokenKey | None:
     try:
         jwk = msgspec.json.decode(raw, type=_Jwk)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except PARSE_ERRORS:
         return None
     algorithm = _ALGORITHMS.get((jwk.kty, jwk.crv))
     meant = jwk.use in (None, "sig") and "verify" in (jwk.key_ops or ["verify"])
@@ -89,7 +91,7 @@ def _token_key(raw: msgspec.Raw) -> TokenKey | None:
         return None
     try:
         public: PublicKey = _READERS[jwk.kty](msgspec.to_builtins(jwk))
-    except (PyJWTError, ValueError):
+    except (PyJWTError, TypeError, *PARSE_ERRORS):
         return None
     if isinstance(public, RSAPublicKey) and public.key_size < _RSA_BITS_MIN:
         return None

@@ -11,6 +11,7 @@ import msgspec
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import Tick, WorkerTick
 from headwater.schemas.answers import Ticked, WorkerTicked
+from headwater.schemas.errors import PARSE_ERRORS
 
 #: Seconds for all that a tick may do; a worker that needs longer goes on without anybody waiting.
 _TIMEOUT_S: Final = 60.0
@@ -96,7 +97,7 @@ class Ticks:
             return msgspec.json.decode(answer.content, type=WorkerTicked)
         except httpx.ConnectError:
             return None
-        except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        except (httpx.HTTPError, *PARSE_ERRORS) as error:
             return _unavailable(url, str(error) or type(error).__name__)
 
 

@@ -15,6 +15,11 @@ _EVENT_ID_CHARS: Final = 32
 _length: Final = Struct(">I").pack
 _RETRIED_FOR_MS: Final = 24 * 60 * 60 * 1000
 
+#: Type of a signed delivery whose body could not be read. It is kept and becomes a dead letter.
+UNREADABLE: Final = "unreadable"
+#: Code of a body that its provider cannot read.
+MALFORMED: Final = "malformed_payload"
+
 
 class Routing(msgspec.Struct, frozen=True):
     """Where a delivery goes.
@@ -33,7 +38,7 @@ class Routing(msgspec.Struct, frozen=True):
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """A body that goes nowhere: 400 for its sender."""
+    """A body that cannot be routed; its delivery becomes a dead letter with this code."""
 
     code: str
     detail: str

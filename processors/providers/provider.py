@@ -19,7 +19,12 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from headwater.processors.columns import misfit
-from headwater.processors.providers.envelope import Malformed, Routing
+from headwater.processors.providers.envelope import (
+    MALFORMED,
+    UNREADABLE,
+    Malformed,
+    Routing,
+)
 from headwater.processors.providers.results import (
     Effect,
     Failed,
@@ -29,7 +34,8 @@ from headwater.processors.providers.results import (
     updates_of,
 )
 from headwater.processors.signature_schemes import SignatureScheme
-from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
+from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import Owner, Row, Table
 
 P = TypeVar("P")
@@ -114,6 +120,17 @@ class DeliveryType(Generic[P]):
         fills = self.lookup is not None and self.lookup.table in self.tables
         object.__setattr__(self, "fills_lookup", fills)
 
+    def payload(self, body: bytes) -> P:
+        """Decode a body.
+
+        Raises:
+            MalformedPayload: Also for parser errors that `decode` lets through.
+        """
+        try:
+            return self.decode(body)
+        except PARSE_ERRORS as error:
+            raise MalformedPayload(f"expected a readable body, found: {error}") from error
+
     def owns(self, table: Table) -> bool:
         """Whether the owner of a delivery has the rows that it fills of a table.
 
@@ -127,7 +144,7 @@ class DeliveryType(Generic[P]):
 
         Errors: MalformedPayload.
         """
-        return None if self.skips is None else self.skips(self.decode(body))
+        return None if self.skips is None else self.skips(self.payload(body))
 
     def subjects_of(self, event: WebhookAdmitted) -> tuple[str, ...]:
         """The subjects whose rows of the lookup a delivery changes.
@@ -136,7 +153,7 @@ class DeliveryType(Generic[P]):
         """
         if self.other_subject is None:
             return (event.subject,)
-        other = self.other_subject(self.decode(event.body))
+        other = self.other_subject(self.payload(event.body))
         return (event.subject,) if other is None else (event.subject, other)
 
 
@@ -188,8 +205,8 @@ class Provider:
         """
         kind = self.types.get(event.type)
         if kind is None:
-            return Skipped(self._skip_reason(event.type))
-        payload = kind.decode(event.body)
+            return self._of_no_kind(event)
+        payload = kind.payload(event.body)
         reason = None if kind.skips is None else kind.skips(payload)
         if reason is not None:
             return Skipped(reason)
@@ -204,6 +221,36 @@ class Provider:
             if fault is not None:
                 return Failed(UNFIT_VALUE, fault)
         return result if isinstance(result, Failed) else _made_by(kind.version, result)
+
+    def route(self, body: bytes, headers: Mapping[str, str]) -> Routing | Malformed:
+        """Return where a verified body goes, or why it cannot be routed. Never raises."""
+        try:
+            return self.read(body, headers)
+        except MalformedPayload as error:
+            return Malformed(MALFORMED, error.message)
+        except Exception as error:  # noqa: BLE001 (a provider's bug must not cost a delivery)
+            return Malformed(MALFORMED, f"expected a readable body, found: {error!r:.200}")
+
+    def reroute(self, delivery: WebhookReceived) -> WebhookReceived:
+        """Route an unreadable delivery again: its provider may have been fixed since."""
+        routing = self.route(delivery.body, {})
+        if isinstance(routing, Malformed):
+            return delivery
+        return replace(
+            delivery,
+            type=routing.type,
+            subject=routing.subject,
+            reference=routing.reference,
+            updated_at_ms=routing.updated_at_ms,
+        )
+
+    def _of_no_kind(self, event: WebhookAdmitted) -> Failed | Skipped:
+        """Say why a delivery is skipped, or, as far as its body shows, why it is unreadable."""
+        if event.type == UNREADABLE:
+            routing = self.route(event.body, {})
+            if isinstance(routing, Malformed):
+                return Failed(routing.code, routing.detail)
+        return Skipped(self._skip_reason(event.type))
 
     def _skip_reason(self, type_: str) -> str:
         if not self.types:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from headwater.projections.errors import InvalidCursor, RecordRefused
+from headwater.schemas.errors import PARSE_ERRORS
 
 __all__ = ["pack", "place_taken", "unpack"]
 
@@ -27,7 +28,7 @@ def unpack(cursor: str, kind: type[T]) -> T:
     try:
         padded = cursor.encode() + b"=" * (-len(cursor) % 4)
         return msgspec.json.decode(urlsafe_b64decode(padded), type=kind)
-    except ValueError as error:  # base64's and msgspec's errors are ValueErrors
+    except PARSE_ERRORS as error:  # base64's errors are ValueErrors, too
         raise InvalidCursor(
             f"expected a cursor from an earlier page, found {cursor[:40]!r}; start without one"
         ) from error

@@ -49,7 +49,10 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
         *,
         connect_timeout_s: float = _CONNECT_TIMEOUT_S,
         answer_timeout_s: float = _ANSWER_TIMEOUT_S,
+        connections_max: int = _CONNECTIONS_MAX,
     ) -> None:
+        self._dsn = dsn
+        self._connect_timeout_s = connect_timeout_s
         self._answer_timeout_s = answer_timeout_s
         super().__init__(
             AsyncConnectionPool(
@@ -62,13 +65,22 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
                     "application_name": "headwater-reader",
                 },
                 min_size=1,
-                max_size=_CONNECTIONS_MAX,
+                max_size=connections_max,
                 timeout=connect_timeout_s,
                 reconnect_timeout=_RECONNECT_TIMEOUT_S,
                 configure=_configure,
                 check=_check,
                 open=False,
             )
+        )
+
+    def apart(self) -> "PooledReader":
+        """Return a reader of the same database that has one connection, and a pool of its own."""
+        return PooledReader(
+            self._dsn,
+            connect_timeout_s=self._connect_timeout_s,
+            answer_timeout_s=self._answer_timeout_s,
+            connections_max=1,
         )
 
     @asynccontextmanager

@@ -12,6 +12,7 @@ import msgspec
 from headwater.processors.wipes import FORGET, Forgotten, digest
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.postgres.statements import statement
+from headwater.schemas.errors import PARSE_ERRORS
 from headwater.schemas.statuses import RunStatus
 
 __all__ = ["About", "about", "forgotten", "wiped_partitions"]
@@ -73,7 +74,7 @@ async def forgotten(reader: PooledReader, wipe_id: str) -> Forgotten | None:
 def _names(params: str, user_sha256: str) -> bool:
     try:
         value = msgspec.json.decode(params)
-    except (msgspec.DecodeError, RecursionError):
+    except PARSE_ERRORS:
         return False  # Params that Postgres takes and we do not name nobody whom we know.
     user = value.get("user_id") if isinstance(value, dict) else None
     return isinstance(user, str) and digest(user) == user_sha256

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from headwater.schemas.errors import MalformedPayload
+from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
 
 #: The source of deliveries that nobody posts.
 HOUSE = "headwater"
@@ -90,5 +90,5 @@ def decode_fact(body: bytes, kind: type[Fact]) -> Fact:
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except PARSE_ERRORS as error:
         raise MalformedPayload(f"expected {kind.__name__}, found: {error}") from error

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from headwater.schemas.errors import MalformedPayload
+from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
 
 R = TypeVar("R")
 
@@ -312,7 +312,6 @@ _ACTIVITY: Final = msgspec.json.Decoder(Activity)
 _BODY: Final = msgspec.json.Decoder(Body)
 
 #: What reading JSON may raise.
-_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_envelope(body: bytes) -> Envelope:
@@ -326,7 +325,7 @@ def decode_envelope(body: bytes) -> Envelope:
         raise MalformedPayload(
             f"expected a Terra delivery, found another shape: {error}"
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except PARSE_ERRORS as error:
         raise MalformedPayload(f"expected JSON, found {_glimpse(body)}: {error}") from error
 
 
@@ -377,13 +376,13 @@ def _workout(record: msgspec.Raw) -> Workout:
 def _record_by_record(body: bytes, read: Callable[[msgspec.Raw], R]) -> Delivery[R]:
     try:
         raw = _RAW_BODY.decode(body)
-    except _MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise MalformedPayload(str(error)) from error
     records: list[R | Unreadable] = []
     for record in raw.data or ():
         try:
             records.append(read(record))
-        except _MALFORMED as error:
+        except PARSE_ERRORS as error:
             records.append(Unreadable(str(error)))
     return Delivery(raw.user, tuple(records))
 

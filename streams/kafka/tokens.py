@@ -18,6 +18,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 from typing_extensions import override
 
+from headwater.schemas.errors import PARSE_ERRORS
 from headwater.streams.clock import monotonic as seconds
 
 _TIMEOUT_S: Final = 10.0
@@ -113,7 +114,7 @@ class EndpointTokens(AbstractTokenProvider):
             return msgspec.json.decode(response.content, type=_Answer)
         except httpx.HTTPError as error:
             raise self._unusable(str(error) or repr(error)) from error
-        except msgspec.MsgspecError as error:
+        except PARSE_ERRORS as error:
             raise self._unusable(str(error)) from error
 
     def _unusable(self, found: str) -> KafkaConnectionError:

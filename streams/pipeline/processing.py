@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from headwater.processors.providers.envelope import UNREADABLE
 from headwater.processors.providers.heard_of import heard_of
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import NO_USER, DeliveryType, Lookup, Provider
@@ -99,6 +100,8 @@ class Processing:
 
         Shape:  first is its first offset: what a replay says comes from the same delivery.
         """
+        if delivery.type == UNREADABLE and delivery.source in self._providers:
+            delivery = self._providers[delivery.source].reroute(delivery)
         user = self._placement.user_of(delivery)
         event = self._event = admitted(delivery, record, user, first, self.emission.now_ms)
         kind = self._provider_of(event).types.get(event.type)

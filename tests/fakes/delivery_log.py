@@ -45,6 +45,7 @@ class MemoryLog:
             raise _nothing_heard()
         if self.fault is not None:
             raise self.fault
+        encode(delivery)
         if any(known.event_id == delivery.event_id for known in self.deliveries):
             return Appended(duplicate=True)
         self.deliveries.append(delivery)

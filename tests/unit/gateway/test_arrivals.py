@@ -60,26 +60,64 @@ def test_each_of_those_that_arrive_together_has_its_own_answer() -> None:
         found = await answers_to(Arrivals(source(), log), arrived)
         assert found[0] == Appended(duplicate=False)
         assert isinstance(found[1], Refused)
-        assert isinstance(found[2], Refusal)
+        assert found[2] == Appended(duplicate=False)
         assert found[3] == Appended(duplicate=True)
         assert isinstance(found[4], Refusal)
         assert found[5] == Appended(duplicate=False)
-        assert [one.subject for one in log.deliveries] == ["a", "c"]
+        read = [(one.type, one.subject) for one in log.deliveries]
+        assert read == [("daily", "a"), ("unreadable", ""), ("daily", "c")]
 
     asyncio.run(scenario())
 
 
-def test_a_fault_that_one_of_them_meets_is_not_the_others() -> None:
+def _raises(error: Exception) -> Callable[[], Routing]:
+    def read() -> Routing:
+        raise error
+
+    return read
+
+
+#: What a provider with a bug does with a body: it raises, or routes to what no record can hold.
+BUGS: dict[str, Callable[[], Routing]] = {
+    "RuntimeError": _raises(RuntimeError("a bug of the provider's")),
+    "RecursionError": _raises(RecursionError("too deep")),
+    "UnicodeDecodeError": _raises(UnicodeDecodeError("utf-8", b"x", 0, 1, "invalid start byte")),
+    "MemoryError": _raises(MemoryError()),
+    "half a character": lambda: Routing("daily", "\ud800"),
+    "half a character in the reference": lambda: Routing("daily", "b", "user_\ud800"),
+    "a number beyond 64 bits": lambda: Routing("daily", "b", None, 2**70),
+    "no text": lambda: Routing("daily", None),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
+def test_a_bug_that_one_delivery_meets_costs_neither_it_nor_the_others(
+    bug: Callable[[], Routing],
+) -> None:
     def read(body: bytes, headers: Mapping[str, str]) -> Routing | Malformed:
-        if b'"b"' in body:
-            raise RuntimeError("a bug of the provider's")
-        return source().provider.read(body, headers)
+        return bug() if b'"b"' in body else source().provider.read(body, headers)
 
     async def scenario() -> None:
-        arrived = [arrival(body_of(subject)) for subject in "abc"]
-        found = await answers_to(Arrivals(source(read), MemoryLog()), arrived)
-        assert found[0] == found[2] == Appended(duplicate=False)
-        assert isinstance(found[1], RuntimeError)
+        log, arrived = MemoryLog(), [arrival(body_of(subject)) for subject in "abc"]
+        found = await answers_to(Arrivals(source(read), log), arrived)
+        assert found == [Appended(duplicate=False)] * 3
+        read_as = {one.body: (one.type, one.subject) for one in log.deliveries}
+        assert read_as == {
+            body_of("a"): ("daily", "a"),
+            body_of("b"): ("unreadable", ""),
+            body_of("c"): ("daily", "c"),
+        }
+
+    asyncio.run(scenario())
+
+
+def test_a_log_with_a_bug_fails_the_request_and_appends_nothing() -> None:
+    async def scenario() -> None:
+        log = MemoryLog()
+        log.fault = RuntimeError("a bug of the log's")
+        (found,) = await answers_to(Arrivals(source(), log), [arrival(body_of("a"))])
+        assert isinstance(found, RuntimeError)
+        assert not log.deliveries
 
     asyncio.run(scenario())
 

@@ -5,15 +5,18 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headwater.gateway.cli import cli
 from headwater.gateway.loopback import DEVELOPMENT_ISSUER
@@ -128,10 +131,60 @@ OTHER = ed25519.Ed25519PrivateKey.generate()
         (token(exp=float("inf")), "exp: expected a number"),
         (token(nbf=NOW_S + LEEWAY_S + 1), "nbf: the token is not valid yet"),
         (token(nbf={}), "nbf: expected a number"),
+        (token(exp=10**400), "exp: expected a number"),
+        (token(exp=-(10**400)), "exp: expected a number"),
+        (token(nbf=10**400), "nbf: expected a number"),
+        (token(exp=1e300), "exp: expected a number"),
+        (token(iat=10**400), "iat: expected a number"),
+        (token(iat="now"), "iat: expected a number"),
     ],
 )
 def test_a_token_that_is_not_good_is_refused_with_the_reason(text: str, reason: str):
     assert reason in refused(text)
+
+
+#: What any claim or header may be.
+_ODD: list[Any] = [
+    *(None, True, False, 0, -1, 2**63, 10**309, -(10**309), 10**400, 10**4000, 1e308, -1e308),
+    *(float("nan"), float("inf"), float("-inf"), "", "x" * 5000, "\ud800", "\0", "9999999999"),
+    *([], [[]], ["headwater"], [None], [1e308], {}, {"a": {}}, {"": 10**400}),
+]
+_CLAIMS = ("iss", "aud", "sub", "exp", "nbf", "iat", "jti", "crit", "headwater")
+_HEADERS = ("alg", "kid", "typ", "crit", "b64", "jwk", "x5c", "zip")
+
+
+@pytest.mark.parametrize("claim", _CLAIMS)
+def test_whatever_an_issuer_signs_as_a_claim_names_the_user_or_is_refused(claim: str):
+    header = {"alg": "EdDSA", "kid": "EdDSA"}
+    for value in _ODD:
+        said = {**claims(), claim: value}
+        head = unsigned(header, said).rpartition(".")[0]
+        text = unsigned(header, said, KEYS["EdDSA"].sign(head.encode()))
+        with suppress(TokenRefused):
+            assert user_of(text) == USER, value
+
+
+@pytest.mark.parametrize("name", _HEADERS)
+def test_whatever_a_header_says_its_token_names_the_user_or_is_refused(name: str):
+    for value in _ODD:
+        header = {"alg": "EdDSA", "kid": "EdDSA", name: value}
+        head = unsigned(header, claims()).rpartition(".")[0]
+        text = unsigned(header, claims(), KEYS["EdDSA"].sign(head.encode()))
+        with suppress(TokenRefused):
+            assert user_of(text) == USER, value
+        refused(text.rpartition(".")[0] + ".")
+
+
+@pytest.mark.parametrize("body", _ODD)
+def test_claims_that_are_no_object_are_refused(body: object):
+    header = {"alg": "EdDSA", "kid": "EdDSA"}
+    head = unsigned(header, body).rpartition(".")[0]  # type: ignore[arg-type]
+    refused(unsigned(header, body, KEYS["EdDSA"].sign(head.encode())))  # type: ignore[arg-type]
+
+
+@given(st.text(st.sampled_from(".aAeyJ=-_{}[]\0\ud800\xff "), max_size=200))
+def test_whatever_text_comes_as_a_token_is_refused(text: str):
+    refused(text)
 
 
 def test_clocks_may_differ_by_half_a_minute():
@@ -177,7 +230,17 @@ def test_keys_that_cannot_check_tokens_are_passed_over(key: object):
 
 
 @pytest.mark.parametrize(
-    "document", [b"", b"[]", b'{"keys": 1}', b"\xff", b" " * KEY_SET_BYTES_MAX + b" {}", b"<html>"]
+    "document",
+    [
+        b"[" * 20_000,
+        b'{"keys":' + b"[" * 20_000,
+        b"",
+        b"[]",
+        b'{"keys": 1}',
+        b"\xff",
+        b" " * KEY_SET_BYTES_MAX + b" {}",
+        b"<html>",
+    ],
 )
 def test_what_is_no_jwks_is_said_to_be_none(document: bytes):
     with pytest.raises(KeySetInvalid):

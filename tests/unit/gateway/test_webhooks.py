@@ -136,9 +136,14 @@ def test_an_empty_body_is_refused(post: Post, log: MemoryLog) -> None:
         b"[" * 50_000,
     ],
 )
-def test_a_body_of_another_shape_is_refused(post: Post, log: MemoryLog, body: bytes) -> None:
-    assert_problem(post(body), 400, "malformed_payload")
-    assert not log.deliveries
+def test_a_signed_body_that_cannot_be_read_is_kept_and_answered_ok(
+    post: Post, log: MemoryLog, body: bytes
+) -> None:
+    answer = post(body)
+    assert (answer.status_code, answer.json()["type"]) == (200, "unreadable")
+    (kept,) = log.deliveries
+    assert (kept.body, kept.type, kept.subject) == (body, "unreadable", "")
+    assert post(body).json()["duplicate"] is True
 
 
 def test_a_body_above_the_limit_is_refused_and_one_at_the_limit_is_not(
@@ -226,12 +231,12 @@ def test_a_refusal_has_a_record_and_a_line(caplog: pytest.LogCaptureFixture) -> 
     with started() as fresh:
         post = posting(fresh.client, fresh.clock)
         fresh.client.post("/terra", content=BODY)
-        post(b"{")
+        post(b"")
         post(b"x" * 100_001)
     recorded = fresh.answers.recorded
     assert [(told.code, told.reason) for told in recorded] == [
         ("invalid_signature", "missing_header"),
-        ("malformed_payload", ""),
+        ("empty_body", ""),
         ("body_too_large", ""),
     ]
     assert [told.request_id for told in recorded] == ["request-1", "request-2", "request-3"]

@@ -17,6 +17,8 @@ from headwater.processors.handshakes import HANDSHAKES
         ("slack", b'{"type":"event_callback","event":{"text":"url_verification"}}', {}, None),
         ("slack", b'payload={"type":"url_verification"}', {}, None),
         ("slack", b'{"type":"url_verification","challenge":7}', {}, None),
+        ("slack", b'{"type":"url_verification","challenge":"\xff"}', {}, None),
+        ("slack", b'{"x":' + b"[" * 9_000 + b',"type":"url_verification"', {}, None),
         ("github", b'{"zen":"Keep it logically awesome."}', {"x-github-event": "ping"}, "pong"),
         ("github", b"{}", {"x-github-event": "push"}, None),
         ("github", b"{}", {}, None),

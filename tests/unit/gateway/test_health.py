@@ -1,0 +1,106 @@
+"""What monitors ask without a key: asking often costs no queries."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from litestar.testing import TestClient
+from psycopg import AsyncConnection
+from typing_extensions import override
+
+from headwater.gateway.http.health import Remembered
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.postgres.reader import PooledReader
+from tests.unit.gateway.memory_app import memory_app
+
+NOWHERE = "postgresql://headwater@127.0.0.1:1/headwater"
+
+
+class CountingReader(PooledReader):
+    """Counts how often a connection is asked for; none ever comes."""
+
+    asked = 0
+
+    @override
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        self.asked += 1
+        async with super().connection() as connection:
+            yield connection
+
+
+class WatchedReader(Reader):
+    """A reader whose connection for monitors is counted by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(NOWHERE, connect_timeout_s=0.1)
+        self.for_monitors = CountingReader(NOWHERE, connect_timeout_s=0.1, connections_max=1)
+        self.asked = 0
+
+    @override
+    def apart(self) -> PooledReader:
+        return self.for_monitors
+
+    @override
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        self.asked += 1
+        async with super().connection() as connection:
+            yield connection
+
+
+@pytest.mark.parametrize("path", ["/health/ready", "/metrics"])
+def test_many_requests_without_a_key_cost_one_query_and_none_of_the_readers(path: str) -> None:
+    reader = WatchedReader()
+    with TestClient(memory_app(reader=reader), raise_server_exceptions=False) as client:
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda _: client.get(path).status_code, range(64)))
+        assert set(answers) == {200}
+        assert client.get(path).status_code == 200
+    assert reader.for_monitors.asked == 1
+    assert reader.asked == 0
+
+
+def test_a_reader_apart_has_one_connection_to_the_same_database() -> None:
+    apart = Reader(NOWHERE, connect_timeout_s=0.1).apart()
+    assert (apart._pool.conninfo, apart._pool.max_size) == (NOWHERE, 1)
+
+
+def test_a_result_is_asked_for_again_when_it_is_old() -> None:
+    async def scenario() -> None:
+        numbers = iter(range(100))
+
+        async def query() -> int:
+            return next(numbers)
+
+        kept = Remembered(query, for_s=60)
+        assert [await kept.get() for _ in range(3)] == [0, 0, 0]
+        forgotten = Remembered(query, for_s=0)
+        assert [await forgotten.get() for _ in range(3)] == [1, 2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_goes_away_does_not_end_the_query_of_the_others() -> None:
+    async def scenario() -> None:
+        ready, asked = asyncio.Event(), 0
+
+        async def query() -> str:
+            nonlocal asked
+            asked += 1
+            await ready.wait()
+            return "here"
+
+        kept = Remembered(query, for_s=0)
+        callers = [asyncio.create_task(kept.get()) for _ in range(3)]
+        await asyncio.sleep(0)
+        callers[0].cancel()
+        await asyncio.sleep(0)
+        ready.set()
+        assert await asyncio.gather(*callers[1:]) == ["here", "here"]
+        assert asked == 1
+
+    asyncio.run(scenario())
