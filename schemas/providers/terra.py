@@ -311,8 +311,6 @@ _SLEEP: Final = msgspec.json.Decoder(Sleep)
 _ACTIVITY: Final = msgspec.json.Decoder(Activity)
 _BODY: Final = msgspec.json.Decoder(Body)
 
-#: What reading JSON may raise.
-
 
 def decode_envelope(body: bytes) -> Envelope:
     """Reads what a body is and whom it is about.
@@ -336,7 +334,7 @@ def decode_daily(body: bytes) -> Delivery[Daily]:
     """
     try:
         whole = _DAILY_BODY.decode(body)
-    except _MALFORMED:
+    except PARSE_ERRORS:
         return _record_by_record(body, _DAILY.decode)
     return Delivery(whole.user, whole.data or ())
 

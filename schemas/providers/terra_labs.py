@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from headwater.schemas.errors import MalformedPayload
+from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
 from headwater.schemas.providers.terra import Unreadable
 
 #: A number, or what a lab wrote in its place.
@@ -125,8 +125,6 @@ _RESULT: Final = msgspec.json.Decoder(Result)
 _FAILURE: Final = msgspec.json.Decoder(LabFailure)
 _REFERENCED: Final = msgspec.json.Decoder(_Referenced)
 
-_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
 
 def decode_lab_report(body: bytes) -> LabDelivery:
     """Reads a lab report of either shape.
@@ -137,7 +135,7 @@ def decode_lab_report(body: bytes) -> LabDelivery:
         whole = _BODY.decode(body)
         many = bytes(whole.data).lstrip()[:1] == b"["
         raw = _REPORTS.decode(whole.data) if many else (whole.data,)
-    except _MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise MalformedPayload(str(error)) from error
     return LabDelivery(whole.upload_id, tuple(map(_report, raw)))
 
@@ -149,7 +147,7 @@ def decode_lab_failure(body: bytes) -> LabFailure:
     """
     try:
         return _FAILURE.decode(body)
-    except _MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise MalformedPayload(str(error)) from error
 
 
@@ -157,14 +155,14 @@ def reference_in(data: msgspec.Raw) -> str | None:
     """The id of ours that today's shape has among its data; what cannot be read has none."""
     try:
         return _REFERENCED.decode(data).reference_id
-    except _MALFORMED:
+    except PARSE_ERRORS:
         return None
 
 
 def _report(raw: msgspec.Raw) -> Report | Unreadable:
     try:
         found = _REPORT.decode(raw)
-    except _MALFORMED as error:
+    except PARSE_ERRORS as error:
         return Unreadable(str(error))
     return Report(found.report_date, found.collection_date, tuple(map(_result, found.results)))
 
@@ -172,5 +170,5 @@ def _report(raw: msgspec.Raw) -> Report | Unreadable:
 def _result(raw: msgspec.Raw) -> Result | Unreadable:
     try:
         return _RESULT.decode(raw)
-    except _MALFORMED as error:
+    except PARSE_ERRORS as error:
         return Unreadable(str(error))
