@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from headwater.processors.columns import RowUpdate
+from headwater.processors.providers.envelope import UNREADABLE
 from headwater.processors.providers.headwater.provider import HEADWATER
 from headwater.processors.providers.provider import NO_USER, DeliveryType, Provider
 from headwater.processors.providers.results import Failed, Normalized, Skipped
@@ -109,6 +110,8 @@ def _first_of_each(deliveries: Iterable[Delivery]) -> list[Delivery]:
 
 def _admit(delivery: Delivery) -> WebhookAdmitted:
     partition, offset, received = delivery
+    if received.type == UNREADABLE:
+        received = _PROVIDERS[received.source].reroute(received)
     return WebhookAdmitted(
         **msgspec.structs.asdict(received),
         partition=partition,

@@ -238,6 +238,38 @@ def test_a_delivery_that_names_nobody_is_a_dead_letter_with_its_bytes_untouched(
     assert outcomes(emitted)["e1"].status == "dead"
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "malformed_payload"),
+        (b"no JSON", "malformed_payload"),
+        (b'{"type":"daily","x":"\xff', "malformed_payload"),
+        (b"[" * 50_000, "malformed_payload"),
+        (b"{}", "missing_type"),
+        (b'{"type":"daily\\u0000"}', "malformed_id"),
+    ],
+)
+def test_an_unreadable_delivery_is_a_dead_letter_with_its_bytes_and_the_reason(
+    intake: Owner, body: bytes, reason: str
+):
+    record = raw(received(type="unreadable", subject="", body=body))
+    emitted = step(intake, record)
+    (letter,) = on(emitted, DEAD_LETTERS)
+    assert letter.value == record.value
+    outcome = outcomes(emitted)["e1"]
+    assert (outcome.status, outcome.reason) == ("dead", reason)
+
+
+def test_an_unreadable_delivery_is_processed_by_a_provider_that_can_read_it_now():
+    partition = partition_of(b"user_1", 4)
+    body = DAILY.replace(b'"user_id": "t1"', b'"user_id": "t1", "reference_id": "user_1"')
+    delivery = received(type="unreadable", subject="", body=body)
+    emitted = step(intake_of(partitions=4), raw(delivery), at=partition)
+    outcome = outcomes(emitted)["e1"]
+    assert (outcome.status, outcome.type, outcome.user_id) == ("processed", "daily", "user_1")
+    assert on(emitted, "daily-summary")
+
+
 def test_a_second_copy_is_dropped_and_traced(intake: Owner):
     emitted = step(intake, raw(received()), raw(received(request_id="r2"), 1))
     assert len(on(emitted, OUTCOMES)) == 1
