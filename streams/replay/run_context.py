@@ -8,6 +8,7 @@ from headwater.processors.replay.state import Entry
 from headwater.processors.replay.trimming import trim
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, USUAL, bounded
 from headwater.processors.runs.requests import Reached
+from headwater.schemas.statuses import EntryStatus
 from headwater.streams.replay.host_port import HostPort
 from headwater.streams.replay.journal import Journal
 from headwater.streams.replay.logged_lines import LoggedLines
@@ -67,16 +68,24 @@ class RunContext:
         return self._ticket
 
     def send(self, command: CodeCommand, *, awaits: str | None = None) -> None:
-        """Sends a command to the owner, unless the run is over or being rolled back.
+        """Send a command to the owner, unless the run is over or is being rolled back.
 
-        Shape:  awaits is the key of the entry that has its result as soon as this is durable. Of a
-                run that is being rolled back, only the lines of its handlers are sent.
+        While a run is rolled back, only log lines of its handlers are sent.
+
+        Args:
+            command: The command.
+            awaits: Key of the entry whose result comes as soon as this command is durable. When
+                the entry was cancelled, the command is not sent: code in an inner scope runs for
+                one more turn after an outer scope has cancelled its entries, and the owner would
+                neither accept the command nor answer it.
         """
         if self.closed:
             return
         if self.rolling_back and not (isinstance(command, Log) and command.attempt is not None):
             return
         if awaits is not None:
+            if self.entries[awaits].status is EntryStatus.CANCELLED:
+                return
             self.pending.add(awaits)
         self.host.send(command)
 

@@ -30,6 +30,9 @@ from tests.workflows.running import (
     state_of,
 )
 
+#: Code of a scope.
+Nested = Callable[[Step], Awaitable[object]]
+
 
 def refuse() -> None:
     raise NonRetryableError("no")
@@ -315,3 +318,106 @@ def test_what_still_runs_when_the_workflow_fails_is_not_waited_for():
         assert calls.names == []
 
     run(scenario, trip)
+
+
+# -- what has its result in the moment in which the code around it ends
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def join_within(count: int) -> Nested:
+    async def branch(step: Step) -> None:
+        await turns(count)
+
+    return lambda step: step.join("within", only=branch)
+
+
+def loop_within(count: int) -> Nested:
+    async def body(step: Step, state: int) -> Break | Continue:
+        await turns(count)
+        return Break(state)
+
+    return lambda step: step.loop("within", body, state=0)
+
+
+def commits_within(count: int) -> Nested:
+    async def body(step: Step, state: int) -> Break | Continue:
+        await turns(count)
+        return Continue(state + 1)
+
+    return lambda step: step.loop("within", body, state=0, commit_interval=1)
+
+
+def time_within(count: int) -> Nested:
+    async def branch(step: Step) -> object:
+        await turns(count)
+        return (await step.now()).isoformat()
+
+    return branch
+
+
+async def fails_beside(step: Step, inner: Nested) -> object:
+    async def fails() -> None:
+        raise ValueError("no")
+
+    return await asyncio.gather(inner(step), fails())
+
+
+async def leaves(step: Step, inner: Nested) -> None:
+    task = asyncio.ensure_future(inner(step))
+    await turns(1)
+    raise ValueError(f"no {task!r:.0}")
+
+
+async def join_around(step: Step, body: Nested) -> object:
+    return await step.join("around", only=body)
+
+
+async def race_around(step: Step, body: Nested) -> object:
+    return (await step.race("around", only=body)).value
+
+
+async def loop_around(step: Step, body: Nested) -> object:
+    async def once(step: Step, state: object) -> Break:
+        return Break(await body(step))
+
+    return await step.loop("around", once)
+
+
+Around = Callable[[Step, Nested], Awaitable[object]]
+
+
+@CRASH
+@pytest.mark.parametrize("within", [join_within, loop_within, commits_within, time_within])
+@pytest.mark.parametrize("nested", [join_around, race_around, loop_around])
+@pytest.mark.parametrize("failing", [join_around, race_around, loop_around])
+@pytest.mark.parametrize("ends", [fails_beside, leaves])
+def test_a_run_ends_whose_code_fails_while_what_it_leaves_gets_its_result(
+    ends: Around,
+    failing: Around,
+    nested: Around,
+    within: Callable[[int], Nested],
+    crash: bool,
+):
+    undone: list[object] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent[int], step: Step) -> None:
+        await step.checkpoint("begin")
+        await step.do("pay", lambda: 1, rollback=undone.append)
+        inner = within(event.payload)
+        await failing(step, lambda step: ends(step, lambda step: nested(step, inner)))
+
+    async def scenario(test: WorkflowTest) -> None:
+        for count in range(6):
+            instance = await begin(test, instance=f"i-{count}", params=count)
+            if crash:
+                await test.crash()
+                await test.run_until_idle()
+            assert await state_of(instance) == "errored", f"{count} turns"
+            assert len(undone) == count + 1
+
+    run(scenario, order)
