@@ -234,8 +234,7 @@ class Activation:
             except Exception as why:  # noqa: BLE001, an author's dict may raise anything, too
                 error = why
             else:
-                for line in self._execution.failed_tasks():
-                    self._host.send(line)
+                self._run.log_failed(self._run.loop.take_failed(past=False))
                 self._host.send(Return(output))
                 self.close()
                 return

@@ -8,7 +8,6 @@ they visit (`finished_entries.py`). A run that is rolled back is executed again,
 (`rollback.py`).
 """
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +17,6 @@ from headwater.processors.replay.errors import HistoryDivergedError
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.schemas.statuses import EntryKind, EntryStatus
-from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.workflow_values import WorkflowEvent
 from headwater.streams.replay.host_port import HostPort
 from headwater.streams.replay.run_context import RunContext
@@ -79,6 +77,7 @@ class Execution:
                 run.loop.run_ready()
         except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
             self.outcome = (None, error)
+        run.log_failed(run.loop.take_failed(past=True))
         self._tell_of_changed_code()
         if self.outcome is None:
             run.calls.start_deferred()
@@ -141,13 +140,3 @@ class Execution:
             # time is no entry that an author could mark as removed.
             if entry.status is not EntryStatus.CANCELLED and entry.kind is not EntryKind.NOW:
                 yield key
-
-    def failed_tasks(self) -> Iterator[Log]:
-        """Lines about tasks that have failed and that nobody has awaited."""
-        for task in self.run.loop.failed():
-            failure = failure_of(task.exception() or asyncio.CancelledError())
-            # Names of tasks are not the same on a replay.
-            name = getattr(task.get_coro(), "__qualname__", "a coroutine")
-            message = f"the task of {name} failed unseen: {failure.name}: {failure.message}"
-            line = bounded(message, LOG_MESSAGE_MAX)
-            yield Log("warn", SYSTEM, line, None, None, None, is_replay=False)

@@ -23,6 +23,8 @@ from headwater.processors.replay.errors import NonDeterministicError
 TURNS_MAX: Final = 1_000_000
 #: How often a coroutine is told to end that goes on to await something.
 CLOSINGS_MAX: Final = 100
+#: The iteration of a task that has outlived it: no key of an entry begins so.
+_PAST: Final = "/"
 
 
 def _run_again(loop: asyncio.AbstractEventLoop | None, current: asyncio.Task[Any] | None) -> None:
@@ -41,8 +43,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         #: Tells the author something about a place of their code, once.
         self.warn = warn
         self._ready: deque[asyncio.Handle] = deque()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._failed: list[asyncio.Task[Any]] = []
+        #: Tasks that have not ended, each with the iteration of a loop in which it was created.
+        self._tasks: dict[asyncio.Task[Any], str] = {}
+        #: Tasks that have failed, in this order, with the same.
+        self._failed: list[tuple[asyncio.Task[Any], str]] = []
 
     def run_ready(self) -> None:
         """Runs until nothing is ready.
@@ -96,7 +100,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def close_task(self, task: asyncio.Task[Any]) -> None:
         """Ends a task without giving its code another turn."""
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         # How it ends is no failure.
         task.remove_done_callback(self._done)
         self.close_code(task.get_coro())
@@ -151,19 +155,62 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         # A run that is evicted leaves its tasks pending, which is what eviction means.
         task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
-        self._tasks.add(task)
+        current = asyncio.current_task(self)
+        self._tasks[task] = "" if current is None else self._tasks.get(current, "")
         task.add_done_callback(self._done)
         return task
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        # To call `exception()` would mark it as seen by somebody.
-        if task._exception is not None:  # noqa: SLF001
-            self._failed = [*self.failed(), task]
+    def enter_iteration(self, task: asyncio.Task[Any], scope: str) -> str:
+        """Note that a task runs the body of a step.loop from here on.
 
-    def failed(self) -> list[asyncio.Task[Any]]:
-        """The tasks that have failed, and whose exceptions nobody has retrieved."""
-        return [task for task in self._failed if task._log_traceback]  # noqa: SLF001
+        Args:
+            task: The task; tasks that it creates belong to the same iteration.
+            scope: Key of the iteration, or "" outside of loops.
+
+        Returns:
+            The iteration that the task was in before.
+        """
+        before = self._tasks.get(task, "")
+        if task in self._tasks:
+            self._tasks[task] = scope
+        return before
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        scope = self._tasks.pop(task, "")
+        # To call `exception()` would mark it as retrieved.
+        if task._exception is not None:  # noqa: SLF001
+            self._failed.append((task, scope))
+
+    def leave_iterations(self, key: str) -> list[asyncio.Task[Any]]:
+        """Note that a replay begins behind all iterations of a loop so far.
+
+        Args:
+            key: Key of the loop.
+
+        Returns:
+            The tasks of these iterations that have failed and whose exceptions no code has
+            retrieved. Those that still run are `past`: see `take_failed`.
+        """
+        beneath = f"{key}/"
+        for task, scope in self._tasks.items():
+            if scope.startswith(beneath):
+                self._tasks[task] = _PAST
+        return self._take(lambda scope: scope.startswith(beneath))
+
+    def take_failed(self, *, past: bool) -> list[asyncio.Task[Any]]:
+        """Remove and return failed tasks whose exceptions no code has retrieved.
+
+        Args:
+            past: Only tasks of iterations that no replay comes to again; otherwise all tasks.
+        """
+        return self._take(lambda scope: not past or scope == _PAST)
+
+    def _take(self, matches: Callable[[str], bool]) -> list[asyncio.Task[Any]]:
+        if not self._failed:
+            return []
+        taken = [task for task, scope in self._failed if matches(scope)]
+        self._failed = [each for each in self._failed if not matches(each[1])]
+        return [task for task in taken if task._log_traceback]  # noqa: SLF001
 
     @override
     def get_debug(self) -> bool:

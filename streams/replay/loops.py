@@ -122,6 +122,7 @@ class _Loop(Generic[S]):
                     await self._commit(at, states)
             result = self._encoded(outcome.value, "value")
             self._trim_at_end(states, at + 1 - self._pace.history_keep)
+            run.log_failed(run.loop.leave_iterations(key))
             run.send(Close(key, result), awaits=key)
         except Exception as error:
             run.send(Fail(key, failure_of(error)))
@@ -130,12 +131,15 @@ class _Loop(Generic[S]):
     async def _call_body(self, scope: S, at: int, state: str) -> Break | Continue:
         iteration = scope.beneath(iteration_scope(self._key, at))
         iteration.since = max(iteration.since, self._since)
+        before = self._run.loop.enter_iteration(self._task, iteration.scope)
         try:
             outcome = await self._body(iteration, decode(state))
         except Exception as error:
             iteration.end(error)
             self._end_if_cancelled(error)
             raise
+        finally:
+            self._run.loop.enter_iteration(self._task, before)
         self._end_if_cancelled()
         not_awaited = iteration.end(None)
         if not_awaited is not None:
@@ -168,6 +172,7 @@ class _Loop(Generic[S]):
         run, key = self._run, self._key
         before = at - self._pace.history_keep if self._pace.trims(at) else 0
         durable = run.results.of_commit(key)
+        run.log_failed(run.loop.leave_iterations(key))
         run.send(Advance(key, at, states[at], before, run.told), awaits=key)
         try:
             await durable

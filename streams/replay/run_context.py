@@ -1,6 +1,7 @@
 """What all entries of one run share while its code runs."""
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.processors.replay.commands import CodeCommand, Log
 from headwater.processors.replay.host_messages import Activate
@@ -9,6 +10,7 @@ from headwater.processors.replay.trimming import trim
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, USUAL, bounded
 from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import EntryStatus
+from headwater.streams.authoring.failures import failure_of
 from headwater.streams.replay.host_port import HostPort
 from headwater.streams.replay.journal import Journal
 from headwater.streams.replay.logged_lines import LoggedLines
@@ -17,7 +19,10 @@ from headwater.streams.replay.results import Results
 from headwater.streams.replay.step_calls import StepCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
+
+#: Characters of a warning by which it is recognized when it comes again.
+_ONCE_MAX: Final = 256
 
 
 class RunContext:
@@ -94,6 +99,20 @@ class RunContext:
             self._warned.add(place)
             line = bounded(text, LOG_MESSAGE_MAX)
             self.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, once=place))
+
+    def log_failed(self, tasks: "Iterable[asyncio.Task[Any]]") -> None:
+        """Log failures of tasks that no code has retrieved, each once in a run.
+
+        They are logged when the code has returned. Tasks of a loop's iterations do not fail again
+        in a replay that begins behind these: they are logged when the loop commits, or, if they
+        still run then, when they fail.
+        """
+        for task in tasks:
+            failure = failure_of(task.exception() or asyncio.CancelledError())
+            # Names of tasks are not the same on a replay.
+            name = getattr(task.get_coro(), "__qualname__", "a coroutine")
+            text = f"the task of {name} failed unseen: {failure.name}: {failure.message}"
+            self._warn(bounded(text, _ONCE_MAX), text)
 
     def discard(self, scopes: list[str]) -> tuple[Reached, ...]:
         """Ends what runs at some keys and beneath them, which nobody awaits any more.

@@ -30,22 +30,43 @@ Node: TypeAlias = tuple[str, int, int, list["Node"]]
 _LEAVES: Final = (
     *("step", "step", "tries", "tries", "undone", "undone", "sleep", "sleep", "wait", "waits"),
     *("fails", "raises", "stops", "now", "chance", "line", "mark", "child", "again"),
+    *("turns", "turns", "turns"),
 )
 _NODES: Final = {
-    "seq": 3, "join": 3, "race": 3, "gather": 3, "settle": 3, "first": 3, "loop": 1,
+    "seq": 3, "join": 3, "race": 3, "gather": 3, "settle": 3, "first": 3, "loop": 1, "cycle": 1,
     "catch": 1, "tidies": 2, "cancels": 2, "decides": 2, "locked": 2, "waits_for": 2, "group": 3,
+    "breaks": 1, "abandons": 2, "leaks": 2, "shields": 1,
 }  # fmt: skip
+_CONTAINERS: Final = ("join", "race", "cycle")
 
 
 def drawn(draw: Random, depth: int, numbers: list[int]) -> Node:
-    """A program; `numbers` are those that are left for its nodes."""
+    """Draw a program.
+
+    Args:
+        draw: Source of the random choices.
+        depth: Levels of nodes above the leaves, at most.
+        numbers: Numbers that are left for its nodes.
+    """
     number, small = numbers.pop(), draw.randint(0, 6)
     if not depth or len(numbers) < 8:
         return (draw.choice(_LEAVES), number, small, [])
-    kind = draw.choice([*_NODES, "seq", "seq"])
+    kind = draw.choice([*_NODES, "seq", "seq", *_CONTAINERS])
     most = _NODES[kind]
     count = draw.randint(1, 3) if most == 3 else most
     return (kind, number, small, [drawn(draw, depth - 1, numbers) for _ in range(count)])
+
+
+def drawn_collapse(draw: Random, numbers: list[int]) -> Node:
+    """Draw a failure beside nested containers, of which some end in the same few turns."""
+    node = drawn(draw, draw.randint(0, 1), numbers)
+    if draw.random() < 0.7:
+        node = ("turns", numbers.pop(), draw.randint(0, 6), [])
+    for kind in [*draw.choices(_CONTAINERS, k=draw.randint(1, 3)), "breaks"]:
+        node = (kind, numbers.pop(), draw.randint(0, 6), [node])
+    for kind in draw.choices([*_CONTAINERS, "catch", "breaks"], k=draw.randint(0, 3)):
+        node = (kind, numbers.pop(), draw.randint(0, 6), [node])
+    return node
 
 
 class Program:
@@ -175,6 +196,10 @@ class Program:
         except ChildWorkflowError:
             return "no child"
 
+    async def _turns(self, _: str, __: int, small: int, ___: Step) -> int:
+        await _turns(small)
+        return small
+
     # -- nodes
 
     async def _seq(self, _: str, node: Node, step: Step, said: list[object]) -> object:
@@ -210,6 +235,14 @@ class Program:
             history_keep=1 + number % 2,
         )
 
+    async def _cycle(self, name: str, node: Node, step: Step, said: list[object]) -> object:
+        async def turn(step: Step, state: list[object]) -> object:
+            mine: list[object] = []
+            state = [*state, [await self._run(node[3][0], step, mine), mine]]
+            return Break(state) if len(state) > node[2] // 3 else Continue(state)
+
+        return await step.loop(name, turn, state=[], commit_interval=1 + node[1] % 2)
+
     async def _gather(self, _: str, node: Node, step: Step, said: list[object]) -> object:
         return await asyncio.gather(*(each(step) for each in self._of(node, said)))
 
@@ -243,6 +276,28 @@ class Program:
             said.append(_shown((await asyncio.gather(task, return_exceptions=True))[0]))
         return found
 
+    async def _breaks(self, name: str, node: Node, step: Step, said: list[object]) -> object:
+        async def breaks() -> None:
+            await _turns(node[2])
+            raise LookupError(name)
+
+        code = self._of(node, said)[0](step)
+        return await asyncio.gather(*([code, breaks()] if node[1] % 2 else [breaks(), code]))
+
+    async def _abandons(self, name: str, node: Node, step: Step, said: list[object]) -> object:
+        beside, code = self._of(node, said)
+        task = asyncio.ensure_future(beside(step))
+        await code(step)
+        raise LookupError(f"{name} {task!r:.0}")
+
+    async def _leaks(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        beside, code = self._of(node, said)
+        task = asyncio.ensure_future(beside(step))
+        return [await code(step), f"{task!r:.0}"]
+
+    async def _shields(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        return await asyncio.shield(self._of(node, said)[0](step))
+
     async def _group(self, _: str, node: Node, step: Step, said: list[object]) -> object:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each(step)) for each in self._of(node, said)]
@@ -272,6 +327,11 @@ class Program:
                 return await code(step)
 
         return await asyncio.gather(*(alone(each) for each in self._of(node, said)))
+
+
+async def _turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def _shown(found: object) -> object:

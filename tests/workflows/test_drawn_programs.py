@@ -12,7 +12,7 @@ import pytest
 
 from headwater import WorkflowTest
 from headwater.schemas.failures import CommandRefusedError
-from tests.fakes.drawn_programs import Node, Program, drawn
+from tests.fakes.drawn_programs import Node, Program, drawn, drawn_collapse
 from tests.workflows.running import Instance
 
 #: What is done to an instance, and how often; the second when something was done before.
@@ -24,10 +24,13 @@ Commands = list[tuple[int, str, int]]
 def programs_of(seed: int) -> tuple[list[Node], Commands]:
     """Programs that run one after the other, and at which second what is done meanwhile."""
     draw = Random(seed)
-    nodes = [
-        drawn(draw, draw.randint(1, 4), list(range(100 * n + draw.choice([14, 26]), 100 * n, -1)))
-        for n in range(draw.randint(1, 3))
-    ]
+    nodes = []
+    for n in range(draw.randint(1, 3)):
+        numbers = list(range(100 * n + draw.choice([14, 26]), 100 * n, -1))
+        collapses = draw.random() < 0.3
+        nodes.append(
+            drawn_collapse(draw, numbers) if collapses else drawn(draw, draw.randint(1, 5), numbers)
+        )
     commands = [
         (draw.randint(0, 25), f"e{draw.randint(0, 2)}", draw.randint(0, 99)) for _ in "12345"
     ]

@@ -421,3 +421,39 @@ def test_a_run_ends_whose_code_fails_while_what_it_leaves_gets_its_result(
             assert len(undone) == count + 1
 
     run(scenario, order)
+
+
+@CRASH
+@pytest.mark.parametrize("late", [0, 3])
+def test_tasks_of_a_loop_that_fail_unseen_are_logged_once_however_often_a_run_is_replayed(
+    late: int, crash: bool
+):
+    async def body(step: Step, state: int) -> Break | Continue:
+        async def fails() -> None:
+            await turns(late)
+            raise ValueError(f"in {state}")
+
+        task = asyncio.ensure_future(fails())
+        await step.sleep("nap", "1 second")
+        if late:
+            task = asyncio.ensure_future(fails())
+        del task
+        return Break(state) if state == 2 else Continue(state + 1)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.loop("pages", body, state=0, commit_interval=1)
+        await step.sleep("nap", "1 second")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for _ in range(5):
+            if crash:
+                await test.crash()
+            await test.advance("1 second")
+        assert await state_of(instance) == "complete"
+        lines = [line.message for line in (await instance.history()).logs]
+        assert [line.rpartition(": ")[2] for line in lines] == ["in 0", "in 1", "in 2"]
+        assert all("fails failed unseen: ValueError" in line for line in lines)
+
+    run(scenario, order)
