@@ -88,10 +88,15 @@ def dead_letter_gone(offset: int) -> Written:
     return Written(DEAD_LETTERS, 0, None, None, headers)
 
 
-def duplicate(request_id: str, partition: int = 0, received_at_ms: int = RECEIVED_AT_MS) -> Written:
+def duplicate(
+    request_id: str,
+    partition: int = 0,
+    received_at_ms: int = RECEIVED_AT_MS,
+    event_id: str = "e1",
+) -> Written:
     record = DuplicateDropped(
         request_id=request_id,
-        event_id="e1",
+        event_id=event_id,
         partition=3,
         offset=18,
         first_offset=17,
