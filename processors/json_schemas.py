@@ -1,6 +1,6 @@
 """JSON Schemas: whether a value is what its author said it would be. Nothing outside is read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import jsonschema_rs
@@ -17,15 +17,25 @@ class SchemaInvalid(ValueError):
 class JsonSchema:
     """A schema, compiled once."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compiles.
+    def __init__(
+        self, schema: Mapping[str, Any], formats: Mapping[str, Callable[[str], bool]] | None = None
+    ) -> None:
+        """Compile a schema.
 
-        Shape:  any draft, 2020-12 if it names none. Patterns are those that take linear time.
-        Errors: SchemaInvalid; also for a reference to anything outside of the schema.
+        Args:
+            schema: Any draft, 2020-12 if it names none. Patterns are those that take linear time.
+            formats: Formats that a text has to have, by name. All others are annotations.
+
+        Raises:
+            SchemaInvalid: It is no schema, or refers to anything outside of itself.
         """
         try:
             self._validator = jsonschema_rs.validator_for(
-                dict(schema), offline=True, pattern_options=jsonschema_rs.RegexOptions()
+                dict(schema),
+                offline=True,
+                formats=None if formats is None else dict(formats),
+                validate_formats=formats is not None,
+                pattern_options=jsonschema_rs.RegexOptions(),
             )
         except (jsonschema_rs.ValidationError, ValueError, RecursionError) as error:
             raise SchemaInvalid(f"expected a JSON Schema: {_first_line(error)}") from None

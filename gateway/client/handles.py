@@ -33,7 +33,7 @@ from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.looking import LookedInto, Question
 from headwater.streams.authoring.steering import CANCEL, TERMINATE, Steered, Verb
-from headwater.streams.authoring.values import encode, encode_params
+from headwater.streams.authoring.values import encode_object, encode_params
 from headwater.streams.authoring.workflow_values import P_contra, R_co
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             type=json.dumps(type),
             payload=None
             if payload is None
-            else encode(payload, "an event's payload", VALUE_BYTES_TOP),
+            else encode_object(payload, "an event's payload", VALUE_BYTES_TOP),
             startIfMissing=start,
         )
         key = self._session.new_id() if idempotency_key is None else idempotency_key

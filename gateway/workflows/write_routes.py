@@ -206,6 +206,7 @@ def retry(writing: Writing) -> HTTPRouteHandler:
             INSTANCE_NOT_FOUND,
             STEP_NOT_FOUND,
             INSTANCE_NOT_ERRORED,
+            INVALID_PARAMS,
             RECORD_TOO_LARGE,
         ),
     )

@@ -1,6 +1,10 @@
 """Whether the params of an instance are those that its workflow takes, before it is created."""
 
-from functools import lru_cache
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -11,6 +15,59 @@ from headwater.schemas.history import Json
 
 #: Compiled schemas that are kept: those of all workflows that most workers will ever have.
 _COMPILED_MAX: Final = 1_024
+#: With all of its hyphens, or with none.
+_UUID: Final = re.compile(
+    "[0-9a-fA-F]{32}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}", re.ASCII
+)
+
+#: As pydantic writes 400 days, P1Y35D. The types of other libraries have a pattern without years.
+_WITH_YEARS: Final = re.compile(
+    r"[+-]?P(?:\d{1,7}Y)?(?:\d{1,7}M)?(?:\d{1,8}W)?(?:\d{1,8}D)?"
+    r"(?:T(?:\d{1,8}H)?(?:\d{1,8}M)?(?:\d{1,8}(?:\.\d{1,9})?S)?)?(?<![PT])",
+    re.ASCII,
+)
+
+
+def _is_read_as(kind: type, text: str) -> bool:
+    try:
+        msgspec.convert(text, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _is_uuid(text: str) -> bool:
+    return _UUID.fullmatch(text) is not None
+
+
+def _is_duration(text: str) -> bool:
+    return _is_read_as(timedelta, text) or _WITH_YEARS.fullmatch(text) is not None
+
+
+def _any_text(_text: str) -> bool:
+    return True
+
+
+#: The formats that params have to have: what is read later as such a value, by the same library.
+#: A date-time may have no offset, as types have a pattern for that. Other formats of JSON Schema
+#: are annotations, also those that the validator knows: who reads them may be more lenient.
+FORMATS: Final[Mapping[str, Callable[[str], bool]]] = {
+    **dict.fromkeys(
+        (
+            *("email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "regex"),
+            *("uri", "uri-reference", "iri", "iri-reference", "uri-template"),
+            *("json-pointer", "relative-json-pointer"),
+        ),
+        _any_text,
+    ),
+    "date-time": partial(_is_read_as, datetime),
+    "date": partial(_is_read_as, date),
+    "time": partial(_is_read_as, time),
+    "duration": _is_duration,
+    "uuid": _is_uuid,
+    "decimal": partial(_is_read_as, Decimal),
+    "base64": partial(_is_read_as, bytes),
+}
 
 
 def params_fault(schema: Json | None, params: Json) -> str | None:
@@ -30,4 +87,4 @@ def params_fault(schema: Json | None, params: Json) -> str | None:
 
 @lru_cache(_COMPILED_MAX)
 def _compiled(schema: Json) -> JsonSchema:
-    return JsonSchema(msgspec.json.decode(schema))
+    return JsonSchema(msgspec.json.decode(schema), FORMATS)

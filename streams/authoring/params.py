@@ -1,4 +1,4 @@
-"""The type that a workflow declares for its payload, found where its author wrote it."""
+"""The types that a workflow's function declares for its payload and its result."""
 
 import contextlib
 import functools
@@ -10,84 +10,12 @@ from collections.abc import Callable, Mapping
 from types import CodeType, SimpleNamespace
 from typing import Annotated, Any, Final, TypeVar
 
-import msgspec
-from typing_extensions import override
+from headwater.streams.authoring.value_types import ValueType
 
-from headwater.processors.json_schemas import SchemaInvalid
-from headwater.processors.runs.params import params_fault
-from headwater.schemas.history import Json
-from headwater.streams.authoring.read_only import frozen
-from headwater.streams.authoring.values import decode
-
-#: Schemas of types that say nothing of what they hold.
-_SAY_NOTHING: Final = ({"type": "object"}, {"type": "array"})
-_PLACE: Final = re.compile(r"(?:(?:[A-Za-z_]\w*|<locals>)\.)+")
+_MODULES: Final = re.compile(r"(?:(?:[A-Za-z_]\w*|<locals>)\.)+")
 
 
-class Params:
-    """What a payload is read as.
-
-    Shape:  form is a type form, Any for none. A fault says why it could not be found.
-    """
-
-    def __init__(self, form: Any, *, fault: str | None = None) -> None:  # noqa: ANN401
-        self._form = form
-        self.fault = fault
-
-    @override
-    def __repr__(self) -> str:
-        """The type as its author wrote it, without the modules."""
-        plain = isinstance(self._form, type) and not typing.get_args(self._form)
-        return self._form.__name__ if plain else _PLACE.sub("", f"{self._form!r}")
-
-    def read(self, params: Json) -> Any:  # noqa: ANN401, what the author declared
-        """A payload, read-only.
-
-        Shape:  none are None, whatever the type.
-        Errors: msgspec.ValidationError, which says where it does not fit; TypeError for a type that
-                JSON cannot be read as, or that was not found.
-        """
-        if self.fault:
-            raise TypeError(self.fault)
-        value = decode(params)
-        if self._form is not Any and value is not None:
-            value = msgspec.convert(value, self._form)
-        return frozen(value)
-
-    def schema(self) -> Json | None:
-        """The JSON Schema of the payload; None where any is taken, or the type cannot say it.
-
-        Shape:  fields that the type does not name are refused, unless its schema says itself that
-                there may be more (`additionalProperties`), as that of a mapping does. No params are
-                taken by a dict or a list of whatever, which asks for nothing to be there.
-        """
-        if self._form is Any or self.fault:
-            return None
-        try:
-            found = msgspec.json.schema(self._form)
-            if found in _SAY_NOTHING:
-                found["type"] = [found["type"], "null"]
-            _close(found)
-            text = msgspec.json.encode(found).decode()
-            params_fault(text, "null")
-        except (TypeError, SchemaInvalid):
-            return None
-        return text
-
-
-def _close(schema: object) -> None:
-    """Lets objects of a schema have no fields but those that are named."""
-    if isinstance(schema, dict):
-        if "properties" in schema and schema.get("type") == "object":
-            schema.setdefault("additionalProperties", False)
-        for each in schema.values():
-            _close(each)
-    elif isinstance(schema, list):
-        for each in schema:
-            _close(each)
-
-
-def params_of(name: str, function: Callable[..., Any], event: type) -> Params:
+def params_of(name: str, function: Callable[..., Any], event: type) -> ValueType:
     """What a workflow's function declares: P where its first parameter is annotated `event[P]`."""
     annotation = _annotation(function)
     kind = event.__name__
@@ -104,19 +32,19 @@ def params_of(name: str, function: Callable[..., Any], event: type) -> Params:
     except (NameError, AttributeError, TypeError, SyntaxError) as why:
         written = annotation if isinstance(annotation, str) else f"{annotation!r}"
         if f"{kind}[" not in written:
-            return Params(Any)
+            return ValueType()
         fault = (
-            f"expected the type of the params of the workflow {name}, {_PLACE.sub('', written)}, "
+            f"expected the type of the params of the workflow {name}, {_MODULES.sub('', written)}, "
             f"to be known at run time, found: {why}; import it at run time, not for type checkers "
             "alone, and define it before the workflow"
         )
-        return Params(Any, fault=fault)
+        return ValueType(fault=fault)
     if typing.get_origin(hint) is Annotated:
         hint = hint.__origin__
     arguments = typing.get_args(hint) if typing.get_origin(hint) is event else ()
     if not arguments or isinstance(arguments[0], TypeVar):
-        return Params(Any)
-    return Params(arguments[0])
+        return ValueType()
+    return ValueType(arguments[0])
 
 
 def _names_around(function: Callable[..., Any]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 import msgspec
 from typing_extensions import override
 
+from headwater.streams.authoring.pydantic_models import attributes_of, is_model
+
 
 def _read_only(*_: object, **__: object) -> NoReturn:
     raise TypeError(
@@ -55,8 +57,10 @@ def frozen(value: Any) -> Any:  # noqa: ANN401, any JSON value, or what it was c
         return ReadOnlyList([frozen(each) for each in value])
     if kind is set:
         return frozenset(value)
-    if kind is tuple:
-        return tuple([frozen(each) for each in value])
+    if isinstance(value, tuple):
+        items = [frozen(each) for each in value]
+        # A NamedTuple is made of its fields.
+        return getattr(kind, "_make", kind)(items)
     change = (
         msgspec.structs.force_setattr if issubclass(kind, msgspec.Struct) else object.__setattr__
     )
@@ -73,6 +77,8 @@ def _fields(kind: type) -> tuple[str, ...]:
     """The names of an object's fields. Members of an Enum are not the payload's own."""
     if issubclass(kind, Enum):
         return ()
+    if is_model(kind):
+        return attributes_of(kind)
     attributes = getattr(kind, "__attrs_attrs__", ())
     return (
         *getattr(kind, "__struct_fields__", ()),

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from headwater.schemas.failures import INSTANCE_TERMINAL, RECORD_TOO_LARGE
+from headwater.schemas.failures import INSTANCE_TERMINAL, INVALID_PARAMS, RECORD_TOO_LARGE
 from headwater.schemas.history import (
     CancelRun,
     Command,
@@ -88,7 +88,7 @@ RESTART: Final = Verb(
     summary="Begin a new run of an instance, from the start",
     effect="It has the same params, however the instance stands. Earlier runs stay in its history; "
     "events that they received do not count for the new one.",
-    refusals=(RECORD_TOO_LARGE,),
+    refusals=(INVALID_PARAMS, RECORD_TOO_LARGE),
     repeatable=False,
     begins_run=True,
 )

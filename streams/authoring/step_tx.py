@@ -18,7 +18,7 @@ from headwater.processors.runs.limits import (
 )
 from headwater.schemas.history import Json, Limits, Post, SendEvent, StartRun
 from headwater.schemas.topics import authors_topic_fault
-from headwater.streams.authoring.values import check_sound, encode, encode_params
+from headwater.streams.authoring.values import check_sound, encode, encode_object, encode_params
 from headwater.streams.authoring.workflow_values import Named, name_of
 
 
@@ -102,7 +102,8 @@ class StepTx:
         limits = self._limits
         self._check_address(workflow, id)
         _check("an event type", type, limits.max_event_type, "max_event_type")
-        text = encode(payload, "an event's payload", limits.max_event_bytes, "max_event_bytes")
+        most = limits.max_event_bytes
+        text = encode_object(payload, "an event's payload", most, "max_event_bytes")
         self._post(Post(0, workflow, id, SendEvent("", type, text)), text)
 
     def _undeclared(self, topic: str) -> str | None:

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import is_dataclass
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.limits import VALUE_BYTES_MAX, value_fault
 from headwater.schemas.history import NESTING_MAX, Json
+from headwater.streams.authoring.pydantic_models import dumped
 
 _ENCODE: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 #: The end of a key that may have been a number, a bool or None before the encoder wrote it as
@@ -61,20 +61,88 @@ def encode(
 
 
 def encode_params(
-    params: Any,  # noqa: ANN401, any JSON value
+    params: Any,  # noqa: ANN401, any value of a declared type
     workflow: str,
     most: int = VALUE_BYTES_MAX,
 ) -> Json:
-    """Writes the params of a workflow; objects of the type that it declares for them, too.
+    """Return the params of a workflow as JSON text.
 
-    Shape:  a dataclass or a msgspec.Struct is written as an object with its fields.
-    Errors: as `encode`.
+    Raises:
+        UnserialisableError: As `encode_object`.
     """
-    if isinstance(params, msgspec.Struct) or (
-        is_dataclass(params) and not isinstance(params, type)
-    ):
-        params = msgspec.to_builtins(params)
-    return encode(params, f"the params of {workflow}", most, "max_params_bytes")
+    return encode_object(params, f"the params of {workflow}", most, "max_params_bytes")
+
+
+def encode_object(
+    value: Any,  # noqa: ANN401, any value of a declared type
+    what: str,
+    most: int = VALUE_BYTES_MAX,
+    setting: str = "",
+) -> Json:
+    """Return a value as JSON text, as the type that a reader declares for it reads it.
+
+    Besides JSON these are dates and times, UUID, Decimal, bytes, members of an Enum, sets, objects
+    of dataclasses, attrs, msgspec and pydantic, and dicts whose keys are of one such type.
+
+    Args:
+        value: The value.
+        what: Its name in the message of an error.
+        most: The largest size in bytes.
+        setting: The setting that this limit is, for the message.
+
+    Raises:
+        UnserialisableError: The value is none of these, or is too large.
+    """
+    try:
+        return encode(value, what, most, setting)
+    except UnserialisableError as error:
+        refusal = error
+    try:
+        plain = to_plain(value)
+    except (TypeError, ValueError, RecursionError) as why:
+        place = next(_untyped_parts(value, "$"), None)
+        if place is None:
+            raise refusal from why
+        raise UnserialisableError(
+            f"expected {what} to be values of types that JSON has, or that "
+            f"are written as text, found {place}; convert it first"
+        ) from why
+    return encode(plain, what, most, setting)
+
+
+def _untyped_parts(value: object, path: str) -> Iterator[str]:
+    """Yield the parts of a value that cannot be written, with their paths."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _untyped_parts(each, f"{path}.{_shown(key)}")
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            yield from _untyped_parts(each, f"{path}[{index}]")
+    else:
+        try:
+            to_plain(value)
+        except (TypeError, ValueError, RecursionError) as why:
+            yield f"{type(value).__name__} at {path} ({why})"
+
+
+def to_plain(value: Any) -> Any:  # noqa: ANN401, any value of a declared type
+    """Return a value as JSON values.
+
+    Raises:
+        TypeError: A part of it cannot be written.
+        ValueError: Two keys of a dict would become one.
+        RecursionError: It is nested too deeply, or contains itself.
+    """
+    if _has_mixed_keys(value):
+        raise ValueError("keys of several types in one dict")
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=dumped)
+
+
+def _has_mixed_keys(value: object) -> bool:
+    if isinstance(value, dict):
+        kinds = {type(key) for key in value}
+        return len(kinds) > 1 or float in kinds or any(map(_has_mixed_keys, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_mixed_keys, value))
 
 
 def _is_deeper(value: object, levels: int) -> bool:

@@ -63,7 +63,7 @@ class CommandDecider:
             if isinstance(found, Rejection):
                 return found
             made = found
-        unfit = _unfit(sent.workflow, command, made) if made and live is None else None
+        unfit = _unfit(sent.workflow, command, run, made) if made else None
         if unfit is not None:
             return unfit
         if live is not None:
@@ -104,10 +104,17 @@ def _begun(run: Run | None, sent: CommandSent, decision: list[RunEvent], made: M
     return asking(run, (sent.workflow, sent.instance_id), decision, place)
 
 
-def _unfit(workflow: str, command: Command, made: Made) -> Rejection | None:
-    """The refusal of params that the workflow does not take."""
-    params = command.start if isinstance(command, SendEvent) else None
-    params = command.params if isinstance(command, StartRun) else params
+def _unfit(workflow: str, command: Command, run: Run | None, made: Made) -> Rejection | None:
+    """Return the refusal of params that the workflow does not take.
+
+    A run that begins again has the params of its instance, which may not fit the code of today.
+    """
+    if run is not None:
+        params = run.params if isinstance(command, RestartRun | RetryRun) else None
+    elif isinstance(command, SendEvent):
+        params = command.start
+    else:
+        params = command.params if isinstance(command, StartRun) else None
     schema = made.params
     if schema is None or params is None or value_fault("params", params, VALUE_BYTES_TOP):
         return None

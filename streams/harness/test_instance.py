@@ -31,7 +31,7 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import OPEN, RunStatus
 from headwater.streams.authoring.looking import LookedInto, Question
 from headwater.streams.authoring.steering import Steered, Verb
-from headwater.streams.authoring.values import encode
+from headwater.streams.authoring.values import encode_object
 from headwater.streams.authoring.workflow_values import R_co
 from headwater.streams.harness.histories import error_of, history_of, value_of
 from headwater.streams.harness.looking import answered
@@ -118,7 +118,7 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
     async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
         """Sends an event."""
         _check(INVALID_EVENT_TYPE, "an event type", type, EVENT_TYPE_MAX)
-        text = encode(payload, "an event's payload", VALUE_BYTES_TOP)
+        text = encode_object(payload, "an event's payload", VALUE_BYTES_TOP)
         await self._send(SendEvent(self._world.new_id("evt"), type, text))
 
     @override

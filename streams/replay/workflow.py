@@ -11,7 +11,9 @@ from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
 from headwater.schemas.topics import authors_topic_fault
 from headwater.streams.authoring.arguments import misfit_of
-from headwater.streams.authoring.params import Params, params_of
+from headwater.streams.authoring.params import params_of
+from headwater.streams.authoring.read_only import frozen
+from headwater.streams.authoring.value_types import ValueType
 from headwater.streams.authoring.workflow_values import P_contra, R_co, WorkflowEvent
 from headwater.streams.replay.step import Step
 
@@ -71,7 +73,7 @@ class Workflow(Generic[P_contra, R_co]):
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
 
-    def params_type(self) -> Params:
+    def params_type(self) -> ValueType:
         """The type that the author declared for the payload.
 
         It is T where the first parameter is annotated `WorkflowEvent[T]`.
@@ -81,13 +83,21 @@ class Workflow(Generic[P_contra, R_co]):
         return self._params
 
     def check(self) -> None:
-        """Sees that the type of the params is known, once everything is imported.
+        """See that the type of the params can be described and read, once everything is imported.
 
-        Errors: TypeError.
+        Raises:
+            TypeError: It cannot.
         """
-        fault = self.params_type().fault
-        if fault:
-            raise TypeError(fault)
+        declared = self.params_type()
+        try:
+            declared.check()
+        except TypeError as error:
+            if declared.fault:
+                raise
+            raise TypeError(
+                f"expected the type of the params of the workflow {self.name}, {declared!r}, to be "
+                f"one that JSON can be read as, found: {error}"
+            ) from error
 
 
 def _concurrency(name: str, given: object) -> Concurrency | None:
@@ -128,9 +138,9 @@ def _follows_code(name: str, given: object) -> bool:
 def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what the author declared
     """The payload of a run, as the type that its workflow declares, read-only.
 
-    Errors: as `Params.read`.
+    Errors: as `ValueType.read`.
     """
-    return workflow.params_type().read(params)
+    return frozen(workflow.params_type().read(params))
 
 
 def workflow(

@@ -208,7 +208,7 @@ def test_what_a_step_starts_on_a_deployment_follows_the_code_if_it_says_so():
 def test_a_run_stays_where_it_began_and_its_next_run_does_not():
     world = World(app=())
     world.activate("dep_1")
-    world.tell(StartRun('"a"'))
+    world.tell(StartRun("1"))
     world.tell(StartRun("1"), "ship")
     world.activate("dep_2")
     assert (world.deployment(), world.deployment("ship")) == ("dep_1", "dep_1")
@@ -231,6 +231,17 @@ def test_params_are_held_to_the_schema_of_the_deployment():
     assert world.tell(StartRun('"a"')) == "INVALID_PARAMS"
     world.activate("dep_1")
     assert world.tell(StartRun('"a"')) == ""
+
+
+def test_a_run_is_not_restarted_with_params_that_its_code_no_longer_takes():
+    world = World()
+    world.activate("dep_1")
+    assert world.tell(StartRun('"a"')) == ""
+    world.activate("dep_2")
+    assert world.tell(RestartRun()) == "INVALID_PARAMS"
+    assert world.run().run_number == 0
+    world.activate("dep_1")
+    assert world.tell(RestartRun()) == ""
 
 
 def test_a_graph_stays_a_graph_whatever_is_deployed_under_its_name():
