@@ -88,14 +88,16 @@ class UntilDue:
         try:
             while True:
                 awaited = self._code.throw(thrown) if thrown else self._code.send(None)
+                thrown = None
                 try:
                     yield awaited
-                    thrown = None
-                except asyncio.CancelledError as cancelled:
-                    if self._due.done():
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001, it is for the code, which may catch it
+                    if isinstance(error, asyncio.CancelledError) and self._due.done():
                         self._task.uncancel()
                         return
-                    thrown = cancelled
+                    thrown = error
         except StopIteration:
             pass
         finally:

@@ -415,6 +415,45 @@ def test_steps_of_an_unfinished_iteration_are_rolled_back_after_a_crash():
 
 
 @CRASH
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_that_a_loop_took_after_an_error_of_a_task_is_rolled_back(fails: bool, crash: bool):
+    undone: list[str] = []
+
+    async def refuse() -> None:
+        raise LookupError("sold out")
+
+    async def body(step: Step, state: None) -> Break:
+        try:
+            await asyncio.gather(refuse(), step.do("price", lambda: 1))
+        except LookupError:
+            await do(step, "other shop", undone)
+        if fails:
+            fail()
+        return Break(None)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        try:
+            await step.loop("shops", body)
+        finally:
+            await step.sleep("think", "1 second")
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        if crash:
+            await test.crash()
+        await test.advance("1 second")
+        error = await error_of(instance)
+        assert (error.name, error.message) == ("LookupError", "sold out")
+        assert ("in body" in (error.traceback or "")) is fails
+        assert undone == ["other shop"]
+
+    run(scenario, order)
+
+
+@CRASH
 def test_the_branches_of_a_completed_join_are_rolled_back_by_completion(crash: bool):
     undone: list[str] = []
 
