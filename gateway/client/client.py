@@ -18,7 +18,7 @@ from headwater.gateway.client.retries import Policy
 from headwater.gateway.client.runs import Runs
 from headwater.gateway.redaction import redacted
 from headwater.gateway.request_ids import ulid_source
-from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.processors.runs.durations import Duration, timeout_of
 from headwater.schemas.answers import InstanceFound, InstancePage, WorkflowList, WorkflowListed
 from headwater.schemas.graph_answers import GraphDefinition, GraphVersion
 from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, WorkflowOf, name_of
@@ -82,7 +82,7 @@ class Client:
         self._base_url = _checked(base_url)
         self._headers = _headers(headers or {}, key)
         self._admin_key = _printable("admin_key", admin_key) if admin_key else None
-        self._timeout_s = milliseconds(timeout) / 1000
+        self._timeout_s = timeout_of("the timeout of a Client", timeout) / 1000
         self._policy = Policy(retries=retries)
         self._network = transport
         self._world = world

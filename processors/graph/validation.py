@@ -25,7 +25,12 @@ from headwater.processors.graph.definition import (
 from headwater.processors.graph.paths import PATH_MAX, SEGMENTS_MAX, is_text, path_problem
 from headwater.processors.graph.scope import RESERVED
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds_of
-from headwater.processors.runs.limits import RETRIES_MAX, WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.limits import (
+    RETRIES_MAX,
+    WORKFLOW_NAME_MAX,
+    control_character,
+    name_fault,
+)
 
 #: Branches of one fork. A run keeps each of them, and an engine can say so of its events in records
 #: of a megabyte; ten times what anybody is known to do.
@@ -108,6 +113,8 @@ def _name_problem(name: str) -> str | None:
     if len(name) > NAME_MAX:
         shown = f"{name[:80]}…"
         return f"expected a name of at most {NAME_MAX} characters, found {len(name)} in {shown!r}"
+    if control_character(name):
+        return f"expected a name without control characters, found {name!r}"
     return None if is_text(name) else f"expected text that UTF-8 can hold, found {name!r}"
 
 

@@ -11,7 +11,7 @@ Duration: TypeAlias = str | float | timedelta
 #: A hundred years: nobody means more, and a time that is so far off is still a number of 64 bits.
 LONGEST_MS: Final = 100 * 365 * 86_400_000
 
-_TEXT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 _UNITS_MS: Final = {
     "": 1,
     "ms": 1,
@@ -30,11 +30,15 @@ _UNITS_MS: Final = {
 
 
 def milliseconds(duration: Duration) -> int:
-    """Reads a duration.
+    """Read a duration in whole milliseconds.
 
-    Shape:  a number is milliseconds; text is a number and a unit (ms, s, sec, second, m, min,
-            minute, h, hr, hour, d, day, plurals too).
-    Errors: ValueError for anything else, and for what is negative or longer than LONGEST_MS.
+    Args:
+        duration: A number is milliseconds; text is a number in digits and a unit (ms, s, sec,
+            second, m, min, minute, h, hr, hour, d, day, plurals too). A fraction of a millisecond
+            is rounded, but what is not 0 is at least 1 ms.
+
+    Raises:
+        ValueError: For anything else, and for what is negative or longer than LONGEST_MS.
     """
     if isinstance(duration, str):
         return _text_ms(duration)
@@ -42,18 +46,45 @@ def milliseconds(duration: Duration) -> int:
     # True is a number to Python, and authors who pass it mean something else.
     if type(number) not in (int, float) or not 0 <= number <= LONGEST_MS:
         raise ValueError(_expected(duration))
-    return round(number)
+    return _rounded(number)
 
 
 def milliseconds_of(what: str, duration: Duration) -> int:
-    """Reads a duration whose fault is told with what it was to be.
+    """Read a duration in whole milliseconds, as `milliseconds` does.
 
-    Errors: ValueError, as `milliseconds`.
+    Args:
+        what: Name of the duration, for the message of an error.
+        duration: The duration.
+
+    Raises:
+        ValueError: As of `milliseconds`.
     """
     try:
         return milliseconds(duration)
     except ValueError as why:
         raise ValueError(f"{why}, as {what}") from None
+
+
+def timeout_of(what: str, duration: Duration) -> int:
+    """Read a timeout in whole milliseconds.
+
+    A timeout of 0 would end everything before it begins. One that was computed, as `deadline -
+    now`, is 0 when no time is left.
+
+    Args:
+        what: Name of the timeout, for the message of an error.
+        duration: The timeout, as of `milliseconds`.
+
+    Raises:
+        ValueError: For less than 1 ms, and as of `milliseconds`.
+    """
+    timeout_ms = milliseconds_of(what, duration)
+    if not timeout_ms or (isinstance(duration, int | float) and duration < 1):
+        raise ValueError(
+            f"expected {what} to be at least 1 ms, found {duration!r}: a number is milliseconds, "
+            'text names its unit, as "30 seconds"'
+        )
+    return timeout_ms
 
 
 # Code is full of a few durations that never change.
@@ -72,7 +103,12 @@ def _text_ms(duration: str) -> int:
     number = float(found[1]) * factor
     if number > LONGEST_MS:
         raise ValueError(_expected(duration))
-    return round(number)
+    return _rounded(number)
+
+
+def _rounded(number_ms: float) -> int:
+    # What is not 0 stays so: a deadline that has not come is not over.
+    return round(number_ms) or int(number_ms > 0)
 
 
 def _expected(found: object) -> str:

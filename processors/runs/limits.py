@@ -4,6 +4,7 @@ The numbers are those that Cloudflare Workflows made usual, so that what runs th
 """
 
 import re
+import unicodedata
 from typing import Final
 
 from headwater.schemas.history import Limits
@@ -90,6 +91,16 @@ def name_fault(what: str, name: object, longest: int, setting: str = "") -> str 
         f"expected {what} of 1 to {longest} characters{of_setting(setting)} out of a-z, A-Z, 0-9, "
         f"_ and -, not beginning with -, found {shown}"
     )
+
+
+def control_character(text: str) -> str | None:
+    """Return the first control character of a name that may have any others, or None.
+
+    Names are shown in terminals, and Postgres holds no NUL: a key with one could not be requested.
+    """
+    if text.isascii() and text.isprintable():
+        return None
+    return next((char for char in text if unicodedata.category(char) == "Cc"), None)
 
 
 def value_fault(what: str, text: str, most: int = VALUE_BYTES_MAX, setting: str = "") -> str | None:

@@ -18,6 +18,7 @@ from headwater.processors.runs.limits import (
     WAIT_DEFAULT_MS,
     WAIT_MAX_MS,
     WAIT_MIN_MS,
+    control_character,
     name_fault,
 )
 from headwater.processors.runs.requests import RetryPolicy
@@ -28,33 +29,45 @@ from headwater.streams.authoring.values import check_sound
 from headwater.streams.authoring.workflow_values import ReceivedEvent, Retry
 
 
-def check_name(name: object) -> None:
-    """Sees that the name of an entry keeps the rules.
+def check_name(name: object, what: str = "the name of an entry") -> None:
+    """Check that a name follows the rules, whatever was recorded.
 
-    Errors: ValueError, TypeError, UnserialisableError.
+    Args:
+        name: The name.
+        what: What it is the name of, for the message of an error.
+
+    Raises:
+        ValueError: It is empty, no text, or has control characters.
+        TypeError: It is neither a plain str nor an Enum.
+        UnserialisableError: UTF-8 cannot hold it.
     """
-    if isinstance(name, str) and name:
-        if type(name) is str and name.isascii():
-            return
-        check_sound("the name of an entry", name)
-        if type(name) is str or isinstance(name, Enum):
-            return
+    if type(name) is str and name and name.isascii() and name.isprintable():
+        return
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"expected {what} to be text, and not empty, found {name!r}")
+    check_sound(what, name)
+    if type(name) is not str and not isinstance(name, Enum):
         raise TypeError(
-            f"expected the name of an entry to be a plain str, found {type(name).__name__}: "
+            f"expected {what} to be a plain str, found {type(name).__name__}: "
             f"pass str({str(name)!r})"
         )
-    raise ValueError(f"expected the name of an entry to be text, and not empty, found {name!r}")
+    control = control_character(name)
+    if control is not None:
+        raise ValueError(
+            f"expected {what} to have no control characters, found {control!r} in {name[:80]!r}"
+        )
 
 
-def check_length(name: str, limits: Limits) -> None:
-    """Sees that the name of a new entry is not too long.
+def check_length(name: str, limits: Limits, what: str = "the name of an entry") -> None:
+    """Check that the name of a new entry is not too long.
 
-    Errors: ValueError.
+    Raises:
+        ValueError: It is too long.
     """
     longest = limits.max_step_name
     if len(name) > longest:
         raise ValueError(
-            f"expected the name of an entry to be 1 to {longest} characters (max_step_name), found "
+            f"expected {what} to be 1 to {longest} characters (max_step_name), found "
             f"{len(name)} characters: {name[:40]!r}"
         )
 
@@ -154,19 +167,17 @@ def _required(function: Callable[..., Any]) -> tuple[int, str]:
 
 
 def retries_of(name: str, retries: object) -> RetryPolicy:
-    """How often a step is tried again.
+    """Return how often a step is tried again.
 
-    Errors: TypeError for what is no Retry; ValueError for one that contradicts itself.
+    Raises:
+        TypeError: The value is no Retry.
     """
     if not isinstance(retries, Retry):
         raise TypeError(
             f'expected the retries of the step "{name}" to be a Retry, found {retries!r:.80}: '
             "write retries=Retry(limit=3)"
         )
-    try:
-        return retries.policy()
-    except ValueError as why:
-        raise ValueError(f'{why}, for the step "{name}"') from None
+    return retries.policy()
 
 
 def step_error(name: str, entry: Entry) -> Exception:

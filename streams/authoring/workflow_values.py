@@ -80,11 +80,16 @@ class Retry:
     delay: Duration = "10 seconds"
     backoff: Literal["constant", "linear", "exponential"] = "exponential"
 
-    def policy(self) -> RetryPolicy:
-        """The same as plain numbers.
+    def __post_init__(self) -> None:
+        """Check the values where they are written, often as a constant of a module.
 
-        Errors: ValueError.
+        Raises:
+            ValueError: A value is not one of those above.
         """
+        self.policy()
+
+    def policy(self) -> RetryPolicy:
+        """Return the same as plain numbers."""
         if self.backoff not in ("constant", "linear", "exponential"):
             raise ValueError(
                 "expected the backoff of a Retry to be constant, linear or exponential, "

@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from headwater.schemas.statuses import EntryKind
-from headwater.streams.authoring.arguments import aware
+from headwater.streams.authoring.arguments import aware, check_name
 from headwater.streams.replay.run_context import RunContext
 from headwater.streams.replay.scope import Scope
 
@@ -70,6 +70,7 @@ class DeterministicValues(Scope):
 
     def _value_name(self, what: str, name: str | None) -> str:
         if name is not None:
+            check_name(name, f"the name of a call of step.{what}")
             return f"@{what}:{name}"
         number = self._values[what] = self._values.get(what, 0) + 1
         return f"@{what}#{number}"

@@ -12,6 +12,7 @@ from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, bounded
 from headwater.schemas.failures import JOIN, RACE
 from headwater.schemas.history import Failure
 from headwater.schemas.statuses import EntryKind, EntryStatus
+from headwater.streams.authoring.arguments import check_length, check_name
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.authoring.workflow_values import Won
@@ -69,12 +70,16 @@ async def _ended(
 def _enter(
     scope: S, ticket: int, name: str, kind: EntryKind, branches: Mapping[str, Branch[S]]
 ) -> tuple[str, Entry | None]:
+    scope.run.unawaited.pop(ticket, None)
     if not branches or not all(callable(branch) for branch in branches.values()):
-        scope.run.unawaited.pop(ticket, None)
         raise ValueError(
             f"expected a {kind.value} to have branches, each an async function of a step, "
             f"found {dict(branches)!r}"
         )
+    for branch in branches:
+        what = f'the name of a branch of "{name}"'
+        check_name(branch, what)
+        check_length(branch, scope.run.limits, what)
     key, entry = scope.enter(ticket, name, kind)
     if entry is None:
         scope.open(key, name, kind)

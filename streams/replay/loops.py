@@ -31,7 +31,7 @@ class Pace:
     def __post_init__(self) -> None:
         for name in ("commit_interval", "history_every", "history_keep"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if type(value) is not int or value < 1:
                 raise ValueError(f"expected {name} to be a whole number from 1, found {value!r}")
 
     def trims(self, iteration: int) -> bool:

@@ -12,7 +12,7 @@ from headwater.processors.replay.errors import (
     RollbackCheckpointError,
 )
 from headwater.processors.replay.state import Entry
-from headwater.processors.runs.durations import Duration, milliseconds_of
+from headwater.processors.runs.durations import Duration, timeout_of
 from headwater.processors.runs.limits import name_fault
 from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
@@ -182,7 +182,7 @@ class Step(DeterministicValues):
     ) -> None:
         run = self.run
         policy = _POLICY if retries is None else retries_of(name, retries)
-        timeout_ms = milliseconds_of(f'the timeout of the step "{name}"', timeout)
+        timeout_ms = timeout_of(f'the timeout of the step "{name}"', timeout)
         tx = wants_tx(name, callback)
         if rollback is not None:
             check_rollback(name, rollback)
@@ -344,7 +344,7 @@ class Step(DeterministicValues):
                     raise ValueError(fault)
                 wait_ms = None
                 if timeout is not None:
-                    wait_ms = milliseconds_of(f'the timeout of "{name}"', timeout)
+                    wait_ms = timeout_of(f'the timeout of "{name}"', timeout)
                 self.open(
                     key,
                     name,

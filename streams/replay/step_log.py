@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from headwater.processors.replay.commands import Log
-from headwater.processors.runs.limits import SYSTEM
+from headwater.processors.runs.limits import SYSTEM, control_character
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.attempt import ATTEMPT
 from headwater.streams.authoring.values import encode, sound
@@ -116,6 +116,8 @@ def _check(message: object, category: object, limits: Limits) -> None:
             "expected the message and the category of a log line to be text, "
             f"found {message!r:.80} and {category!r:.80}; pass other values as data"
         )
+    if control_character(category):
+        raise ValueError(f"expected a category without control characters, found {category[:80]!r}")
     if category == SYSTEM:
         raise ValueError(
             f"expected a category of your own, found {SYSTEM!r}, which is the engine's"

@@ -97,6 +97,11 @@ def test_a_name_that_keys_and_rows_hold_has_a_maximum_length(place: str):
 def test_a_name_that_no_record_can_hold_is_refused():
     ((path, message),) = problems(graph([node("\ud800")], []))
     assert (path, message) == ("nodes[0].ref", r"expected text that UTF-8 can hold, found '\ud800'")
+    ((path, message),) = problems(graph([node("a\0")], []))
+    assert (path, message) == (
+        "nodes[0].ref",
+        r"expected a name without control characters, found 'a\x00'",
+    )
 
 
 @pytest.mark.parametrize(

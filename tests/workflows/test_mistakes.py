@@ -4,7 +4,9 @@ import asyncio
 import functools
 import gc
 import math
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -61,26 +63,25 @@ def test_retries_that_are_no_retry_are_refused(retries: object):
 
 
 @pytest.mark.parametrize(
-    ("retries", "told"),
+    ("values", "told"),
     [
-        (Retry(limit="3"), "the limit of a Retry to be a whole number of retries, at most"),
-        (Retry(limit=True), "found True"),
-        (Retry(limit=None), "found None"),
-        (Retry(limit=-1), "found -1"),
-        (Retry(limit=1.5), "found 1.5"),
-        (Retry(limit=math.nan), "found nan"),
-        (Retry(delay="soon"), "found 'soon', as the delay of a Retry"),
-        (Retry(delay=None), "found None, as the delay of a Retry"),
-        (Retry(delay="1 moon"), "found 'moon' in the duration '1 moon', as the delay of a Retry"),
-        (Retry(backoff="cubic"), "the backoff of a Retry to be constant, linear or exponential"),
-        (Retry(backoff=["linear"]), "found ['linear']"),
+        ({"limit": "3"}, "the limit of a Retry to be a whole number of retries, at most"),
+        ({"limit": True}, "found True"),
+        ({"limit": None}, "found None"),
+        ({"limit": -1}, "found -1"),
+        ({"limit": 1.5}, "found 1.5"),
+        ({"limit": math.nan}, "found nan"),
+        ({"delay": "soon"}, "found 'soon', as the delay of a Retry"),
+        ({"delay": None}, "found None, as the delay of a Retry"),
+        ({"delay": -1}, "found -1, as the delay of a Retry"),
+        ({"delay": "1 moon"}, "found 'moon' in the duration '1 moon', as the delay of a Retry"),
+        ({"backoff": "cubic"}, "the backoff of a Retry to be constant, linear or exponential"),
+        ({"backoff": ["linear"]}, "found ['linear']"),
     ],
 )
-def test_a_retry_of_odd_values_says_which(retries: Retry, told: str):
-    error = failure(one(lambda step: step.do("save", bad, retries=retries)))
-    assert error.name == "ValueError"
-    assert told in error.message
-    assert error.message.endswith(', for the step "save"')
+def test_a_retry_of_odd_values_is_refused_where_it_is_written(values: dict[str, Any], told: str):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        Retry(**values)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +112,69 @@ def test_a_retry_of_odd_values_says_which(retries: Retry, told: str):
         ),
         (lambda step: step.wait_for_events("word", types=None), "to be a list"),
         (lambda step: step.wait_for_events("word", types=["a", 5]), 'found 5, in the wait "word"'),
+        *(
+            (entry, f"expected the timeout of {what} to be at least 1 ms, found {timeout!r}")
+            for timeout in (0, 0.4, "0 s")
+            for entry, what in (
+                (
+                    lambda step, timeout=timeout: step.do("save", bad, timeout=timeout),
+                    'the step "save"',
+                ),
+                (
+                    lambda step, timeout=timeout: step.run_workflow("b", "order", timeout=timeout),
+                    '"b"',
+                ),
+            )
+        ),
     ],
 )
 def test_an_argument_that_says_nothing_is_refused_by_the_name_of_its_entry(entry: Entry, told: str):
     assert told in failure(one(entry)).message
+
+
+@pytest.mark.parametrize("name", ["a\0", "a\nb", "\x1b[31mred", "\x7f", "ü\x85"])
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        (lambda step, name: step.do(name, bad), "an entry"),
+        (lambda step, name: step.sleep(name, 1), "an entry"),
+        (lambda step, name: step.wait_for_event(name, type="a"), "an entry"),
+        (lambda step, name: step.run_workflow(name, "order"), "an entry"),
+        (lambda step, name: step.checkpoint(name), "an entry"),
+        (lambda step, name: step.removed(name, kind="step"), "an entry"),
+        (lambda step, name: step.loop(name, bad), "an entry"),
+        (lambda step, name: step.join(name, one=bad), "an entry"),
+        (lambda step, name: step.join("both", **{name: bad}), 'a branch of "both"'),
+        (lambda step, name: step.race("both", **{name: bad}), 'a branch of "both"'),
+        (lambda step, name: step.now(name), "a call of step.now"),
+        (lambda step, name: step.uuid(name), "a call of step.uuid"),
+        (lambda step, name: step.random(name), "a call of step.random"),
+    ],
+)
+def test_a_name_with_control_characters_is_refused(entry: Callable, what: str, name: str):
+    error = failure(one(lambda step: entry(step, name)))
+    assert error.name == "ValueError"
+    assert error.message.startswith(f"expected the name of {what} to have no control characters, ")
+
+
+@pytest.mark.parametrize("name", ["", "a" * 257])
+def test_a_branch_has_a_name_as_entries_have(name: str):
+    error = failure(one(lambda step: step.join("both", **{name: bad})))
+    assert error.message.startswith('expected the name of a branch of "both" to be ')
+
+
+@pytest.mark.parametrize("category", ["a\0", "a\n"])
+def test_a_category_of_a_line_has_no_control_characters(category: str):
+    error = failure(one(lambda step: step.log.info("said", category=category)))
+    assert "category without control characters" in error.message
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "20", None])
+@pytest.mark.parametrize("setting", ["commit_interval", "history_every", "history_keep"])
+def test_the_pace_of_a_loop_is_in_whole_numbers(setting: str, value: object):
+    error = failure(one(lambda step: step.loop("pages", bad, **{setting: value})))
+    assert error.name == "ValueError"
+    assert error.message == f"expected {setting} to be a whole number from 1, found {value!r}"
 
 
 def two(first: object, second: object) -> object:
