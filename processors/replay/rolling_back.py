@@ -44,6 +44,8 @@ def rollback_raised(run: CodeRun, asked: RollbackRaised, now_ms: int) -> Decisio
     if run.rollback is None or entry is None or entry.rolled_back:
         return STALE
     attempt = entry.rollback_attempts + 1
+    if asked.attempt != attempt:
+        return STALE
     if attempt <= ROLLBACK_RETRIES:
         delay = _ROLLBACK_DELAY_MS * 2 ** (attempt - 1)
         return [RollbackFailed(asked.key, attempt, asked.failure, now_ms + delay)]

@@ -69,7 +69,7 @@ class Pong(HostMessage, frozen=True):
 class Started(HostMessage, frozen=True):
     """An attempt is under way that may take a while; the owner watches its timeout.
 
-    Shape:  with `rollback` it is one of the step's rollback handler, which has no timeout.
+    Shape:  with `rollback` it is one of the step's rollback handler, with the handler's timeout.
     """
 
     step: Reached

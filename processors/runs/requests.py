@@ -68,9 +68,10 @@ class StepUnderWay(Request, frozen=True):
 
 
 class RollbackRaised(Request, frozen=True):
-    """A rollback handler failed."""
+    """An attempt of a rollback handler failed."""
 
     key: str
+    attempt: int
     failure: Failure
 
 

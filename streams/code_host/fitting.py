@@ -17,7 +17,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App, AppNotLoaded, Declarations, load_app
 from headwater.streams.replay.activation import Activation
 from headwater.streams.replay.forbidden import refuse_in_workflows
-from headwater.streams.replay.host_port import Call
+from headwater.streams.replay.host_port import Call, Handler
 from headwater.streams.replay.workflow import Workflow, read_params
 
 RUNS: Final = msgspec.msgpack.Decoder(list[Activate])
@@ -56,7 +56,7 @@ class _Onlooker:
     def call(self, call: Call) -> None:
         """Begins no step."""
 
-    def call_handler(self, key: str, attempt: int, handler: object, output: Any) -> None:  # noqa: ANN401
+    def call_handler(self, key: str, attempt: int, handler: Handler, output: Any) -> None:  # noqa: ANN401
         """Begins no handler."""
 
     def cancel(self, key: str | None = None) -> None:

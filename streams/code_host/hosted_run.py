@@ -31,7 +31,7 @@ from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import encode
 from headwater.streams.replay.activation import Activation
-from headwater.streams.replay.host_port import Call
+from headwater.streams.replay.host_port import Call, Handler
 from headwater.streams.replay.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Holder(Protocol):
 class Attempt:
     """An attempt that is under way; `attempts` of its run has it as long as it counts."""
 
-    __slots__ = ("call", "key", "number", "run", "task", "tx")
+    __slots__ = ("call", "key", "number", "run", "task", "timeout_ms", "tx")
 
     def __init__(
         self,
@@ -73,12 +73,14 @@ class Attempt:
         number: int,
         call: Call | None = None,
         tx: StepTx | None = None,
+        timeout_ms: int = 0,
     ) -> None:
         self.run = run
         self.key = key
         self.number = number
-        #: None for that of a rollback handler.
+        #: None for that of a rollback handler, which has a timeout of its own.
         self.call = call
+        self.timeout_ms = timeout_ms
         self.task: asyncio.Task[None]
         #: None for a callback that takes none.
         self.tx = tx
@@ -87,7 +89,7 @@ class Attempt:
         """The message about it to the owner."""
         if self.call is not None:
             return Started(self.run.number, self.call.reached, self.number, self.call.policy)
-        reached = Reached(self.key, self.key, 0, 0, 0, 0)
+        reached = Reached(self.key, self.key, 0, 0, 0, self.timeout_ms)
         return Started(self.run.number, reached, self.number, _OWNERS_POLICY, rollback=True)
 
     def counts(self) -> bool:
@@ -229,12 +231,12 @@ class HostedRun:
         self,
         key: str,
         attempt: int,
-        handler: Callable[[Any], Any],
+        handler: Handler,
         output: Any,  # noqa: ANN401
     ) -> None:
-        """Begins an attempt of a rollback handler."""
-        begun = Attempt(self, key, attempt)
-        self._start(begun, self._run_handler(begun, handler, output))
+        """Begin an attempt of a rollback handler."""
+        begun = Attempt(self, key, attempt, timeout_ms=handler.timeout_ms)
+        self._start(begun, self._run_handler(begun, handler.function, output))
 
     # -- attempts
 

@@ -11,14 +11,17 @@ def under_way(started: Started) -> StepUnderWay:
     return StepUnderWay(started.step, started.attempt)
 
 
-def timed_out(started: Started) -> StepRaised:
-    """The failure of an attempt that took too long."""
+def timed_out(started: Started) -> StepRaised | RollbackRaised:
+    """Return the failure of an attempt that took too long."""
     step = started.step
+    what = f'the rollback of step "{step.key}"' if started.rollback else f'step "{step.name}"'
     failure = Failure(
         STEP_TIMEOUT,
-        f'expected step "{step.name}" to end within {step.timeout_ms} ms, found it still '
+        f"expected {what} to end within {step.timeout_ms} ms, found it still "
         f"running in attempt {started.attempt}",
     )
+    if started.rollback:
+        return RollbackRaised(step.key, started.attempt, failure)
     return StepRaised(step, started.attempt, failure, started.policy)
 
 
@@ -31,5 +34,5 @@ def lost(started: Started, reason: str) -> StepRaised | RollbackRaised:
         "function, which runs in a thread",
     )
     if started.rollback:
-        return RollbackRaised(started.step.key, failure)
+        return RollbackRaised(started.step.key, started.attempt, failure)
     return StepRaised(started.step, started.attempt, failure, started.policy)

@@ -280,10 +280,9 @@ class Owner:
         self, live: LiveInstance, event: RunEvent, sequence: int
     ) -> None:
         """What an event means for the code and for others, once it is durable."""
-        if isinstance(event, StepFailed):
-            self._activations.attempt_failed(live, event.key)
-        elif isinstance(event, TokenFailed):
-            self._activations.attempt_failed(live, str(event.token))
+        failed = _failed_attempt(event)
+        if failed is not None:
+            self._activations.attempt_failed(live, failed)
         message = live.engine.message_for_host(live.run, event, live.activation or 0, sequence)
         if message is not None:
             self._activations.send(live, message)
@@ -461,3 +460,16 @@ class Owner:
                 self._request(live, HostGone(reason), now_ms)
             if live.engine.is_runnable(live.run, now_ms):
                 self._activations.make_ready(live, Priority.CONTINUE, now_ms)
+
+
+def _failed_attempt(event: RunEvent) -> str | None:
+    """Return the key of the attempt that an event says has failed, if it is such an event."""
+    match event:
+        case StepFailed() | RollbackFailed():
+            return event.key
+        case EntryRolledBack() if event.failure is not None:
+            return event.key
+        case TokenFailed():
+            return str(event.token)
+        case _:
+            return None

@@ -1,7 +1,7 @@
 """What a run needs of the host that runs it: attempts of steps, a way to the owner, a clock."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headwater.processors.replay.commands import CodeCommand
 from headwater.processors.runs.requests import Reached, RetryPolicy
@@ -44,6 +44,18 @@ class Call:
         self.returned = False
 
 
+class Handler(NamedTuple):
+    """A rollback handler.
+
+    Attributes:
+        function: Takes the result of its step.
+        timeout_ms: How long an attempt may take, in milliseconds; 0 for any time.
+    """
+
+    function: Callable[[Any], object]
+    timeout_ms: int
+
+
 class HostPort(Protocol):
     """The host of one run."""
 
@@ -57,7 +69,7 @@ class HostPort(Protocol):
         self,
         key: str,
         attempt: int,
-        handler: Callable[[Any], Any],
+        handler: Handler,
         output: Any,  # noqa: ANN401, any JSON value
     ) -> None:
         """Begins an attempt of a rollback handler, outside the workflow's loop."""

@@ -4,8 +4,8 @@ The author's code is replayed first, and nothing new is begun: what has no resul
 When it rests, every handler that belongs to a completed step is known.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Final
 
 from headwater.processors.replay.commands import RolledBack
 from headwater.processors.replay.rolling_back import is_to_roll_back
@@ -13,7 +13,7 @@ from headwater.processors.replay.state import Entry
 from headwater.processors.runs.requests import RollbackRaised
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode
-from headwater.streams.replay.host_port import HostPort
+from headwater.streams.replay.host_port import Handler, HostPort
 
 
 def to_roll_back(entries: Mapping[str, Entry]) -> list[str]:
@@ -31,7 +31,7 @@ class Rollback:
     def __init__(
         self,
         entries: Mapping[str, Entry],
-        handlers: Mapping[str, Callable[[Any], Any]],
+        handlers: Mapping[str, Handler],
         host: HostPort,
     ) -> None:
         self._entries = entries
@@ -59,9 +59,11 @@ class Rollback:
 
     def handler_ended(self, key: str, error: BaseException | None) -> None:
         """A handler has returned or raised."""
-        self._host.send(
-            RolledBack(key) if error is None else RollbackRaised(key, failure_of(error))
-        )
+        if error is None:
+            self._host.send(RolledBack(key))
+        else:
+            attempt = self._entries[key].rollback_attempts + 1
+            self._host.send(RollbackRaised(key, attempt, failure_of(error)))
 
     def handled(self, key: str) -> None:
         """It is durable that an entry is rolled back, or that its handler is given up."""
@@ -79,10 +81,10 @@ class Rollback:
 
     def _call(self, key: str) -> None:
         entry = self._entries[key]
-        handler = self._handlers.get(key, _gone)
+        handler = self._handlers.get(key, _NO_LONGER_IN_THE_CODE)
         output = decode(entry.result or "null")
         self._host.call_handler(key, entry.rollback_attempts + 1, handler, output)
 
 
-def _gone(_: object) -> None:
-    """Stands for a handler that the code no longer has."""
+#: Does nothing, for a step whose handler the code no longer has.
+_NO_LONGER_IN_THE_CODE: Final = Handler(lambda _: None, 0)

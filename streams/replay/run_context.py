@@ -11,7 +11,7 @@ from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, USUAL, bou
 from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import EntryStatus
 from headwater.streams.authoring.failures import failure_of
-from headwater.streams.replay.host_port import HostPort
+from headwater.streams.replay.host_port import Handler, HostPort
 from headwater.streams.replay.journal import Journal
 from headwater.streams.replay.logged_lines import LoggedLines
 from headwater.streams.replay.loop import WorkflowLoop
@@ -19,7 +19,7 @@ from headwater.streams.replay.results import Results
 from headwater.streams.replay.step_calls import StepCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Coroutine, Iterable
 
 #: Characters of a warning by which it is recognized when it comes again.
 _ONCE_MAX: Final = 256
@@ -60,7 +60,7 @@ class RunContext:
         self.results = Results(self.loop)
         self.calls = StepCalls(host)
         self.lines = LoggedLines(begin.entries.values(), begin.logged_at, begin.lines)
-        self.handlers: dict[str, Callable[[Any], Any]] = {}
+        self.handlers: dict[str, Handler] = {}
         self.pending: set[str] = set()
         #: Calls of entries that are not awaited yet: the object whose method was called, for the
         #: message what was called, and its coroutine.

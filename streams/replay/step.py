@@ -44,7 +44,7 @@ from headwater.streams.authoring.workflow_values import (
 from headwater.streams.replay import joins, loops
 from headwater.streams.replay.branches import Branch
 from headwater.streams.replay.deterministic import DeterministicValues
-from headwater.streams.replay.host_port import Call
+from headwater.streams.replay.host_port import Call, Handler
 from headwater.streams.replay.step_log import StepLog
 
 T = TypeVar("T")
@@ -85,6 +85,7 @@ class Step(DeterministicValues):
         retries: Retry | None = None,
         timeout: Duration = _TIMEOUT,
         rollback: Callable[[T], object] | None = None,
+        rollback_timeout: Duration = _TIMEOUT,
     ) -> Coroutine[Any, Any, T]: ...
 
     @overload
@@ -96,6 +97,7 @@ class Step(DeterministicValues):
         retries: Retry | None = None,
         timeout: Duration = _TIMEOUT,
         rollback: Callable[[T], object] | None = None,
+        rollback_timeout: Duration = _TIMEOUT,
     ) -> Coroutine[Any, Any, T]: ...
 
     @overload
@@ -107,6 +109,7 @@ class Step(DeterministicValues):
         retries: Retry | None = None,
         timeout: Duration = _TIMEOUT,
         rollback: Callable[[T], object] | None = None,
+        rollback_timeout: Duration = _TIMEOUT,
     ) -> Coroutine[Any, Any, T]: ...
 
     @overload
@@ -118,6 +121,7 @@ class Step(DeterministicValues):
         retries: Retry | None = None,
         timeout: Duration = _TIMEOUT,
         rollback: Callable[[T], object] | None = None,
+        rollback_timeout: Duration = _TIMEOUT,
     ) -> Coroutine[Any, Any, T]: ...
 
     def do(
@@ -128,20 +132,33 @@ class Step(DeterministicValues):
         retries: Retry | None = None,
         timeout: Duration = _TIMEOUT,
         rollback: Callable[[Any], object] | None = None,
+        rollback_timeout: Duration = _TIMEOUT,
     ) -> Coroutine[Any, Any, Any]:
-        """Calls a sync or async function once, durably, and gives its result.
+        """Call a sync or async function once, durably, and return its result.
 
-        Shape:  callback takes no argument, or one: a StepTx. Its result is JSON.
-        Units:  timeout, of each attempt.
-        Errors: StepFailedError when no attempt is left; RollbackError as it was raised;
-                DuplicateStepError, HistoryDivergedError, RollbackCheckpointError.
+        Args:
+            name: Name of the entry.
+            callback: Takes no argument, or one: a StepTx. Its result is JSON.
+            retries: How often the callback is called again when it fails.
+            timeout: How long an attempt may take.
+            rollback: Undoes the step, of whose result it is a function.
+            rollback_timeout: How long an attempt of the rollback may take.
+
+        Raises:
+            StepFailedError: No attempt is left.
+            RollbackError: As the callback raised it.
+            DuplicateStepError: The same name is under way.
+            HistoryDivergedError: The history has another kind of entry of this name.
+            RollbackCheckpointError: It has a rollback and no checkpoint before it.
         """
         ticket = self.run.ticket()
         return self.track(
-            ticket, name, self._do(ticket, name, callback, retries, timeout, rollback)
+            ticket,
+            name,
+            self._do(ticket, name, callback, retries, timeout, rollback, rollback_timeout),
         )
 
-    async def _do(
+    async def _do(  # noqa: PLR0913, PLR0917
         self,
         ticket: int,
         name: str,
@@ -149,6 +166,7 @@ class Step(DeterministicValues):
         retries: Retry | None,
         timeout: Duration,  # noqa: ASYNC109
         rollback: Callable[[Any], Any] | None,
+        rollback_timeout: Duration,
     ) -> Any:  # noqa: ANN401
         run = self.run
         key, entry = self.enter(ticket, name, EntryKind.DO)
@@ -160,7 +178,8 @@ class Step(DeterministicValues):
                         f'expected `await step.checkpoint(...)` before the step "{name}", which '
                         "has a rollback; found none"
                     )
-                run.handlers[key] = rollback
+                what = f'the rollback_timeout of the step "{name}"'
+                run.handlers[key] = Handler(rollback, timeout_of(what, rollback_timeout))
             if entry is None or entry.status in OPEN:
                 self._call(key, name, callback, retries, timeout, rollback, entry)
             entry = await self.result_or_give_up(key)

@@ -115,7 +115,7 @@ ASKED: st.SearchStrategy[Request] = st.one_of(
     st.builds(Suspend, st.integers(0, 40)),
     st.builds(BeginRollback, FAILURES),
     st.builds(RolledBack, KEYS),
-    st.builds(RollbackRaised, KEYS, FAILURES),
+    st.builds(RollbackRaised, KEYS, st.integers(1, 7), FAILURES),
     st.builds(Return, st.just("1")),
     st.builds(Raise, FAILURES),
     st.just(HostGone("gone")),

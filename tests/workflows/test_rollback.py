@@ -326,6 +326,66 @@ def test_a_handler_that_never_succeeds_is_logged_and_the_next_one_runs():
 
 
 @CRASH
+@pytest.mark.parametrize(
+    ("options", "timeout_s"), [({}, 600), ({"rollback_timeout": "30 seconds"}, 30)]
+)
+def test_a_handler_that_hangs_fails_is_tried_again_and_does_not_hold_up_the_next(
+    options: dict[str, str], timeout_s: int, crash: bool
+):
+    begun: list[str] = []
+
+    async def hangs(result: str) -> None:
+        begun.append(result)
+        await pass_time("30 days")
+        begun.append("too late")
+
+    undone: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        await step.do("b", lambda: "b", rollback=hangs, timeout="1 second", **options)
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        retries_s = 10 + 20 + 40 + 80 + 160
+        await test.advance(f"{6 * timeout_s + retries_s - 1} seconds")
+        assert (begun, undone) == (["b"] * 6, [])
+        if crash:
+            # Its attempt begins again, and so does its time.
+            await test.crash()
+            await test.advance(f"{timeout_s - 1} seconds")
+        await test.advance("1 second")
+        assert (begun, undone) == (["b"] * (6 + crash), ["a"])
+        error = await error_of(instance)
+        assert (error.name, error.message) == ("LookupError", "sold out")
+        (line,) = (await instance.history()).logs
+        assert line.message == (
+            "the rollback of b failed 6 times and is given up: StepTimeoutError: expected the "
+            f'rollback of step "b" to end within {timeout_s * 1_000} ms, found it still running '
+            "in attempt 6"
+        )
+        await test.advance("31 days")
+        assert begun.count("too late") == 0
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.4, -1, "soon", None])
+def test_the_timeout_of_a_handler_is_a_timeout(timeout: object):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", [], rollback_timeout=timeout)
+
+    error = failure(order)
+    assert error.name == "ValueError"
+    assert 'the rollback_timeout of the step "a"' in error.message
+
+
+@CRASH
 def test_the_iterations_that_a_loop_has_kept_are_rolled_back(crash: bool):
     undone: list[str] = []
 

@@ -18,6 +18,15 @@ def test_an_attempt_that_took_too_long_has_failed():
     assert told == 'expected step "a" to end within 600 ms, found it still running in attempt 2'
 
 
+def test_a_rollback_handler_that_took_too_long_has_failed():
+    raised = timed_out(Started(1, _STEP, 2, _POLICY, rollback=True))
+    assert raised == RollbackRaised("a", 2, raised.failure)
+    assert raised.failure.message == (
+        'expected the rollback of step "a" to end within 600 ms, found it still running in '
+        "attempt 2"
+    )
+
+
 @pytest.mark.parametrize(("rollback", "kind"), [(False, StepRaised), (True, RollbackRaised)])
 def test_an_attempt_that_lost_its_host_is_told_whose_fault_it_may_be(rollback: bool, kind: type):
     raised = lost(Started(1, _STEP, 2, _POLICY, rollback), "the code host stood still for 10 s")

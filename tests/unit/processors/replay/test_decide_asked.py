@@ -379,12 +379,12 @@ ENDS = {
     "a handler of what is not there": (a_run(rollback=FAILURE), RolledBack("pay"), STALE),
     "a handler fails": (
         _rolling(rollback_attempts=1),
-        RollbackRaised("pay", FAILURE),
+        RollbackRaised("pay", 2, FAILURE),
         [RollbackFailed("pay", 2, FAILURE, NOW_MS + 20_000)],
     ),
     "a handler fails for the last time": (
         _rolling(rollback_attempts=ROLLBACK_RETRIES),
-        RollbackRaised("pay", FAILURE),
+        RollbackRaised("pay", ROLLBACK_RETRIES + 1, FAILURE),
         [
             LogWritten(
                 "error",
@@ -396,7 +396,10 @@ ENDS = {
             EntryRolledBack("pay", FAILURE),
         ],
     ),
-    "a handler fails late": (_rolling(rolled_back=True), RollbackRaised("pay", FAILURE), STALE),
+    "a handler fails late": (_rolling(rolled_back=True), RollbackRaised("pay", 1, FAILURE), STALE),
+    "a handler fails after its timeout": (
+        _rolling(rollback_attempts=1), RollbackRaised("pay", 1, FAILURE), STALE,
+    ),
     "the function returns": (a_run(), Return("1"), [RunCompleted("1")]),
     "the function of a child returns": (
         a_run(parent=PARENT, posted=3),
