@@ -54,7 +54,6 @@ from headwater.gateway.http.strays import refusals_told, strays_told
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.http.wiping import Wiping, wipe_routes
 from headwater.gateway.settings import Settings
-from headwater.gateway.sources import secret_variables
 from headwater.gateway.users.ports import ForUsers, UserPorts
 from headwater.gateway.users.routes import user_routes
 from headwater.gateway.workflows.entrance import BodyKind, LimitedBodies
@@ -302,7 +301,7 @@ def _deployments(
 ) -> list[Router]:
     """The routes of deployments, with the keys of the settings."""
     key = settings.admin_key.get_secret_value()
-    checking = Checking(hidden=secret_variables(settings), limits=settings.limits)
+    checking = Checking(passed=settings.app_environment, limits=settings.limits)
     service.at_end(checking.close)
     deploying = Deploying(
         workflows.of_runs.deployments,

@@ -21,6 +21,8 @@ from headwater.gateway.providers import provider_names
 from headwater.gateway.redaction import redacted
 from headwater.gateway.settings import PREFIX, Secrets, Settings, revealed, secrets_name
 
+#: Settings that may have a password in them.
+_DSNS: Final = ("postgres", "steps_postgres")
 #: Ends the variable that names the file of a secret.
 _FILE: Final = "_FILE"
 
@@ -48,6 +50,8 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "not_retention": "durations separated by commas, each workflow once, such as order=90 days, "
     "report=never, 30 days",
     "not_here": "http:// and a loopback address",
+    "not_variables": "names of environment variables such as AWS_*,STRIPE_KEY, none of them "
+    "beginning with HEADWATER_",
     "not_apps": "apps separated by commas, each once; headwater, which is always served, alone",
 }
 #: What the signing secrets of a provider mean that an installed package has added.
@@ -115,7 +119,7 @@ def _secret_variables(kind: type[Settings]) -> dict[str, str]:
     return {
         name: PREFIX + name.upper()
         for name, field in kind.model_fields.items()
-        if name == "postgres" or field.annotation in (SecretStr, tuple[SecretStr, ...])
+        if name in _DSNS or field.annotation in (SecretStr, tuple[SecretStr, ...])
     }
 
 

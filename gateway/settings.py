@@ -1,5 +1,6 @@
 """Every setting of Headwater, in one documented type; `environment` reads and shows them."""
 
+import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -32,6 +33,8 @@ from headwater.gateway.workflow_settings import WorkflowSettings
 PREFIX: Final = "HEADWATER_"
 #: The app of the workflows that come with Headwater.
 HOUSE_APP: Final = "headwater"
+#: The name of an environment variable, or several of them with `*`.
+VARIABLE: Final = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -79,6 +82,11 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         default="",
         description="Postgres as postgresql://user:password@host/database; empty runs one "
         "embedded.",
+    )
+    steps_postgres: str = Field(
+        default="",
+        description="Login for the SQL of steps, in that same database; empty takes the one that "
+        "`headwater migrate` has made.",
     )
     postgres_port: Port = Field(
         default=15432, description="Port of the embedded Postgres; 0 takes a free one."
@@ -181,6 +189,11 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         description="Workflows to run, as package.module or package.module:name; of several apps, "
         "separated by commas; headwater runs those that come with it alone; empty runs none.",
     )
+    app_environment: Names = Field(
+        default=(),
+        description="Environment variables that apps see besides PATH, HOME, PYTHON* and the like, "
+        "separated by commas, * for any characters: AWS_*,STRIPE_KEY. No app sees Headwater's own.",
+    )
     rules: str = Field(
         default="",
         description="File of rules, in TOML, by which deliveries start and signal the workflows of "
@@ -204,7 +217,15 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
             raise PydanticCustomError("not_apps", "")
         return ",".join(names)
 
-    @field_validator("postgres")
+    @field_validator("app_environment")
+    @classmethod
+    def _of_apps(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not VARIABLE.fullmatch(name) or name.startswith(PREFIX):
+                raise PydanticCustomError("not_variables", "")
+        return names
+
+    @field_validator("postgres", "steps_postgres")
     @classmethod
     def _of_postgres(cls, value: str) -> str:
         # What has no scheme is a list such as host=… dbname=…, which libpq takes as well.

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 import psycopg
 from psycopg import conninfo, sql
 
+from headwater.projections.postgres.schemas import AUTHORS, HEADWATER, with_search_path
+
 _NUMBERS = itertools.count(1)
+
+
+def of_authors(dsn: str) -> str:
+    """The DSN of a database for sessions that create and read tables of authors, and read ours."""
+    return with_search_path(dsn, AUTHORS, HEADWATER)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,6 @@ from headwater.gateway.local.supervisor import Part, Supervisor
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import HOUSE_APP, Settings
 from headwater.gateway.sources import (
-    secret_variables,
     sources_with_secrets,
     with_development_sources,
 )
@@ -117,7 +116,7 @@ def _tell_of_app(settings: Settings) -> Declarations:
     rules = pipeline_rules(settings)
     declared = Declarations()
     if settings.apps:
-        declared = declared_by(settings.apps, secret_variables(settings))
+        declared = declared_by(settings.apps, settings.app_environment)
         say(f"Workflows of {', '.join(settings.apps)}: {', '.join(declared.workflows) or 'none'}")
     for each in declared.schedules:
         say(f"Schedule {each.schedule}: {each.cron} in {each.timezone} starts {each.workflow}")

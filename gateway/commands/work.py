@@ -9,7 +9,7 @@ import secrets
 import signal
 import sys
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -105,6 +105,7 @@ def _bounds(settings: Settings) -> Bounds:
         run_bytes_max=settings.max_run_bytes,
         ahead_max_ms=1_000 * settings.max_clock_ahead_s,
         threads_max=settings.step_threads,
+        passed=settings.app_environment,
     )
 
 
@@ -154,10 +155,7 @@ async def _work(
         await membership.joined()
 
     async with contextlib.AsyncExitStack() as exits:
-        dsn = steps_dsn_of(settings)
-        database = await exits.enter_async_context(StepCommits(dsn)) if dsn else None
-        if database is None:
-            log.warning("no Postgres (HEADWATER_POSTGRES): steps that use tx.execute wait for one")
+        database = await _step_database(settings, exits)
         membership = exits.enter_context(member_of_house(cluster, f"workflows {name}"))
         worker = WorkflowWorker(
             cluster=cluster,
@@ -171,7 +169,7 @@ async def _work(
             ticked=ticked,
             joined=joined,
             stores=stores_of(settings, clock),
-            house=Program("headwater.gateway.house", environment(settings)),
+            house=Program("headwater.gateway.house", {**os.environ, **environment(settings)}),
             graphs=deployed,
             deployed=code,
             bounds=_bounds(settings),
@@ -186,6 +184,17 @@ async def _work(
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,
         )  # fmt: skip
         await together(worker.run(), starts)
+
+
+async def _step_database(
+    settings: Settings, exits: contextlib.AsyncExitStack
+) -> StepCommits | None:
+    """Open the connections for the SQL of steps, if a Postgres is configured."""
+    dsn = steps_dsn_of(settings)
+    if dsn is None:
+        log.warning("no Postgres (HEADWATER_POSTGRES): steps that use tx.execute wait for one")
+        return None
+    return await exits.enter_async_context(StepCommits(dsn, settings.steps_postgres))
 
 
 async def _deployed(definitions: DefinitionLog, deployments: DeploymentLog) -> set[str]:
@@ -232,14 +241,18 @@ def steps_dsn_of(settings: Settings) -> str | None:
     return None
 
 
-def declared_by(apps: Sequence[str], hidden: Container[str]) -> Declarations:
-    """What apps declare, each loaded in a process of its own as a worker would.
+def declared_by(apps: Sequence[str], passed: Sequence[str]) -> Declarations:
+    """Return what apps declare, each loaded in a process of its own as a worker would.
 
-    Shape:  hidden are variables of the environment that are none of their business.
-    Errors: AppWrong.
+    Args:
+        apps: The apps.
+        passed: Environment variables that they see besides those that apps always see.
+
+    Raises:
+        AppWrong: One of them cannot be loaded.
     """
     try:
-        return side_by_side({app: uvloop.run(declarations_of(app, hidden=hidden)) for app in apps})
+        return side_by_side({app: uvloop.run(declarations_of(app, passed=passed)) for app in apps})
     except (AppNotLoaded, HostKilled) as error:
         raise AppWrong(error.message) from error
 

@@ -1,12 +1,12 @@
 """Seeing that what is about to be deployed can be run: it is imported once, in another process.
 
 So owners know what a deployment declares without importing anything, and its author sees the
-traceback at once. The process has none of the house's secrets in its environment.
+traceback at once. The process sees the environment variables that apps see, and no others.
 """
 
 import asyncio
 import shutil
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
@@ -36,11 +36,13 @@ _TOLD_MAX: Final = 8_000
 class Checking:
     """Imports apps, one at a time: each takes as much memory and time as it likes.
 
-    Shape:  hidden are variables of the environment that are none of an app's business.
+    Args:
+        passed: Environment variables that apps see besides those that they always see.
+        limits: Limits of what they declare.
     """
 
-    def __init__(self, *, hidden: Container[str], limits: Limits) -> None:
-        self._hidden = hidden
+    def __init__(self, *, passed: Sequence[str], limits: Limits) -> None:
+        self._passed = passed
         self._limits = limits
         self._turn = asyncio.Semaphore(1)
         self._importing: asyncio.Task[Declarations] | None = None
@@ -95,7 +97,7 @@ class Checking:
             await asyncio.to_thread(unpack, artifact, folder)
             check_app(app, folder)
             return await declarations_of(
-                app, directory=folder, within_s=_IMPORT_S, hidden=self._hidden
+                app, directory=folder, within_s=_IMPORT_S, passed=self._passed
             )
         except (AppNotLoaded, HostKilled) as error:
             raise ArtifactInvalid(_without(folder, error.message)[:_TOLD_MAX]) from error

@@ -12,7 +12,7 @@ from typing import Final, Self
 from headwater.projections.projector.plan import Batch, Span
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.store import Place, Store
-from headwater.projections.rebuilds.beside import TablesBeside, dsn_beside
+from headwater.projections.rebuilds.beside import SCHEMA, TablesBeside
 from headwater.projections.rebuilds.rebuilds import Rebuild
 from headwater.projections.rebuilds.work import RebuildWork
 from headwater.schemas.errors import NewerSchema
@@ -43,7 +43,7 @@ class WorkflowRebuild:
         self._projection = projection
         (self._topic,) = projection.topics
         self._tables = TablesBeside(work.connection, found.id)
-        self._store = Store(dsn_beside(dsn), projection=projection, clock=now_ms)
+        self._store = Store(dsn, projection=projection, clock=now_ms, schemas=[SCHEMA])
         self._noted_at_s = 0.0
 
     async def __aenter__(self) -> Self:

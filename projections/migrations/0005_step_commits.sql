@@ -5,13 +5,15 @@
 
 create table step_epochs (
     partition integer primary key,
-    epoch bigint not null
+    epoch bigint not null,
+    ticket uuid not null default gen_random_uuid()
 );
 
 comment on table step_epochs is
     'Who may run the SQL of steps: the latest claim of each partition. Transactions of steps lock its row for share; a newer claim waits for them, and they are refused from then on.';
 comment on column step_epochs.partition is 'Partition of workflow-history.';
 comment on column step_epochs.epoch is 'Offset of the claim there.';
+comment on column step_epochs.ticket is 'What the owner shows with each step; no step sees it.';
 
 create table step_commits (
     partition integer,
@@ -37,3 +39,63 @@ comment on column step_commits.epoch is 'Epoch of the owner that had it run.';
 comment on column step_commits.returned is
     'What is to be recorded of the step, but for its SQL: StepReturned as MessagePack.';
 comment on column step_commits.committed_at is 'When its transaction began.';
+
+create table step_login (
+    only_row boolean primary key default true check (only_row),
+    name text not null,
+    password text not null,
+    verifier text not null
+);
+
+comment on table step_login is
+    'The login that the SQL of steps runs as, which reaches the schema authors alone. Workers read it.';
+comment on column step_login.only_row is 'There is one row.';
+comment on column step_login.name is 'Name of the login.';
+comment on column step_login.password is 'Its password, which `headwater migrate` has drawn.';
+comment on column step_login.verifier is 'The password as the server keeps it (SCRAM-SHA-256).';
+
+-- Steps run as a role that reaches no table here: this function is all they can call. It writes a row for
+-- the owner that shows the ticket of its claim. Nothing in it is looked up where steps can create.
+create function headwater_steps.commit_step(
+    of_partition integer, of_epoch bigint, of_ticket uuid,
+    of_instance text, of_run integer, of_step text, of_attempt integer, of_return bytea,
+    out latest bigint, out is_held boolean, out is_written boolean, out stored bytea
+)
+    language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Locked for share until the transaction ends: a newer claim waits, and then knows of the row.
+    select e.epoch, e.epoch = of_epoch and e.ticket = of_ticket
+    into latest, is_held
+    from headwater.step_epochs e
+    where e.partition = of_partition
+    for share;
+    is_held := coalesce(is_held, false);
+    is_written := false;
+    if not is_held then
+        return;
+    end if;
+    insert into headwater.step_commits
+        (partition, instance_key, run_number, step_key, attempt, epoch, returned)
+    values (of_partition, of_instance, of_run, of_step, of_attempt, of_epoch, of_return)
+    on conflict do nothing;
+    is_written := found;
+    if not is_written then
+        -- A statement of its own: it sees the row that the insert has waited for.
+        select c.returned into stored
+        from headwater.step_commits c
+        where c.partition = of_partition
+          and c.instance_key = of_instance
+          and c.run_number = of_run
+          and c.step_key = of_step;
+    end if;
+    -- What the log says to have taken effect has to outlive a crash of the server.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+end;
+$$;
+
+revoke execute on function headwater_steps.commit_step from public;
+comment on function headwater_steps.commit_step is
+    'Writes the commit row of a step, for the owner that has the ticket of its partition.';

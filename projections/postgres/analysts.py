@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from headwater.projections.errors import store_edge
+from headwater.projections.postgres.schemas import HEADWATER, own_dsn
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.installed_tables import ALL_TABLES
 
@@ -29,6 +30,8 @@ _SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "60s",
     "default_transaction_read_only": "on",
     "timezone": "UTC",
+    # So that queries name tables without their schema.
+    "search_path": HEADWATER,
 }
 _CONNECT_TIMEOUT_S: Final = 5
 
@@ -49,7 +52,7 @@ def make_reader(dsn: str, name: str) -> tuple[str, ...]:
     role = sql.Identifier(name)
     with (
         store_edge(f"make the role {name}"),
-        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+        psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
         database = sql.Identifier(connection.info.dbname)
@@ -73,7 +76,7 @@ def make_reader(dsn: str, name: str) -> tuple[str, ...]:
                 sql.SQL(text).format(
                     role=role,
                     database=database,
-                    schema=sql.SQL("public"),
+                    schema=sql.Identifier(HEADWATER),
                     tables=sql.SQL(", ").join(map(sql.Identifier, tables)),
                 )
             )

@@ -14,6 +14,7 @@ import psycopg
 from headwater.projections.postgres.analysts import documented
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.postgres.statements import statement
 
 #: Where the part begins that is made.
@@ -54,7 +55,7 @@ def main() -> None:
         try:
             dsn = server.start()
             migrate(dsn, lambda _: None)
-            with psycopg.connect(dsn) as connection:
+            with psycopg.connect(own_dsn(dsn)) as connection:
                 made = dictionary(connection)
         finally:
             server.stop()

@@ -25,6 +25,7 @@ from typing import BinaryIO
 import psycopg
 from psycopg import sql
 
+from headwater.projections.postgres.schemas import AUTHORS, HEADWATER
 from headwater.schemas.errors import PartUnavailable
 
 __all__ = ["EmbeddedPostgres", "psql_program"]
@@ -289,6 +290,12 @@ class EmbeddedPostgres:
             known = connection.execute("SELECT datname FROM pg_database").fetchall()
             if (_DATABASE,) not in known:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE)))
+                # What a developer makes by hand is where steps find it.
+                connection.execute(
+                    sql.SQL("ALTER DATABASE {} SET search_path = {}, {}").format(
+                        *map(sql.Identifier, (_DATABASE, AUTHORS, HEADWATER))
+                    )
+                )
 
     def _failure(self, what: str) -> PartUnavailable:
         lines = self.log_file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]

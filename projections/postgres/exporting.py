@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 
 from headwater.projections.errors import ExportRefused, store_edge
+from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.postgres.statements import statement
 
 _CONNECT_TIMEOUT_S: Final = 5
@@ -48,7 +49,7 @@ def exported(
     """
     with (
         store_edge(f"export {table}"),
-        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+        psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("export_session"))
         columns = _columns(connection, table)

@@ -11,8 +11,8 @@ import psycopg
 from psycopg import sql
 
 from headwater.projections.errors import TableUnfit, store_edge
+from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.postgres.statements import key_columns, statement, value_columns
-from headwater.projections.postgres.step_role import shut_to_steps
 from headwater.projections.postgres.table_ddl import BOOKKEEPING, column_comments, ddl_of
 from headwater.schemas.installed_tables import INSTALLED
 from headwater.schemas.tables import Table
@@ -33,16 +33,16 @@ def make_tables(
         return
     with (
         store_edge("make the tables of installed packages"),
-        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+        psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
+        connection.execute(statement("create_schemas"))
         for table in tables:
             found = connection.execute(statement("columns_of_table"), {"name": table.name})
             present: dict[str, str] = dict(found.fetchall())
             if not present:
                 report(f"Postgres: making the table {table.name}")
                 connection.execute(ddl_of(table).encode())
-                shut_to_steps(connection, [table.name])
             else:
                 _widen(connection, table, present, report)
 

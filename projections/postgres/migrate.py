@@ -14,11 +14,13 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 import psycopg
+from psycopg import sql
 
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged, store_edge
 from headwater.projections.postgres.making_tables import make_tables
+from headwater.projections.postgres.schemas import HEADWATER, own_dsn
 from headwater.projections.postgres.statements import statement
-from headwater.projections.postgres.step_role import open_to_steps, relations_of
+from headwater.projections.postgres.step_role import open_to_steps
 from headwater.schemas.installed_tables import INSTALLED
 
 __all__ = ["Migration", "catalogue", "migrate", "unapplied"]
@@ -69,9 +71,10 @@ def migrate(
     migrations = catalogue() if migrations is None else migrations
     with (
         store_edge("take the migrations"),
-        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+        psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
+        connection.execute(statement("create_schemas"))
         connection.execute(statement("create_schema_migrations"))
         applied = connection.execute(statement("applied_migrations")).fetchall()
         missing = _missing(dict(applied), migrations)
@@ -81,16 +84,40 @@ def migrate(
             parameters = {"version": migration.version, "checksum": migration.checksum}
             connection.execute(statement("record_migration"), parameters)
     make_tables(dsn, report, tables)
-    ours = [name for migration in migrations for name in relations_of(migration.sql)]
     with (
         store_edge("open tables to steps"),
-        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+        psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
-        open_to_steps(
-            connection, ["schema_migrations", *ours, *(table.name for table in tables)], report
-        )
+        open_to_steps(connection, report)
+    _show_tables(dsn)
     return [migration.name for migration in missing]
+
+
+def _show_tables(dsn: str) -> None:
+    """Let sessions of this login name Headwater's tables without their schema, in this database.
+
+    It looks in `headwater` last, so that for the rest of its work nothing changes. Sessions of
+    Headwater itself have a search path of their own.
+    """
+    with (
+        store_edge("set the search path of a login"),
+        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+    ):
+        setting = connection.execute("select current_setting('search_path')").fetchone()
+        schemas = [name.strip() for name in setting[0].split(",")] if setting else []
+        if connection.info.user == HEADWATER:
+            # Else what it creates would be among Headwater's tables.
+            schemas = [name for name in schemas if name != '"$user"']
+        if HEADWATER not in schemas:
+            connection.execute(
+                sql.SQL("alter role current_user in database {} set search_path = {}").format(
+                    sql.Identifier(connection.info.dbname),
+                    sql.SQL(", ").join(
+                        sql.Literal(name.strip('"')) for name in (*schemas, HEADWATER)
+                    ),
+                )
+            )
 
 
 def unapplied(dsn: str) -> tuple[list[str], datetime]:
@@ -100,7 +127,7 @@ def unapplied(dsn: str) -> tuple[list[str], datetime]:
     """
     with (
         store_edge("look at the migrations"),
-        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+        psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         made = connection.execute("select to_regclass('schema_migrations') is not null, now()")
         known, now = made.fetchone() or (False, None)

@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from headwater.projections.errors import store_edge
 from headwater.projections.postgres.pooled import Pooled
+from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.postgres.statements import statement
 
 __all__ = ["PAGE_MAX", "PooledReader", "Row", "bounded"]
@@ -56,7 +57,7 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
         self._answer_timeout_s = answer_timeout_s
         super().__init__(
             AsyncConnectionPool(
-                dsn,
+                own_dsn(dsn),
                 connection_class=AsyncConnection[DictRow],
                 kwargs={
                     "autocommit": True,

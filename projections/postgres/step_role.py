@@ -1,59 +1,74 @@
-"""The role that the SQL of steps runs as: it reaches tables of authors, and none of Headwater's.
+"""The role and the login that the SQL of steps runs as.
 
-Authors keep their tables in the same schema. Those that the role of the migrations makes there are
-open to steps, also later ones; those that Headwater makes are shut. A step's transaction begins as
-the worker's own role, writes its commit row, and goes on as this one.
+The role `headwater_steps` reads and writes tables in the schema of authors, creates there, and
+reaches nothing of Headwater's but the function that writes the commit row of a step. Each database
+has a login of its own in that role. `headwater migrate` makes both, with a password that it draws
+and keeps in `headwater.step_login`, where workers find it.
 """
 
-import re
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Callable
 from typing import Final
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors
 
 from headwater.projections.postgres.statements import statement
 
 STEP_ROLE: Final = "headwater_steps"
-#: What a migration makes that can be read or written.
-_MADE: Final = re.compile(rb"^create (?:unlogged )?(?:table|view|sequence) (\w+)", re.MULTILINE)
+_PASSWORD_BYTES: Final = 32
+#: Bytes of a name in Postgres, which cuts what is longer.
+_NAME_MAX: Final = 63
 
 
-def relations_of(migration: bytes) -> tuple[str, ...]:
-    """The tables and views that a migration makes."""
-    return tuple(name.decode() for name in _MADE.findall(migration))
+def open_to_steps(connection: psycopg.Connection, report: Callable[[str], None]) -> None:
+    """Make the role and the login, or bring them up to date, in the transaction at hand.
 
-
-def open_to_steps(
-    connection: psycopg.Connection, ours: Iterable[str], report: Callable[[str], None]
-) -> None:
-    """Makes the role, or brings it up to date, in the transaction at hand.
-
-    Shape:  ours are the tables and views that it must not reach. Where roles may not be made it is
-            said what whoever may has to do.
+    Args:
+        connection: As the login that migrates.
+        report: Called with what a database administrator has to do where roles may not be made.
     """
     try:
         with connection.transaction():
             connection.execute(statement("make_step_role"))
+            connection.execute(statement("open_to_steps"))
     except errors.InsufficientPrivilege as error:
-        user = connection.info.user
         report(
-            f"Postgres: {user} may not make the role {STEP_ROLE}, as which the SQL of steps runs "
-            f"({error.diag.message_primary}). Until somebody who may has run `create role "
-            f"{STEP_ROLE} nologin; grant {STEP_ROLE} to {user}`, and `headwater migrate` again, no "
-            "worker takes workflows that could use tx.execute"
+            f"Postgres: {connection.info.user} may not make the role {STEP_ROLE}, as which the SQL "
+            f"of steps runs ({error.diag.message_primary}). Until a superuser has run `create role "
+            f"{STEP_ROLE} nologin` and `headwater migrate` has run again, no worker with "
+            "HEADWATER_POSTGRES takes workflows"
         )
         return
-    connection.execute(statement("open_to_steps"))
-    shut_to_steps(connection, ours)
-
-
-def shut_to_steps(connection: psycopg.Connection, ours: Iterable[str]) -> None:
-    """Takes tables and views from the role, if there is one."""
-    role = connection.execute("select from pg_roles where rolname = %s", (STEP_ROLE,))
-    if role.fetchone() is not None:
-        connection.execute(
-            sql.SQL("revoke all on {} from {}").format(
-                sql.SQL(", ").join(map(sql.Identifier, ours)), sql.Identifier(STEP_ROLE)
-            )
+    try:
+        with connection.transaction():
+            _keep_login(connection)
+            connection.execute(statement("make_step_login"))
+    except errors.InsufficientPrivilege as error:
+        connection.execute("delete from step_login")
+        report(
+            f"Postgres: {connection.info.user} may not make a login for the SQL of steps "
+            f"({error.diag.message_primary}). Have a superuser run `create role "
+            f"{login_of(connection)} login in role {STEP_ROLE}`, give it a password, and give "
+            "workers its DSN as HEADWATER_STEPS_POSTGRES"
         )
+
+
+def login_of(connection: psycopg.Connection) -> str:
+    """Return the name of the login of steps in the database of a connection."""
+    name = f"{STEP_ROLE}_{connection.info.dbname}"
+    if len(name.encode()) <= _NAME_MAX:
+        return name
+    found = connection.execute("select oid from pg_database where datname = current_database()")
+    return f"{STEP_ROLE}_{(found.fetchone() or ('',))[0]}"
+
+
+def _keep_login(connection: psycopg.Connection) -> None:
+    """Draw a password, unless there is one."""
+    name, password = login_of(connection), secrets.token_urlsafe(_PASSWORD_BYTES)
+    # The server gets the verifier alone in what it may log.
+    verifier = connection.pgconn.encrypt_password(
+        password.encode(), name.encode(), b"scram-sha-256"
+    )
+    parameters = {"name": name, "password": password, "verifier": verifier.decode()}
+    connection.execute(statement("keep_step_login"), parameters)

@@ -22,6 +22,7 @@ from psycopg import AsyncConnection, errors
 from headwater.processors.runs.claims import UNCLAIMED, Claims
 from headwater.projections.errors import BatchTooSlow, RecordRefused, store_edge
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
+from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.postgres.statements import DELETES, UPSERTS, statement
 from headwater.projections.projector.plan import Admitted, Batch, Partition, Plan, admit, payload
 from headwater.projections.projector.projection import Projection
@@ -57,7 +58,11 @@ class Place(NamedTuple):
 
 
 class Store:
-    """One connection of a projector, opened when needed and dropped when something is wrong."""
+    """One connection of a projector, opened when needed and dropped when something is wrong.
+
+    Args:
+        schemas: Where tables are looked for before Headwater's own schema.
+    """
 
     def __init__(
         self,
@@ -66,7 +71,9 @@ class Store:
         projection: Projection,
         clock: Callable[[], int],
         statement_timeout_s: float = _STATEMENT_TIMEOUT_S,
+        schemas: Sequence[str] = (),
     ) -> None:
+        self._schemas = schemas
         self._statement_timeout = f"{round(statement_timeout_s * 1_000)}ms"
         self._dsn = dsn
         self._projection = projection.name
@@ -149,7 +156,7 @@ class Store:
     async def _connected(self) -> AsyncConnection[Any]:
         if self._connection is None or self._connection.closed:
             self._connection = await AsyncConnection.connect(
-                self._dsn,
+                own_dsn(self._dsn, *self._schemas),
                 autocommit=True,
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 application_name=f"headwater-projector {self._projection}",

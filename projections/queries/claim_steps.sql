@@ -1,5 +1,8 @@
 -- Waits for the transactions of older epochs, which hold the row for share.
 insert into step_epochs as known (partition, epoch)
 values (%(partition)s, %(epoch)s)
-on conflict (partition) do update set epoch = excluded.epoch where known.epoch <= excluded.epoch
-returning epoch
+on conflict (partition) do update
+set epoch = excluded.epoch,
+    ticket = case when known.epoch = excluded.epoch then known.ticket else excluded.ticket end
+where known.epoch <= excluded.epoch
+returning ticket

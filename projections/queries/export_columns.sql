@@ -3,7 +3,7 @@ from pg_attribute
 where attrelid = (
     select oid from pg_class
     where relname = %(name)s
-      and relnamespace = current_schema()::regnamespace
+      and relnamespace = to_regnamespace('headwater')
       and relkind in ('r', 'p', 'v', 'm')
       and has_table_privilege(oid, 'select')
 )

@@ -5,6 +5,6 @@ join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
 where i.indisprimary
   and i.indrelid = (
       select oid from pg_class
-      where relname = %(name)s and relnamespace = current_schema()::regnamespace
+      where relname = %(name)s and relnamespace = to_regnamespace('headwater')
   )
 order by k.place

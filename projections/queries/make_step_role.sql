@@ -7,8 +7,5 @@ begin
         exception when duplicate_object or unique_violation then null;
         end;
     end if;
-    if not pg_has_role('headwater_steps', 'member') then
-        grant headwater_steps to current_user;
-    end if;
 end
 $$

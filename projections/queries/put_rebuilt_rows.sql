@@ -1,7 +1,7 @@
-insert into public.{table}
+insert into headwater.{table}
 select (given.n).*
 from (
-    select convert_from(r.{new}, 'UTF8')::public.{table} as n
+    select convert_from(r.{new}, 'UTF8')::headwater.{table} as n
     from rebuild_rows r
     where r.rebuild = %(id)s
       and convert_from(r.key, 'UTF8')::json ->> 0 = %(table)s

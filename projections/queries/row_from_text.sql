@@ -1,1 +1,1 @@
-select (%(row)s::public.{table}).*
+select (%(row)s::headwater.{table}).*

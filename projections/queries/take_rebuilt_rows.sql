@@ -1,7 +1,7 @@
 -- A row that has changed since it was compared stays as it is.
 create temporary table taken as
 with kept as (
-    select r.number as rebuilt_number, r.{old} as rebuilt, convert_from(r.{old}, 'UTF8')::public.{table} as o
+    select r.number as rebuilt_number, r.{old} as rebuilt, convert_from(r.{old}, 'UTF8')::headwater.{table} as o
     from rebuild_rows r
     where r.rebuild = %(id)s
       and convert_from(r.key, 'UTF8')::json ->> 0 = %(table)s
@@ -9,7 +9,7 @@ with kept as (
     offset 0
 ),
 gone as (
-    delete from public.{table} t
+    delete from headwater.{table} t
     using kept
     where {match}
       and convert_to(t::text, 'UTF8') = kept.rebuilt

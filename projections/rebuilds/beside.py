@@ -12,18 +12,19 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, LiteralString
 
 from psycopg import AsyncConnection, sql
-from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
 from headwater.projections.errors import store_edge
+from headwater.projections.postgres.schemas import HEADWATER
 from headwater.projections.postgres.statements import OF_WORKFLOWS, filled, listed, statement
 from headwater.projections.rebuilds.rebuilds import Example
 from headwater.projections.workflows.history import PROJECTION
 
-__all__ = ["SCHEMA", "TablesBeside", "dsn_beside"]
+__all__ = ["SCHEMA", "TablesBeside"]
 
-SCHEMA: Final = "workflows_rebuilt"
+#: Where the tables are made again.
+SCHEMA: Final = "headwater_rebuilt"
 _EXAMPLES: Final = 10
 #: What the projector writes besides rows.
 _BOOKS: Final = ("projection_offsets", "projection_errors")
@@ -32,11 +33,6 @@ _KINDS: Final = {
     "removed": "after is null",
     "changed": "before is not null and after is not null",
 }
-
-
-def dsn_beside(dsn: str) -> str:
-    """The same database, with the tables that are made again in front of those that serve."""
-    return make_conninfo(dsn, options=f"-c search_path={SCHEMA},public")
 
 
 class TablesBeside:
@@ -61,8 +57,9 @@ class TablesBeside:
                 about = "comment on schema {schema} is {id}"
                 await self._do(_named(about, id=sql.Literal(self._id)))
                 for table in (*OF_WORKFLOWS, *_BOOKS):
-                    create = "create table {schema}.{table} (like public.{table} including all)"
-                    await self._do(_named(create, table=sql.Identifier(table)))
+                    create = "create table {schema}.{table} (like {served}.{table} including all)"
+                    parts = {"table": sql.Identifier(table), "served": sql.Identifier(HEADWATER)}
+                    await self._do(_named(create, **parts))
 
     async def drop(self) -> None:
         """Drops the tables that were made again."""
@@ -116,7 +113,7 @@ class TablesBeside:
         return dict(await found.fetchall())
 
     async def _key(self, table: str) -> list[str]:
-        found = await self._do(statement("key_of_table"), table=f"public.{table}")
+        found = await self._do(statement("key_of_table"), table=f"{HEADWATER}.{table}")
         return [name for (name,) in await found.fetchall()]
 
     async def _difference(self, table: str) -> bytes:
@@ -124,7 +121,7 @@ class TablesBeside:
         return filled(
             "insert_rebuild_differences",
             rebuilt=sql.Identifier(SCHEMA, table),
-            served=sql.Identifier("public", table),
+            served=sql.Identifier(HEADWATER, table),
             match=_match(key, "b.{}", "a.{}"),
             key=listed([sql.SQL("coalesce(b.{0}, a.{0})").format(sql.Identifier(k)) for k in key]),
         )

@@ -7,6 +7,7 @@ import orjson
 from psycopg import AsyncConnection, Rollback
 
 from headwater.projections.errors import store_edge
+from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.postgres.statements import statement
 from headwater.projections.rebuilds.rebuilds import Example, Wipes
 
@@ -53,7 +54,7 @@ class RebuildWork:
         """Connects; returns whether nobody else carries the rebuild out."""
         with store_edge("begin a rebuild"):
             self._connection = await AsyncConnection.connect(
-                self._dsn, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S
+                own_dsn(self._dsn), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S
             )
             found = await self._do("lock_rebuild")
             row = await found.fetchone()

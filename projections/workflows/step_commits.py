@@ -6,10 +6,15 @@ both are the statements sent, and only after the last of them COMMIT. So whateve
 wire cannot take effect by itself; and who asks for the same step again waits for a transaction
 whose end nobody knows, and then finds its row.
 
-The statements run as a role of their own, which reaches no table of Headwater's (`step_role`), and
-with the search_path of the connection's. They are
-sent one by one and by the extended protocol, which takes one statement at a time: their first words
-say whether they would end the transaction, and such a step is refused before anything is sent.
+Two logins: claims are made with that of the worker, and the transactions of steps with one that
+reaches the schema of authors alone (`step_role`). It writes the row of its step through the
+function `headwater_steps.commit_step`, which takes a ticket that only the claim has: SQL of authors
+can call the function, and cannot write rows of other steps. So Postgres refuses what a step may not
+do, whatever its SQL says. After each step `discard all` takes back what it changed in the session.
+
+Statements are sent one by one and by the extended protocol, which takes one statement at a time. A
+step whose first words would end the transaction is refused before anything is sent; what Postgres
+says of each statement shows whether one did.
 """
 
 import asyncio
@@ -21,9 +26,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 import psycopg
-from psycopg import AsyncConnection, errors, sql
+from psycopg import AsyncConnection, errors
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from typing_extensions import override
 
 from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import (
@@ -35,15 +42,14 @@ from headwater.processors.runs.step_commits import (
 )
 from headwater.projections.errors import RecordRefused, store_edge
 from headwater.projections.postgres.pooled import Pooled
+from headwater.projections.postgres.schemas import AUTHORS, own_dsn, with_settings
 from headwater.projections.postgres.statements import statement
-from headwater.projections.postgres.step_role import STEP_ROLE
 from headwater.schemas.errors import (
-    InvariantViolation,
     StoreUnavailable,
     Superseded,
     UndecodableRecord,
 )
-from headwater.schemas.failures import DATA, UNIQUE_CONSTRAINT
+from headwater.schemas.failures import DATA, STATEMENT_REFUSED, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure, Json
 
 __all__ = ["StepCommits"]
@@ -51,6 +57,8 @@ __all__ = ["StepCommits"]
 #: Transactions at a time. Where a flush of the disk takes milliseconds, 1, 4 and 8 of them did 220,
 #: 380 and 550 steps a second; where it is quick, the 0.5 ms of psycopg for each step decide.
 _CONNECTIONS_MAX: Final = 8
+#: Claims are made one by one.
+_CLAIMING_MAX: Final = 2
 _CONNECT_TIMEOUT_S: Final = 2
 #: How long a step waits for a connection: a burst of some thousand steps is done by then.
 _TURN_TIMEOUT_S: Final = 10.0
@@ -67,7 +75,19 @@ _BEGIN_AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected)
 #: What psycopg and Postgres raise about SQL and its parameters.
 _SQL_ERRORS: Final = (psycopg.Error, TypeError, ValueError)
 
-_AS_STEPS: Final = sql.SQL("set local role {}").format(sql.Identifier(STEP_ROLE))
+#: A role's own defaults may be others: authors' SQL can set them.
+_BEGIN: Final = "begin isolation level read committed read write"
+#: What sessions of steps have; `discard all` returns to it. A worker that freezes in a transaction
+#: must not keep its successor waiting, nor one whose machine is gone.
+_SESSION: Final = {
+    "idle_in_transaction_session_timeout": "10s",
+    "statement_timeout": "30s",
+    "client_connection_check_interval": "2s",
+}
+#: What Postgres reports of statements that end or divide a transaction.
+_TRANSACTION_TAGS: Final = frozenset(
+    {"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PREPARE TRANSACTION"}
+)
 
 _Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -82,27 +102,27 @@ class StepCommits(Pooled[_Connection]):
     Errors: StoreUnavailable from every method but `open` and `close`.
     """
 
-    def __init__(self, dsn: str) -> None:
-        super().__init__(
-            AsyncConnectionPool(
-                dsn,
-                connection_class=AsyncConnection[tuple[Any, ...]],
-                kwargs={
-                    "autocommit": True,
-                    "client_encoding": "utf8",
-                    "connect_timeout": _CONNECT_TIMEOUT_S,
-                    "application_name": "headwater-steps",
-                },
-                min_size=1,
-                max_size=_CONNECTIONS_MAX,
-                timeout=_TURN_TIMEOUT_S,
-                reconnect_timeout=_TURN_TIMEOUT_S,
-                configure=_configure,
-                check=AsyncConnectionPool.check_connection,
-                open=False,
-            )
-        )
+    def __init__(self, dsn: str, steps_dsn: str = "") -> None:
+        """Connect when it is opened.
+
+        Args:
+            dsn: The login of the worker, which claims partitions.
+            steps_dsn: The login of steps; empty takes the one that `headwater migrate` has made.
+        """
+        super().__init__(_pool(own_dsn(dsn), _CLAIMING_MAX))
+        self._dsn, self._steps_dsn = dsn, steps_dsn
+        self._steps: AsyncConnectionPool[_Connection] | None = None
+        #: The login of that pool.
+        self._login = ""
+        #: What shows that a claim is ours, by partition.
+        self._tickets: dict[int, object] = {}
         self._under_way: Counter[StepId] = Counter()
+
+    @override
+    async def close(self) -> None:
+        """Closes all connections."""
+        await super().close()
+        await self._close_steps()
 
     async def claim(self, partition: int, epoch: int) -> list[StepCommit]:
         """Shuts out older epochs; gives what was committed and may not be in the log.
@@ -113,12 +133,14 @@ class StepCommits(Pooled[_Connection]):
                 UndecodableRecord, if a newer release has written a row.
         """
         with _edge("take the claim of a partition"):
-            async with self._connection() as connection, asyncio.timeout(_ANSWER_TIMEOUT_S):
-                await _check_role(connection)
+            async with _of(self._pool) as connection, asyncio.timeout(_ANSWER_TIMEOUT_S):
+                await self._log_in(connection)
                 named = {"partition": partition, "epoch": epoch}
                 claimed = await connection.execute(statement("claim_steps"), named)
-                if await claimed.fetchone() is None:
+                row = await claimed.fetchone()
+                if row is None:
                     raise _superseded(partition, epoch, "a later one")
+                (self._tickets[partition],) = row
                 # A statement of its own: it sees what the claim has waited for.
                 found = await connection.execute(statement("committed_steps"), named)
                 rows = await found.fetchall()
@@ -138,7 +160,7 @@ class StepCommits(Pooled[_Connection]):
         if refused is not None:
             return refused
         self._under_way[commit.id] += 1
-        transaction = _Transaction(partition, epoch, commit)
+        transaction = _Transaction(partition, epoch, self._tickets.get(partition), commit)
         try:
             with _edge("run the SQL of a step"):
                 return await self._committed(transaction)
@@ -171,21 +193,67 @@ class StepCommits(Pooled[_Connection]):
             "step_keys": [step.step for step in gone],
         }
         with _edge("forget steps that are recorded"):
-            async with self._connection() as connection, asyncio.timeout(_ANSWER_TIMEOUT_S):
+            async with _of(self._pool) as connection, asyncio.timeout(_ANSWER_TIMEOUT_S):
                 await connection.execute(statement("forget_steps"), named)
 
-    @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[_Connection]:
-        async with self._pool.connection() as connection:
-            try:
-                yield connection
-            except BaseException:
-                # After a time-out or a cancellation the connection may be amid a transaction.
-                await connection.close()
-                raise
+    # -- the login of steps
+
+    async def _log_in(self, connection: _Connection) -> AsyncConnectionPool[_Connection]:
+        """Return the pool of the login of steps, as the database names it now."""
+        steps_dsn = self._steps_dsn or await self._dsn_of_login(connection)
+        if self._steps is None or steps_dsn != self._login:
+            await self._close_steps()
+            self._login = steps_dsn
+            self._steps = _pool(
+                with_settings(steps_dsn, search_path=AUTHORS, **_SESSION), _CONNECTIONS_MAX
+            )
+            await self._steps.open(wait=False)
+        return self._steps
+
+    async def _dsn_of_login(self, connection: _Connection) -> str:
+        try:
+            found = await connection.execute(statement("step_login"))
+            row = await found.fetchone()
+        except errors.UndefinedTable:
+            row = None
+        if row is None:
+            raise StoreUnavailable(
+                "expected a login for the SQL of steps, found none in headwater.step_login; "
+                "`headwater migrate` makes it, or says why it may not"
+            )
+        return make_conninfo(self._dsn, user=row[0], password=row[1])
+
+    async def _renew(self, steps: AsyncConnectionPool[_Connection]) -> None:
+        """Give the login its password again, which SQL of a step may have changed."""
+        if self._steps is not steps:
+            return
+        self._steps = None
+        if not self._steps_dsn:
+            with contextlib.suppress(psycopg.Error, PoolTimeout):
+                async with _of(self._pool) as connection:
+                    await connection.execute(statement("make_step_login"))
+        await steps.close()
+
+    async def _close_steps(self) -> None:
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            await steps.close()
 
     async def _committed(self, transaction: "_Transaction") -> StepReturned | Failure:
-        async with self._connection() as connection:
+        steps = self._steps
+        if steps is None:
+            async with _of(self._pool) as connection:
+                steps = await self._log_in(connection)
+        try:
+            return await self._committed_by(steps, transaction)
+        except PoolTimeout:
+            await self._renew(steps)
+            raise
+
+    async def _committed_by(
+        self, steps: AsyncConnectionPool[_Connection], transaction: "_Transaction"
+    ) -> StepReturned | Failure:
+        async with _of(steps) as connection:
             tries = _TRIES
             while True:
                 tries -= 1
@@ -199,6 +267,7 @@ class StepCommits(Pooled[_Connection]):
                             raise
                 except _BEGIN_AGAIN as error:
                     await connection.rollback()
+                    await connection.execute("discard all")
                     if not tries:
                         return _failure("its transaction", error)
 
@@ -209,35 +278,39 @@ class _Transaction:
     _connection: _Connection
     _pipeline: psycopg.AsyncPipeline
 
-    def __init__(self, partition: int, epoch: int, commit: StepCommit) -> None:
+    def __init__(self, partition: int, epoch: int, ticket: object, commit: StepCommit) -> None:
         self._partition = partition
         self._epoch = epoch
+        self._ticket = ticket
         self._commit = commit
+        self._is_discarded = False
         #: Whether COMMIT was sent: without an answer nobody knows what came of it.
         self.is_ending = False
 
     async def run(
         self, connection: _Connection, pipeline: psycopg.AsyncPipeline
     ) -> StepReturned | Failure:
-        """Tries it once."""
-        self._connection, self._pipeline, self.is_ending = connection, pipeline, False
+        """Tries it once; the session is then as it was before."""
+        self._connection, self._pipeline = connection, pipeline
+        self.is_ending = self._is_discarded = False
+        done = await self._run()
+        if not self._is_discarded:
+            await connection.execute("discard all", prepare=False)
+        return done
+
+    async def _run(self) -> StepReturned | Failure:
         returned = self._commit.returned
         stored = await self._begin()
         if stored is not None:
             await self._connection.rollback()
             return settled(_decoded(stored), returned)
-        # Sent with the first statement.
-        await self._connection.execute(_AS_STEPS, prepare=False)
         count = len(returned.statements)
         for number, (text, parameters) in enumerate(returned.statements, start=1):
             failure = await self._attempt(f"statement {number} of {count}", text, parameters)
             if failure is not None:
                 return failure
-            if self._connection.info.transaction_status != TransactionStatus.INTRANS:
-                # The first words of each have been looked at, so this cannot be.
-                raise InvariantViolation(f"expected a transaction still open after {text!r}")
         self.is_ending = True
-        failure = await self._attempt("its statements", "commit", "[]")
+        failure = await self._end()
         return failure or settled(returned, returned)
 
     async def _begin(self) -> bytes | None:
@@ -245,6 +318,7 @@ class _Transaction:
         named = {
             "partition": self._partition,
             "epoch": self._epoch,
+            "ticket": self._ticket,
             "instance_key": self._commit.key,
             "run_number": self._commit.run_number,
             "step_key": self._commit.id.step,
@@ -252,38 +326,58 @@ class _Transaction:
             "returned": _ENCODER.encode(settled(self._commit.returned, self._commit.returned)),
         }
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-            await self._connection.execute("begin", prepare=False)
-            found = await self._connection.execute(statement("commit_step"), named)
+            await self._connection.execute(_BEGIN, prepare=False)
+            found = await self._connection.execute(statement("commit_step"), named, prepare=False)
             await self._pipeline.sync()
             row = await found.fetchone()
-            assert row is not None  # noqa: S101, it has no from
-            latest, written = row
-            if latest != self._epoch:
-                raise _superseded(self._partition, self._epoch, latest)
-            if written:
-                return None
-            found = await self._connection.execute(statement("committed_step"), named)
-            row = await found.fetchone()
-            if row is None:
-                raise StoreUnavailable(f"expected the row of step {self._commit.id}, found it gone")
-            stored: bytes = row[0]
-            return stored
+        assert row is not None  # noqa: S101, a function returns one
+        latest, is_held, is_written, stored = row
+        if not is_held:
+            raise _superseded(self._partition, self._epoch, latest)
+        if is_written:
+            return None
+        if stored is None:
+            raise StoreUnavailable(f"expected the row of step {self._commit.id}, found it gone")
+        before: bytes = stored
+        return before
 
     async def _attempt(self, what: str, text: str, parameters: Json) -> Failure | None:
-        """Runs a statement of the step, or COMMIT; one that fails takes the transaction with it."""
-        connection = self._connection
+        """Runs a statement of the step; one that fails takes the transaction with it."""
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             try:
-                await connection.execute(text.encode(), _parameters(parameters), prepare=False)
+                done = await self._connection.execute(
+                    text.encode(), _parameters(parameters), prepare=False
+                )
                 await self._pipeline.sync()
-            except _BEGIN_AGAIN:
-                raise
             except _SQL_ERRORS as error:
-                if _passes(error):
-                    raise
-                await connection.rollback()
-                return _failure(what, error)
+                return await self._failed(what, error)
+        is_open = self._connection.info.transaction_status == TransactionStatus.INTRANS
+        if is_open and done.statusmessage not in _TRANSACTION_TAGS:
+            return None
+        await self._connection.rollback()
+        return Failure(
+            STATEMENT_REFUSED,
+            f"expected {what} to leave the step's transaction open, found {done.statusmessage}",
+        )
+
+    async def _end(self) -> Failure | None:
+        """Commits, and takes back what the step has changed in the session."""
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            try:
+                await self._connection.execute("commit", prepare=False)
+                await self._connection.execute("discard all", prepare=False)
+                await self._pipeline.sync()
+            except _SQL_ERRORS as error:
+                return await self._failed("its statements", error)
+        self._is_discarded = True
         return None
+
+    async def _failed(self, what: str, error: Exception) -> Failure:
+        """Roll back; raise what another try may pass, return what it would not."""
+        if isinstance(error, _BEGIN_AGAIN) or _passes(error):
+            raise error
+        await self._connection.rollback()
+        return _failure(what, error)
 
 
 def _parameters(text: Json) -> list[Any] | None:
@@ -341,14 +435,31 @@ def _edge(what: str) -> Iterator[None]:
         raise StoreUnavailable(f"expected Postgres to {what}, found: {error}") from error
 
 
-async def _check_role(connection: _Connection) -> None:
-    found = await connection.execute(statement("may_run_steps"))
-    if await found.fetchone() != (True,):
-        raise StoreUnavailable(
-            f"expected {connection.info.user} to be a member of the role {STEP_ROLE}, as which the "
-            "SQL of steps runs, found that it is not; `headwater migrate` makes the role"
-        )
+@contextlib.asynccontextmanager
+async def _of(pool: AsyncConnectionPool[_Connection]) -> AsyncIterator[_Connection]:
+    async with pool.connection() as connection:
+        try:
+            yield connection
+        except BaseException:
+            # After a time-out or a cancellation the connection may be amid a transaction.
+            await connection.close()
+            raise
 
 
-async def _configure(connection: _Connection) -> None:
-    await connection.execute(statement("step_session"))
+def _pool(dsn: str, most: int) -> AsyncConnectionPool[_Connection]:
+    return AsyncConnectionPool(
+        dsn,
+        connection_class=AsyncConnection[tuple[Any, ...]],
+        kwargs={
+            "autocommit": True,
+            "client_encoding": "utf8",
+            "connect_timeout": _CONNECT_TIMEOUT_S,
+            "application_name": "headwater-steps",
+        },
+        min_size=1,
+        max_size=most,
+        timeout=_TURN_TIMEOUT_S,
+        reconnect_timeout=_TURN_TIMEOUT_S,
+        check=AsyncConnectionPool.check_connection,
+        open=False,
+    )

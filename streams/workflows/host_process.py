@@ -8,12 +8,11 @@ went, and whose code had its turn; its user informs the owners, and starts anoth
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +25,7 @@ from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
 from headwater.streams.code_host.frames import Pipe
+from headwater.streams.workflows.app_environment import environment_of_apps, hint_of_withheld
 
 log = logging.getLogger(__name__)
 
@@ -65,24 +65,12 @@ class Gone(msgspec.Struct, frozen=True):
 class Program(NamedTuple):
     """What a host runs: a module whose main program is that of `code_host.child`, or ends in it.
 
-    Shape:  environment is what it sees of the settings; authors' code sees nothing of them.
+    Args:
+        environment: All variables that it sees; None gives it those that apps always see.
     """
 
     module: str = "headwater.streams.code_host.child"
-    environment: Mapping[str, str] = {}
-
-
-#: What the settings begin with, secrets among them.
-_SETTINGS: Final = "HEADWATER_"
-
-
-def environment_of_apps(hidden: Container[str] = ()) -> dict[str, str]:
-    """What authors' code sees of our environment."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(_SETTINGS) and name not in hidden
-    }
+    environment: Mapping[str, str] | None = None
 
 
 class HostKilled(HeadwaterError):
@@ -97,8 +85,7 @@ class HostProcess:
 
     Shape:  schedules are those of other apps, for the house's own; `received` is called with
             messages of the host, and `gone` at most once, after the last of them, when the host has
-            ended but not by `stop`; both by the event loop. It sees the environment without the
-            settings, and without what is hidden.
+            ended but not by `stop`; both by the event loop.
     """
 
     def __init__(  # noqa: PLR0913, what its user chooses
@@ -111,12 +98,13 @@ class HostProcess:
         program: Program | None = None,
         stall_s: float = STALL_S,
         directory: Path | None = None,
-        hidden: Container[str] = (),
         threads_max: int = THREADS_MAX,
     ) -> None:
-        self._hidden, self._threads_max = hidden, threads_max
+        self._threads_max = threads_max
         self._app = app
         self._program = program or Program()
+        variables = self._program.environment
+        self._environment = environment_of_apps() if variables is None else variables
         self._schedules = schedules
         self._received = received
         self._gone = gone
@@ -165,7 +153,8 @@ class HostProcess:
             await self.stop()
             code = self._process.returncode
             # Killed from outside, perhaps: that is no fault of the app's.
-            raise (HostKilled if code is not None and code < 0 else AppNotLoaded)(hello.error)
+            error = hello.error + hint_of_withheld(hello.error, self._environment)
+            raise (HostKilled if code is not None and code < 0 else AppNotLoaded)(error)
         self._look()
         return hello
 
@@ -180,7 +169,7 @@ class HostProcess:
                 *(str(self._stall_s / _LOOKS), str(self._threads_max)),
                 *(self._app, *self._schedules),
                 pass_fds=(theirs.fileno(), box.descriptor),
-                env={**environment_of_apps(self._hidden), **self._program.environment},
+                env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=self._directory,
             )
@@ -350,15 +339,23 @@ async def declarations_of(
     *,
     directory: Path | None = None,
     within_s: float = START_S,
-    hidden: Container[str] = (),
+    passed: Iterable[str] = (),
 ) -> Declarations:
-    """Loads an app in a host that ends at once, and says what it declares.
+    """Loads an app in a host that ends at once, and returns what it declares.
 
-    Shape:  hidden are variables of the environment that are none of its business.
-    Errors: AppNotLoaded, with the author's traceback; HostKilled.
+    Args:
+        app: The app, as `package.module:name`.
+        directory: The folder to import it from.
+        within_s: How long the import may take, in seconds.
+        passed: Variables that it sees besides those that apps always see.
+
+    Raises:
+        AppNotLoaded: With the author's traceback.
+        HostKilled: It was ended from outside.
     """
+    program = Program(environment=environment_of_apps(passed))
     host = HostProcess(
-        app, received=lambda _: None, gone=lambda _: None, directory=directory, hidden=hidden
+        app, received=lambda _: None, gone=lambda _: None, directory=directory, program=program
     )
     declared = await host.start(within_s)
     await host.stop()

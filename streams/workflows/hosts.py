@@ -16,6 +16,7 @@ from headwater.processors.runs.slots import Concurrency
 from headwater.streams.code_host.apps import Declarations, side_by_side
 from headwater.streams.code_host.house_app import HOUSE_APP
 from headwater.streams.engine.driver import Driver
+from headwater.streams.workflows.app_environment import environment_of_apps
 from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.host_supervisor import HostSupervisor
 
@@ -23,7 +24,8 @@ from headwater.streams.workflows.host_supervisor import HostSupervisor
 _MESSAGES_MAX: Final = 50_000
 #: How long a rebalance may wait for code that has its turn.
 _CAUGHT_UP_S: Final = 2.0
-_NAMED_OUTPUT: Final = Program("headwater.streams.code_host.named_output")
+#: A host whose lines of output say which step printed them.
+_NAMED_OUTPUT: Final = "headwater.streams.code_host.named_output"
 
 
 class Hosts:
@@ -41,13 +43,23 @@ class Hosts:
         *,
         named: bool = False,
         threads_max: int = THREADS_MAX,
+        passed: Iterable[str] = (),
     ) -> None:
-        """Makes them; with named, lines that steps print say whose they are.
+        """Make the hosts of some apps, and that of the built-in workflows.
 
-        Shape:  each has so many threads for callbacks that are not async.
+        Args:
+            apps: The apps.
+            driver: What the messages of hosts go to.
+            house: The program of the built-in workflows.
+            named: Whether lines that steps print say whose they are.
+            threads_max: Threads of each for callbacks that are not async.
+            passed: Variables that apps see besides those that they always see.
         """
         self._threads_max = threads_max
-        self._program = program = _NAMED_OUTPUT if named else None
+        #: What the hosts of apps see of the environment.
+        self.environment = environment_of_apps(passed)
+        program = Program(environment=self.environment)
+        self._program = program = program._replace(module=_NAMED_OUTPUT) if named else program
         self._driver = driver
         self._house = house
         self._apps = [

@@ -7,7 +7,7 @@ it cannot be loaded, the old one stays at work; runs that do not fit it are told
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import PathFinder
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from headwater.processors.replay.host_messages import Activate
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.code_host.fitting import Fitting
-from headwater.streams.workflows.host_process import START_S, environment_of_apps
+from headwater.streams.workflows.host_process import START_S
 from headwater.streams.workflows.host_supervisor import HostSupervisor
 from headwater.streams.workflows.hosts import Hosts
 
@@ -74,7 +74,7 @@ class Reloading:
         """
         ours = (each for each in self._open_runs() if each.workflow in host.declared.workflows)
         runs = list(islice(ours, _RUNS_MAX))
-        found = await _fitting(host.app, runs)
+        found = await _fitting(host.app, runs, self._hosts.environment)
         if found.declared.error:
             log.error("%s; the code before that stays at work", found.declared.error)
             return
@@ -106,13 +106,13 @@ def _names(declared: Declarations) -> object:
     return msgspec.structs.astuple(declared)
 
 
-async def _fitting(app: str, runs: list[Activate]) -> Fitting:
+async def _fitting(app: str, runs: list[Activate], environment: Mapping[str, str]) -> Fitting:
     """Loads an app in a process of its own, and replays runs there."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "headwater.streams.code_host.fitting", app),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env=environment_of_apps(),
+        env=environment,
     )
     try:
         async with asyncio.timeout(START_S):

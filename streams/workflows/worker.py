@@ -196,8 +196,14 @@ class WorkflowWorker:
         return await self._ticks.tick(max_instances, max_steps, continuing=continuing)
 
     def _make_hosts(self, apps: Sequence[str], house: Program | None, *, named: bool) -> Hosts:
-        threads_max = self._bounds.threads_max
-        return Hosts(apps, self._driver, house, named=named, threads_max=threads_max)
+        return Hosts(
+            apps,
+            self._driver,
+            house,
+            named=named,
+            threads_max=self._bounds.threads_max,
+            passed=self._bounds.passed,
+        )
 
     def _make_checkpoints(self) -> Checkpoints:
         return Checkpoints(

@@ -28,10 +28,14 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker does not go beyond.
 
-    Shape:  how large the state of a run may become, how far ahead of Kafka's its clock, and how
-            many threads a host has for callbacks that are not async.
+    Attributes:
+        run_bytes_max: How large the state of a run may become.
+        ahead_max_ms: How far the worker's clock may be ahead of Kafka's.
+        threads_max: Threads of a host for callbacks that are not async.
+        passed: Environment variables that apps see besides those that they always see.
     """
 
     run_bytes_max: int = RUN_BYTES_MAX
     ahead_max_ms: int = AHEAD_MAX_MS
     threads_max: int = THREADS_MAX
+    passed: tuple[str, ...] = ()

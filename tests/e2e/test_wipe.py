@@ -149,7 +149,7 @@ def in_postgres(dsn: str) -> list[str]:
     """The tables that name them."""
     with psycopg.connect(dsn) as connection:
         names = connection.execute(
-            "select tablename from pg_tables where schemaname = 'public'"
+            "select tablename from pg_tables where schemaname = 'headwater'"
         ).fetchall()
         found = []
         for (name,) in names:

@@ -17,6 +17,7 @@ from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.history import PartitionClaimed, StepCompleted
+from tests.databases import of_authors
 from tests.e2e.workflow_app import ENTRIES
 from tests.e2e.workflow_house import Mark, Story, WorkflowHouse
 from tests.integration.test_workflow_projection import rows_of
@@ -49,7 +50,7 @@ class BookHouse(WorkflowHouse):
         # As the fold has it.
         self.settings["HEADWATER_RETENTION"] = "1 day"
         migrate(self.dsn, lambda _: None)
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
+        with psycopg.connect(of_authors(self.dsn), autocommit=True) as connection:
             connection.execute(TABLES)
             # Processes are killed here, not the machine: what they have written is not lost.
             connection.execute("ALTER SYSTEM SET fsync = off")
@@ -75,7 +76,7 @@ class BookHouse(WorkflowHouse):
         return {name: part for name, part in self.parts.items() if name != _PROJECTOR}
 
     def ask(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.dsn) as connection:
+        with psycopg.connect(of_authors(self.dsn)) as connection:
             return connection.execute(query.encode(), values).fetchall()
 
     # -- what steps enter
@@ -83,7 +84,7 @@ class BookHouse(WorkflowHouse):
     def begin(self, scene: str) -> None:
         """Begins a scene; its instances have ids that begin with its name and a hyphen."""
         self.scene = scene
-        with psycopg.connect(self.dsn) as connection:
+        with psycopg.connect(of_authors(self.dsn)) as connection:
             keys = [(scene, f"e{number}") for number in range(ENTRIES)]
             connection.cursor().executemany("INSERT INTO counters VALUES (%s, %s, 0)", keys)
 

@@ -49,7 +49,7 @@ def test_the_role_reads_what_is_documented_and_nothing_else(analyst: str, module
             name
             for (name,) in connection.execute(
                 "select relname from pg_class where relkind in ('r', 'v', 'p')"
-                " and relnamespace = 'public'::regnamespace"
+                " and relnamespace = 'headwater'::regnamespace"
             )
         ]
         known = documented(connection)

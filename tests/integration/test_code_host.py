@@ -40,7 +40,7 @@ def test_steps_of_all_kinds_run():
     drive(scenario)
 
 
-def test_code_of_authors_sees_neither_the_settings_nor_what_is_hidden(
+def test_code_of_authors_sees_the_variables_that_are_named_and_no_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     seen = tmp_path / "seen"
@@ -50,14 +50,34 @@ def test_code_of_authors_sees_neither_the_settings_nor_what_is_hidden(
         f"Path({str(seen)!r}).write_text(chr(10).join(os.environ))\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("HEADWATER_ADMIN_KEY", "a key of operators")
-    monkeypatch.setenv("SHOP_SECRET", "a secret of a source")
-    monkeypatch.setenv("STRIPE_KEY", "what the author needs")
-    declared = asyncio.run(declarations_of("curious", hidden={"SHOP_SECRET"}))
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    credentials = {
+        *("HEADWATER_ADMIN_KEY", "HEADWATER_POSTGRES", "SHOP_SECRET", "AWS_SECRET_ACCESS_KEY"),
+        *("PGPASSWORD", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_CLIENT_SECRET"),
+    }
+    for name in (*credentials, "STRIPE_KEY", "SENTRY_DSN", "SENTRY_RELEASE"):
+        monkeypatch.setenv(name, "a secret")
+    passed = ["STRIPE_KEY", "SENTRY_*"]
+    declared = asyncio.run(declarations_of("curious", passed=passed))
     assert list(declared.workflows) == ["curious"]
-    names = seen.read_text().splitlines()
-    assert {"PATH", "STRIPE_KEY"} <= set(names)
-    assert not [name for name in names if name.startswith("HEADWATER_") or name == "SHOP_SECRET"]
+    names = set(seen.read_text().splitlines())
+    assert {"PATH", "PYTHONPATH", "LC_ALL", "STRIPE_KEY", "SENTRY_DSN", "SENTRY_RELEASE"} <= names
+    assert not credentials & names
+    asyncio.run(declarations_of("curious", passed=["*"]))
+    assert not [name for name in seen.read_text().splitlines() if name.startswith("HEADWATER_")]
+
+
+def test_an_app_that_misses_a_variable_is_told_how_it_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "needy.py").write_text("import os\nKEY = os.environ['STRIPE_KEY']\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("STRIPE_KEY", "what the author needs")
+    with pytest.raises(AppNotLoaded) as raised:
+        asyncio.run(declarations_of("needy"))
+    assert raised.value.message.endswith(
+        "\nApps do not see STRIPE_KEY: HEADWATER_APP_ENVIRONMENT=STRIPE_KEY passes it on."
+    )
 
 
 def test_a_host_that_was_suspended_begins_nothing_that_it_has_to_forget(tmp_path: Path):

@@ -169,8 +169,8 @@ def test_memory_is_bounded_however_large_the_table(database: str, tmp_path: Path
     """As a whole, 256 MiB of rows would take twice that, beside what the process is itself."""
     with psycopg.connect(database) as connection:
         connection.execute(
-            "create table if not exists large as select i, repeat('headwater', 29128) as text"
-            " from generate_series(1, 1024) i"
+            "create table if not exists headwater.large as "
+            "select i, repeat('headwater', 29128) as text from generate_series(1, 1024) i"
         )
     # Not getrusage: its peak begins with that of whoever started the process.
     program = (

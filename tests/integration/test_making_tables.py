@@ -5,32 +5,33 @@ import pytest
 
 from headwater.projections.errors import TableUnfit
 from headwater.projections.postgres.making_tables import make_tables
+from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.postgres.table_ddl import ddl_of
 from tests.fakes.toy_table import TOY_BOXES
 
 
 def columns(dsn: str) -> list[str]:
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(own_dsn(dsn)) as connection:
         query = "select column_name from information_schema.columns where table_name = 'toy_boxes'"
         return [name for (name,) in connection.execute(query)]
 
 
-def test_a_table_is_made_once(fresh_database: str):
+def test_a_table_is_made_once(migrated: str):
     said: list[str] = []
     for _ in range(2):
-        make_tables(fresh_database, said.append, [TOY_BOXES])
+        make_tables(migrated, said.append, [TOY_BOXES])
     assert said == ["Postgres: making the table toy_boxes"]
-    assert {*TOY_BOXES.key_names, *TOY_BOXES.column_names} < set(columns(fresh_database))
+    assert {*TOY_BOXES.key_names, *TOY_BOXES.column_names} < set(columns(migrated))
 
 
-def test_columns_that_were_declared_since_are_added(fresh_database: str):
+def test_columns_that_were_declared_since_are_added(migrated: str):
     said: list[str] = []
-    with psycopg.connect(fresh_database) as connection:
+    with psycopg.connect(own_dsn(migrated)) as connection:
         connection.execute(ddl_of(TOY_BOXES).encode())
         connection.execute("alter table toy_boxes drop column raw")
-    make_tables(fresh_database, said.append, [TOY_BOXES])
+    make_tables(migrated, said.append, [TOY_BOXES])
     assert said == ["Postgres: adding the column raw to toy_boxes"]
-    assert "raw" in columns(fresh_database)
+    assert "raw" in columns(migrated)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +47,12 @@ def test_columns_that_were_declared_since_are_added(fresh_database: str):
         ),
     ],
 )
-def test_a_table_that_is_another_one_is_refused(fresh_database: str, before: str, fault: str):
-    with psycopg.connect(fresh_database) as connection:
+def test_a_table_that_is_another_one_is_refused(migrated: str, before: str, fault: str):
+    with psycopg.connect(own_dsn(migrated)) as connection:
         connection.execute(before.encode())
     with pytest.raises(TableUnfit, match=fault):
-        make_tables(fresh_database, print, [TOY_BOXES])
-    with psycopg.connect(fresh_database) as connection:
+        make_tables(migrated, print, [TOY_BOXES])
+    with psycopg.connect(own_dsn(migrated)) as connection:
         connection.execute("select 1 from toy_boxes")
 
 

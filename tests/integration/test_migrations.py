@@ -113,7 +113,7 @@ def test_a_failing_migration_leaves_nothing_behind(fresh_database: str):
     with pytest.raises(psycopg.errors.SyntaxError):
         migrate(fresh_database, silent, (catalogue()[0], broken))
     with psycopg.connect(fresh_database) as connection:
-        tables = connection.execute("select * from pg_tables where schemaname = 'public'")
+        tables = connection.execute("select * from pg_tables where schemaname = 'headwater'")
         assert tables.fetchall() == []
 
 
@@ -164,8 +164,8 @@ def test_every_table_view_column_and_function_is_described(
     migrated: "psycopg.Connection[tuple[str, ...]]",
 ):
     tables = migrated.execute(
-        "select tablename from pg_tables where schemaname = 'public' "
-        "union all select viewname from pg_views where schemaname = 'public'"
+        "select tablename from pg_tables where schemaname = 'headwater' "
+        "union all select viewname from pg_views where schemaname = 'headwater'"
     )
     for (table,) in tables.fetchall():
         described = migrated.execute("select obj_description(%s::regclass)", [table]).fetchone()
@@ -173,7 +173,7 @@ def test_every_table_view_column_and_function_is_described(
         assert described[0], table
         assert all(doc for _, doc in columns_of(migrated, table).values()), table
     bare = migrated.execute(
-        "select proname from pg_proc where pronamespace = 'public'::regnamespace "
+        "select proname from pg_proc where pronamespace = 'headwater'::regnamespace "
         "and obj_description(oid) is null"
     )
     assert bare.fetchall() == []

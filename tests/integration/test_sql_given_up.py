@@ -10,6 +10,7 @@ from psycopg import conninfo
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import SendEvent, StartRun
+from tests.databases import of_authors
 from tests.e2e.workflow_house import Sender
 from tests.fakes.proxy import Proxy
 from tests.waiting import until
@@ -44,7 +45,7 @@ def test_a_step_whose_sql_takes_effect_after_it_was_given_up_is_rolled_back(
                 lock.execute("SELECT pg_advisory_unlock(1)")
                 await until(undone.exists)
 
-    with psycopg.connect(migrated, autocommit=True) as lock:
+    with psycopg.connect(of_authors(migrated), autocommit=True) as lock:
         lock.execute("CREATE TABLE charges (id int)")
         lock.execute("SELECT pg_advisory_lock(1)")
         asyncio.run(scenario(lock))
@@ -89,7 +90,7 @@ def test_a_step_that_is_given_up_though_nobody_knows_its_effect_is_rolled_back(
                 await until(undone.exists)
 
     network = Proxy(lambda: f"{where['host']}:{where['port']}")
-    with psycopg.connect(migrated, autocommit=True) as lock, network:
+    with psycopg.connect(of_authors(migrated), autocommit=True) as lock, network:
         lock.execute("CREATE TABLE charges (id int)")
         lock.execute(WAITS_AT_COMMIT)
         lock.execute("SELECT pg_advisory_lock(2)")

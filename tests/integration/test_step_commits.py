@@ -14,10 +14,10 @@ from psycopg import conninfo, sql
 from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, StepId
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.workflows import step_commits
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import StoreUnavailable, Superseded, UndecodableRecord
 from headwater.schemas.history import Failure, Post, StartRun
+from tests.databases import of_authors
 from tests.fakes.step_sql import INSERT, TABLE, Run, Scenario, StepSqlContract, returned
 
 KEY = "orders/1"
@@ -79,14 +79,14 @@ class World:
 
     async def outsider(self) -> "psycopg.AsyncConnection[Any]":
         """A connection of nobody of ours."""
-        connection = await psycopg.AsyncConnection.connect(self.dsn)
+        connection = await psycopg.AsyncConnection.connect(of_authors(self.dsn))
         return await self._stack.enter_async_context(connection)
 
     async def commit(self, commit: StepCommit, epoch: int = EPOCH) -> StepReturned | Failure:
         return await self.database.commit(PARTITION, epoch, commit)
 
     async def ask(self, query: str) -> list[Any]:
-        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+        async with await psycopg.AsyncConnection.connect(of_authors(self.dsn)) as connection:
             return await (await connection.execute(query.encode())).fetchall()
 
     async def until(self, query: str, expected: list[Any]) -> None:
@@ -126,7 +126,7 @@ def database(postgres: str) -> Iterator[str]:
 @pytest.fixture
 def play(database: str) -> Callable[[Script], None]:
     """Plays a script in an empty world whose partition is claimed."""
-    with psycopg.connect(database, autocommit=True) as connection:
+    with psycopg.connect(of_authors(database), autocommit=True) as connection:
         connection.execute("TRUNCATE step_commits, step_epochs")
         connection.execute("DROP TABLE IF EXISTS charges")
         connection.execute("DROP SEQUENCE IF EXISTS times")
@@ -388,40 +388,6 @@ def test_connections_that_died_idle_are_not_noticed(play: Callable[[Script], Non
         )
         assert isinstance(await world.commit(charge()), StepReturned)
         assert await world.rows() == [("a", 1)]
-
-    play(script)
-
-
-def test_a_step_reaches_tables_of_authors_and_none_of_headwaters(play: Callable[[Script], None]):
-    async def script(world: World) -> None:
-        reached = await world.ask(
-            "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind "
-            "in ('r', 'p', 'v', 'm') and has_table_privilege('headwater_steps', oid, "
-            "'select, insert, update, delete, truncate, references, trigger')"
-        )
-        assert reached == [("charges",)]
-        for statement in ("select * from step_commits", "delete from workflow_instance"):
-            failure = await world.run((statement,))
-            assert failure is not None
-            assert "permission denied for table" in failure.message
-        assert (
-            await world.run(("create table own (id int)",), ("insert into own values (1)",)) is None
-        )
-        assert await world.ask("select id from own") == [(1,)]
-        assert await world.run(("drop table own",)) is None
-
-    play(script)
-
-
-def test_without_the_role_of_steps_no_partition_is_taken(
-    play: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch
-):
-    async def script(world: World) -> None:
-        monkeypatch.setattr(
-            step_commits, "statement", lambda name: b"select false" if "may_run" in name else b""
-        )
-        with pytest.raises(StoreUnavailable, match="`headwater migrate` makes the role"):
-            await world.database.claim(PARTITION, EPOCH)
 
     play(script)
 

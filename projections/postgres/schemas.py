@@ -1,0 +1,50 @@
+"""The schemas of Postgres that Headwater uses, and connections that look in its own alone.
+
+Headwater's tables are in `headwater`, where only the login that migrates can create. Tables of
+authors are in `authors`, where the SQL of steps can create, too. A function of an author's could
+take the place of one that Headwater calls without a schema, so no connection of Headwater's has
+`authors` or `public` in its search path.
+"""
+
+from typing import Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+__all__ = ["AUTHORS", "HEADWATER", "own_dsn", "with_search_path", "with_settings"]
+
+HEADWATER: Final = "headwater"
+AUTHORS: Final = "authors"
+
+
+def own_dsn(dsn: str, *first: str) -> str:
+    """Return a DSN whose sessions find Headwater's tables and nothing that others create.
+
+    Postgres looks in `pg_catalog` first, which is not named: where `headwater` is missing, what a
+    session creates would be there.
+
+    Args:
+        dsn: As operators write it; a search path in its options has no effect.
+        first: Schemas of Headwater's to look in before `headwater`.
+    """
+    return with_search_path(dsn, *first, HEADWATER)
+
+
+def with_search_path(dsn: str, *schemas: str) -> str:
+    """Return a DSN whose sessions look in these schemas."""
+    return with_settings(dsn, search_path=",".join(schemas))
+
+
+def with_settings(dsn: str, **settings: str) -> str:
+    """Return a DSN whose sessions have these settings, also after `reset all`.
+
+    Args:
+        dsn: As operators write it. An invalid one comes back unchanged: connecting reports it.
+        settings: Values without spaces. They win over those of the DSN, the role and the database.
+    """
+    try:
+        options = conninfo_to_dict(dsn).get("options") or ""
+    except psycopg.ProgrammingError:
+        return dsn
+    ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    return make_conninfo(dsn, options=f"{options} {ours}".lstrip())

@@ -1,0 +1,1 @@
+select name, password from step_login
