@@ -1,35 +1,38 @@
-"""Expressions in CEL: compiled once, evaluated often, always ending.
+"""Expressions in CEL: compiled once, evaluated often, within limits of time and memory.
 
-CEL has no loops but over what it is given, and the library stops an expression that takes too many
-turns. What can be known without data (syntax, names, the type of the result) is checked when an
-expression is compiled; an error of evaluation is a value here, because it is one delivery's.
+CEL has no loops but over what it is given, and the library stops an expression after 10,000 turns.
+A turn may still search a list of a megabyte, and a text may grow with each use of `replace`. So an
+expression is evaluated here only if an upper bound of its cost (`cel_cost`) is small, and else in a
+process with limits (`evaluations`). What only reads a field is not evaluated by the library at all.
+
+What can be known without data (syntax, names, the type of the result) is checked when an expression
+is compiled; an error of evaluation is a value here, because it is one delivery's.
 
 An expression sees shared values, which are converted for CEL once for all evaluations over the
 same `Facts`, and names of its own, whose values are handed over with each evaluation. So a list of
 10,000 items, looked at by an expression for each of them, is converted once.
 """
 
-import json
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextvars import ContextVar
-from datetime import datetime
 from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
-import msgspec
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_strings
 
-from headwater.processors.nul_texts import carried, given_back, spells_nul
-from headwater.schemas.history import NESTING_MAX
+from headwater.processors.cel_ast import Node, read_tree
+from headwater.processors.cel_cost import LOCAL, Cost, cost_of
+from headwater.processors.cel_values import NotTaken, json_text, json_value, shown, taken
+from headwater.processors.evaluations import Evaluations, ExpressionTask, Fault, SharedValues
+from headwater.processors.nul_texts import Carried, carried, given_back, spells_nul
 
 _PLACE: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
 #: How the library says that a field or an element is not there.
 _MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
-_SHOWN: Final = 120
 
 #: The longest expression: a page. The library alone would take 100,000 characters.
 SOURCE_MAX: Final = 10_000
@@ -39,16 +42,19 @@ COPIED_MAX: Final = 2_000
 _COPIES: Final = re.compile(r"\.\s*(?:map|filter)\s*\(")
 #: A name, and fields of it; it may begin with a dot, as names do that no macro hides.
 _PATH: Final = re.compile(r"(?<![\w.])\.?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+#: An expression that is only a name, or fields of it.
+_FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 #: Doubles a text with every use; nobody needs it in a condition.
 _BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
 
-#: How the values of an expression's own names are asked for, within CEL.
-_LOCAL: Final = "headwater_local"
+#: An evaluation that the memory of the process, or of its limit, is not enough for.
+NO_MEMORY: Final = "expected an evaluation in the memory that there is for it, it needs more"
+_ABSENT: Final = object()
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Words that cannot be names of an expression's own: those of CEL, and that one.
 WORDS: Final = frozenset(
     "as break const continue else false for function if import in let loop namespace null package "
-    f"return true var void while {_LOCAL}".split()
+    f"return true var void while {LOCAL}".split()
 )
 
 
@@ -69,20 +75,12 @@ class ExpressionInvalid(ValueError):
     """An expression that cannot be compiled; says where and why."""
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """Why an expression has no value for some facts; `missing`: they lack what it names."""
-
-    message: str
-    missing: bool = False
-
-
 class _Own:
-    """The values of an expression's own names: which it asked for, and whether one had NUL."""
+    """The values of an expression's own names, and the name that it asked for last."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Carried]) -> None:
         self.values = values
         self.asked = ""
-        self.had_nul = False
 
 
 _own: ContextVar[_Own] = ContextVar("own")
@@ -93,9 +91,7 @@ def _own_value(name: str) -> object:
     if name not in own.values:
         raise LookupError(f"undeclared variable {name}: it is known within its fork alone")
     own.asked = name
-    value, had_nul = carried(own.values[name])
-    own.had_nul |= had_nul
-    return value
+    return own.values[name].value
 
 
 def _named(message: str, own: _Own) -> str:
@@ -109,12 +105,12 @@ class Names:
     def __init__(self, *shared: str) -> None:
         self.shared = frozenset(shared)
         asked = cel.Overload(
-            id=_LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_own_value
+            id=LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_own_value
         )
         self.env = cel.NewEnv(
             variables=dict.fromkeys(shared, cel.Type.DYN),
             extensions=[ext_strings.ExtStrings(), ext_bindings.ExtBindings()],
-            functions=[cel.FunctionDecl(_LOCAL, [asked])],
+            functions=[cel.FunctionDecl(LOCAL, [asked])],
         )
 
 
@@ -123,17 +119,27 @@ EVENT: Final = Names("event")
 
 
 class Facts:
-    """Shared values that expressions are evaluated over; made once, as to convert them costs."""
+    """Shared values that expressions are evaluated over; they are converted when first needed."""
 
     def __init__(self, values: Mapping[str, Any], names: Names = EVENT) -> None:
         self.values = values
-        self.fault: Fault | None = None
-        self.had_nul = False
-        try:
-            values, self.had_nul = carried(values)
-        except ValueError as error:
-            self.fault = Fault(f"expected no {error}")
-        self.activation = names.env.Activation(values)
+        self.names = names
+
+    @cached_property
+    def carried(self) -> Carried | Fault:
+        """The values as the library takes them."""
+        return _carried(self.values)
+
+    @cached_property
+    def shared(self) -> SharedValues:
+        """The values for an evaluator."""
+        return SharedValues(b"{}" if isinstance(self.carried, Fault) else self.carried.text)
+
+    @cached_property
+    def activation(self) -> Any:  # noqa: ANN401, of the library
+        """The values, converted for the library."""
+        carried = self.carried
+        return self.names.env.Activation({} if isinstance(carried, Fault) else carried.value)
 
 
 class Expression:
@@ -153,13 +159,17 @@ class Expression:
             raise ExpressionInvalid(
                 f"expected at most {SOURCE_MAX} characters, found {len(source)}: over the limit"
             )
-        if _LOCAL in source or _BINDS.search(source):
-            raise ExpressionInvalid(f"expected neither cel.bind nor {_LOCAL}")
+        if LOCAL in source or _BINDS.search(source):
+            raise ExpressionInvalid(f"expected neither cel.bind nor {LOCAL}")
         paths = [tuple(path.split(".")) for path in _PATH.findall(source)]
         self.roots = frozenset(path[0] for path in paths)
+        self.names, self.local = names, tuple(local)
+        self._own_names = [name for name in local if name in self.roots]
+        self._field = _field(source, names.shared.union(local))
+        self._costs: dict[tuple[int, int], Cost] = {}
         self._spells_nul = spells_nul(source)
         self._paths = _copied(source, paths, names.shared.union(local))
-        opened = [f'cel.bind({name},{_LOCAL}("{name}"),' for name in local if name in self.roots]
+        opened = [f'cel.bind({name},{LOCAL}("{name}"),' for name in self._own_names]
         before = "".join(opened)
         # What closes them is on a line of its own if the expression may end with a comment.
         after = ("\n" if opened and "//" in source else "") + ")" * len(opened)
@@ -174,41 +184,109 @@ class Expression:
                 f"expected an expression that gives {gives.value}, found {found.name().lower()}"
             )
 
-    def evaluate(self, facts: Facts, local: Mapping[str, Any] = NO_VALUES) -> Any | Fault:  # noqa: ANN401, any JSON value
-        """Its value, or why there is none.
+    def evaluate(
+        self,
+        facts: Facts,
+        local: Mapping[str, Any] = NO_VALUES,
+        evaluations: Evaluations | None = None,
+    ) -> Any | Fault:  # noqa: ANN401, any JSON value
+        """Return its value, or why there is none.
 
-        Shape:  a str, bool, any JSON value, or such as JSON text, as it was compiled to give.
+        Args:
+            facts: The shared values.
+            local: The values of its own names.
+            evaluations: What may still be spent; None is no limit.
+
+        Returns:
+            A str, bool, any JSON value, or such as JSON text, as it was compiled to give.
         """
-        fault = facts.fault or (self._paths and self._longer_than_copied(facts.values, local))
-        if fault:
-            return fault
-        own = _Own(local)
+        if self._field:
+            found = self._read_field(facts, local)
+            if found is not _ABSENT:
+                return found
+        shared = facts.carried
+        if isinstance(shared, Fault):
+            return shared
+        own: dict[str, Carried] = {}
+        for name in self._own_names:
+            if name in local:
+                value = _carried(local[name])
+                if isinstance(value, Fault):
+                    return value
+                own[name] = value
+        if evaluations is not None and not evaluations.admits(self._cost(shared, own)):
+            return evaluations.run(self._task(own), facts.shared)
+        longer = self._paths and self._longer_than_copied(facts.values, local)
+        return longer or self._evaluate(facts, own, shared.had_nul)
+
+    def _task(self, own: Mapping[str, Carried]) -> ExpressionTask:
+        values = b",".join(b'"%b":%b' % (name.encode(), own[name].text) for name in own)
+        names = tuple(sorted(self.names.shared))
+        return ExpressionTask(self.source, self.gives.name, names, self.local, b"{%b}" % values)
+
+    def _read_field(self, facts: Facts, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """What the library would give for a field that is there."""
+        root, *fields = self._field
+        values = local if root in self._own_names else facts.values
+        at: Any = values.get(root, _ABSENT)
+        for field in fields:
+            if type(at) is not dict or field not in at:
+                return _ABSENT
+            at = at[field]
+        try:
+            value = taken(at)
+        except NotTaken:
+            return _ABSENT
+        return value if self.gives is Gives.VALUE else self._given(value)
+
+    def _cost(self, shared: Carried, own: Mapping[str, Carried]) -> Cost:
+        """The bound of an evaluation; it is computed once for all data of about the same size."""
+        size, items = shared.size, shared.items
+        for value in own.values():
+            size += value.size
+            items += value.items
+        key = (size.bit_length(), items.bit_length())
+        found = self._costs.get(key)
+        if found is None:
+            plain = self.gives in (Gives.VALUE, Gives.JSON)
+            found = cost_of(self._tree, 1 << key[0], 1 << key[1], plain=plain)
+            self._costs[key] = found
+        return found
+
+    @cached_property
+    def _tree(self) -> Node:
+        return read_tree(self._compiled.serialize())
+
+    def _evaluate(self, facts: Facts, values: Mapping[str, Carried], had_nul: bool) -> Any | Fault:  # noqa: ANN401
+        own = _Own(values)
         token = _own.set(own)
         try:
             found = self._compiled.eval(facts.activation)
+            if found.type() == cel.Type.ERROR:
+                message = _named(str(found.value()), own)
+                return Fault(message, missing=_MISSING.match(message) is not None)
+            value = found.plain_value()
+            if not (had_nul or any(each.had_nul for each in values.values())):
+                return self._given(value)
+            if self._spells_nul:
+                return Fault("expected an expression that names no NUL, or values without that")
+            return self._given(given_back(value))
         # The library's errors have no class of their own.
         except (RuntimeError, ValueError, TypeError, OverflowError) as error:
             return Fault(_named(str(error), own))
+        except MemoryError:
+            return Fault(NO_MEMORY)
         finally:
             _own.reset(token)
-        if found.type() == cel.Type.ERROR:
-            message = _named(str(found.value()), own)
-            return Fault(message, missing=_MISSING.match(message) is not None)
-        value = found.plain_value()
-        if not (facts.had_nul or own.had_nul):
-            return self._given(value)
-        if self._spells_nul:
-            return Fault("expected an expression that names no NUL, or values without that")
-        return self._given(given_back(value))
 
     def _given(self, value: Any) -> Any | Fault:  # noqa: ANN401
         if self.gives is Gives.JSON:
-            return _json(value)
+            return json_text(value)
         if self.gives is Gives.VALUE:
-            return _json_value(value)
+            return json_value(value)
         expected = str if self.gives is Gives.TEXT else bool
         if not isinstance(value, expected):
-            return Fault(f"expected {self.gives.value}, found {_shown(value)}")
+            return Fault(f"expected {self.gives.value}, found {shown(value)}")
         return value
 
     def _longer_than_copied(
@@ -227,6 +305,22 @@ class Expression:
                     f"found one of {longest} in {where}"
                 )
         return None
+
+
+def _carried(value: Any) -> Carried | Fault:  # noqa: ANN401, any JSON value
+    try:
+        return carried(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return Fault(f"expected {error}")
+
+
+def _field(source: str, known: Collection[str]) -> tuple[str, ...]:
+    """The path of an expression that only reads a field of what it knows, else nothing."""
+    path = source.strip()
+    if _FIELD.fullmatch(path) is None:
+        return ()
+    names = tuple(path.split("."))
+    return names if names[0] in known else ()
 
 
 def _longest_list(value: object) -> int:
@@ -261,53 +355,3 @@ def _where(message: str, before: int) -> str:
     if line == 1:
         column -= before
     return f"line {line}, column {column}: {why}" if line > 0 else why
-
-
-def _json(value: Any) -> str | Fault:  # noqa: ANN401
-    try:
-        # Sorted: a map of the evaluator has no order, and the same has to be the same text.
-        return json.dumps(
-            value,
-            allow_nan=False,
-            ensure_ascii=False,
-            separators=(",", ":"),
-            sort_keys=True,
-            default=_as_text,
-        )
-    except (TypeError, ValueError, RecursionError) as error:
-        return Fault(f"expected a JSON value, found {_shown(value)}: {error}")
-
-
-def _json_value(value: object) -> object:
-    try:
-        return _plain(value)
-    except (TypeError, ValueError) as error:
-        return Fault(f"expected a value of JSON: {error}")
-
-
-def _plain(value: object, levels: int = NESTING_MAX) -> object:
-    if levels == 0 and isinstance(value, list | dict):
-        # A loop that wraps what it has in one list more would go on until Python gives up.
-        raise ValueError(f"more than {NESTING_MAX} levels of lists and maps")
-    if isinstance(value, list):
-        return [_plain(each, levels - 1) for each in value]
-    if isinstance(value, dict):
-        strange = next((key for key in value if not isinstance(key, str)), None)
-        if strange is not None:
-            raise TypeError(f"expected texts as keys, found {_shown(strange)}")
-        # A map of the evaluator has no order, and is to be the same text in every process.
-        return {key: _plain(value[key], levels - 1) for key in sorted(value)}
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is not a number of JSON")
-    return value if isinstance(value, str | int | float | None) else _as_text(value)
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    raise TypeError(f"{type(value).__name__} is no JSON; convert it with string(...)")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

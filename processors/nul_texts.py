@@ -3,6 +3,7 @@
 Another character stands in for it: one that Unicode keeps for such uses, and that no text has.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -17,27 +18,39 @@ _SPELLED: Final = re.compile(r"\0|\\(?:u0000|U00000000|[xX]00|000)")
 
 
 class Carried(NamedTuple):
-    """A value without NUL, and whether it had some."""
+    """A value without NUL, whether it had some, and the value as it was, as JSON."""
 
     value: Any
     had_nul: bool
+    text: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of JSON."""
+        return len(self.text)
+
+    @property
+    def items(self) -> int:
+        """Items that no list or map in it has more of."""
+        return self.text.count(b",") + 1
 
 
 def carried(value: Any) -> Carried:  # noqa: ANN401, any JSON value
     """A value in which another character stands for NUL.
 
     Shape:  without NUL it is the value itself. To look is a small part of its conversion for CEL.
-    Errors: ValueError, for a value that has both.
+    Errors: ValueError, TypeError, OverflowError, RecursionError, for what is no JSON, or has both.
     """
     try:
         text = _ENCODE(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return Carried(value, had_nul=False)  # CEL cannot take it either, and says why.
+    except OverflowError:
+        # An integer beyond 64 bits, which CEL does not take; it says so only if it is used.
+        text = json.dumps(value).encode()
     if b"\\u0000" not in text:
-        return Carried(value, had_nul=False)
+        return Carried(value, had_nul=False, text=text)
     if _STAND_IN.encode() in text:
-        raise ValueError("text with both of the characters NUL and U+FDD0, found to be evaluated")
-    return Carried(_with(value, _NUL, _STAND_IN), had_nul=True)
+        raise ValueError("text without both of the characters NUL and U+FDD0, found both")
+    return Carried(_with(value, _NUL, _STAND_IN), had_nul=True, text=text)
 
 
 def given_back(value: Any) -> Any:  # noqa: ANN401, what CEL gives

@@ -11,6 +11,11 @@ from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_of
 from headwater.processors.providers.placement import Placement
 from headwater.processors.sources import providers_of
+from headwater.streams.evaluation.evaluator import (
+    DELIVERY_LIMITS,
+    EvaluatorProcess,
+    started_evaluator,
+)
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.kafka.topics import check_topics
@@ -22,6 +27,7 @@ def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
     log_to_stderr(settings)
     cluster = cluster_of(settings)
     rules = pipeline_rules(settings)
+    evaluator = started_evaluator(DELIVERY_LIMITS) if rules else EvaluatorProcess()
     asyncio.run(check_topics(cluster))
     asyncio.run(pass_over_skipped(cluster))
     with member_of_house(cluster, f"pipeline {process_name()}") as membership:
@@ -31,6 +37,7 @@ def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
             app_id=settings.app_id,
             placement=Placement(providers_of(sources_of(settings)), settings.user_prefix),
             rules=rules,
+            evaluator=evaluator,
             park_for_ms=settings.park_for_s * 1000,
             stores=stores_of(settings, clock),
             joined=membership.joined,

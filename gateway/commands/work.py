@@ -38,6 +38,7 @@ from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import PartUnavailable
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
+from headwater.streams.evaluation.evaluator import started_evaluator
 from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.retrying import Retrying
@@ -136,7 +137,8 @@ async def _work(
     reload: bool,
 ) -> None:
     new_id, cluster, name = ulid_source(clock, os.urandom), cluster_of(settings), process_name()
-    graphs, slots = GraphEngine(limits=settings.limits), SlotsEngine()
+    evaluator = started_evaluator()
+    graphs, slots = GraphEngine(limits=settings.limits, evaluator=evaluator), SlotsEngine()
     definitions = DefinitionLog(cluster=cluster, client_id=f"{name}-graphs")
     deployed = DeployedGraphs(definitions, graphs.deploy, clock=clock)
     deployments = DeploymentLog(cluster=cluster, client_id=f"{name}-deployments")
@@ -174,6 +176,7 @@ async def _work(
             deployed=code,
             bounds=_bounds(settings),
             reload=reload,
+            evaluator=evaluator,
         )
         if ticked:
             await exits.enter_async_context(_ticks_heard(settings, worker, new_id))

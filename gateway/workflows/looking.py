@@ -12,6 +12,7 @@ from headwater.gateway.workflows.folding import Folds
 from headwater.gateway.workflows.parameters import RunAsked
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.gateway.workflows.reading import JSON, Reading, own, run_number_of
+from headwater.processors.evaluations import Evaluator
 from headwater.processors.graph.past import Past
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
@@ -30,7 +31,10 @@ Said: TypeAlias = AsOf | str | Rejection
 class Looking:
     """Folds the runs that are asked about."""
 
-    def __init__(self, reading: Reading, workflows: Workflows, folds: Folds) -> None:
+    def __init__(
+        self, reading: Reading, workflows: Workflows, folds: Folds, evaluator: Evaluator
+    ) -> None:
+        self._evaluator = evaluator
         self._reading = reading
         self._workflows = workflows
         self._folds = folds
@@ -48,7 +52,7 @@ class Looking:
         Errors: Problem; BrokerUnavailable.
         """
         found, begins = await self._find(run, wanted)
-        past = Past(run.workflow, run.instance_id, begins.run_number, at)
+        past = Past(run.workflow, run.instance_id, begins.run_number, at, self._evaluator)
         body, headers = await self._answer(past, found, begins, past, lambda: say(past))
         return Response(body, media_type=media_type, headers=headers)
 
@@ -60,7 +64,7 @@ class Looking:
         Errors: Problem; BrokerUnavailable.
         """
         found, begins = await self._find(run, wanted)
-        past = Past(run.workflow, run.instance_id, begins.run_number, last)
+        past = Past(run.workflow, run.instance_id, begins.run_number, last, self._evaluator)
         tracing = Tracing(past, first)
         body, headers = await self._answer(past, found, begins, tracing, tracing.page)
         return Response(body, media_type=JSON, headers=headers)

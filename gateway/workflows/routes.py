@@ -55,6 +55,7 @@ from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.runtime import Runtime
 from headwater.streams.authoring.steering import VERBS
+from headwater.streams.evaluation.evaluator import EvaluatorProcess
 from headwater.streams.workflows.client import Commands
 
 BASE: Final = "/api/workflows"
@@ -123,7 +124,7 @@ class WorkflowService:
         self._reading = Reading(
             ports.workflows, self._freshness, ports.definitions, ports.of_runs.deployments, folds
         )
-        self._looking = Looking(self._reading, ports.workflows, folds)
+        self._looking = Looking(self._reading, ports.workflows, folds, EvaluatorProcess())
         self._writing = Writing(
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
         )

@@ -137,13 +137,14 @@ def go_on(draft: Draft) -> None:
 
 
 def _finish(draft: Draft) -> None:
-    for decision in draft.hear(decide_completion(draft.graph, Scope(draft.context()))):
+    scope = Scope(draft.context(), evaluations=draft.evaluations)
+    for decision in draft.hear(decide_completion(draft.graph, scope)):
         match decision:
             case FailWorkflow():
                 fail(draft, Failure(decision.name, decision.error))
             case CompleteWorkflow():
                 schema = draft.graph.output_schema
-                wrong = None if schema is None else schema.fault(decision.output, "output")
+                wrong = schema and schema.fault(decision.output, "output", draft.evaluations)
                 if wrong:
                     fail(draft, Failure("OutputInvalidError", wrong))
                 end(draft, RunCompleted(text_of(decision.output)), "the run is complete")
@@ -186,7 +187,7 @@ def _carry_out(
 
 def _check_context(draft: Draft) -> None:
     schema = draft.graph.context_schema
-    wrong = None if schema is None else schema.fault(draft.run.shared, "state")
+    wrong = schema and schema.fault(draft.run.shared, "state", draft.evaluations)
     if wrong:
         raise CannotGoOn(Failure("ContextInvalidError", wrong))
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph.definition import Merge
 from headwater.processors.graph.merge import Arrived, merge_arrivals
 from headwater.processors.graph.paths import section_of, set_path

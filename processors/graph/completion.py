@@ -1,6 +1,6 @@
 """The end of a run: its output, by the output mapping of its definition."""
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph.decisions import CompleteWorkflow, Planned, Trace, failed
 from headwater.processors.graph.graph import Graph, Mapped
 from headwater.processors.graph.mappings import mapped

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph.decisions import (
     ApplyBranchOutput,
     CancelTokens,

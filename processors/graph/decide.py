@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
+from headwater.processors.evaluations import Evaluator
 from headwater.processors.graph.advancing import activate, begin, complete, go_on, waiting_at
 from headwater.processors.graph.appliers import begin as begin_run
 from headwater.processors.graph.decisions import ActivateFanIn, FailWorkflow
@@ -66,13 +67,14 @@ def follow(draft: Draft, what: Callable[[Draft], None]) -> list[RunEvent]:
     return draft.events
 
 
-def started(
+def started(  # noqa: PLR0913, PLR0917, all that a run begins with
     before: GraphRun | None,
     graph: Graph,
     document: Json,
     first: list[RunEvent],
     who: tuple[str, str],
     now_ms: int,
+    evaluator: Evaluator | None = None,
 ) -> list[RunEvent]:
     """A new run, and all that it does at once.
 
@@ -91,7 +93,7 @@ def started(
         at_ms=now_ms,
         events=(opening,),
     )
-    draft = Draft(begin_run(before, record), graph, now_ms)
+    draft = Draft(begin_run(before, record), graph, now_ms, evaluator)
 
     def beginning(draft: Draft) -> None:
         draft.emit(*others)

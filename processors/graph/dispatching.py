@@ -7,7 +7,7 @@ to end. What one decision begins stays so small that its record fits.
 from hashlib import sha256
 from typing import Final
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph.definition import Node
 from headwater.processors.graph.draft import Draft, text_of
 from headwater.processors.graph.ends import fail

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
+from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph.appliers import apply
 from headwater.processors.graph.decisions import Decision, Planned
 from headwater.processors.graph.graph import Graph
@@ -71,9 +72,14 @@ class Overlay(MutableMapping[K, V]):
 class Draft:
     """A decision about a run of a graph."""
 
-    def __init__(self, run: GraphRun, graph: Graph, now_ms: int) -> None:
+    def __init__(
+        self, run: GraphRun, graph: Graph, now_ms: int, evaluator: Evaluator | None = None
+    ) -> None:
         self.graph = graph
         self.now_ms = now_ms
+        self.evaluator = evaluator
+        #: Of the whole decision, whatever is taken back of it.
+        self.evaluations = Evaluations(evaluator)
         self.events: list[RunEvent] = []
         #: What planners answered, each with the number of events that were decided before.
         self.plans: list[tuple[int, Planned]] = []
@@ -109,7 +115,7 @@ class Draft:
 
     def scope(self, token: LiveToken) -> Scope:
         """What the expressions of a token see."""
-        return Scope(self.context(), self._branch(token), self._items(token))
+        return Scope(self.context(), self._branch(token), self._items(token), self.evaluations)
 
     def context(self) -> Context:
         """What all tokens see."""

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.graph import appliers
 from headwater.processors.graph.decide import (
     DECIDERS,
@@ -24,7 +25,7 @@ from headwater.processors.graph.host_messages import CallTasks, DropTasks, TaskC
 from headwater.processors.graph.jobs import decide_job
 from headwater.processors.graph.places import place_of
 from headwater.processors.graph.state import KIND, GraphRun, LiveToken
-from headwater.processors.json_texts import within_levels
+from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Facts, Rejection
 from headwater.processors.runs.host_messages import HostMessage
@@ -85,8 +86,15 @@ class GraphEngine:
     #: A change of GraphRun, Run or their parts is a new one.
     format: Final = 1
 
-    def __init__(self, graphs: Iterable[Graph] = (), limits: Limits = USUAL) -> None:
+    def __init__(
+        self,
+        graphs: Iterable[Graph] = (),
+        limits: Limits = USUAL,
+        evaluator: Evaluator | None = None,
+    ) -> None:
         self._limits = limits
+        #: What evaluates expressions and schemas that may take long; without it nothing is limited.
+        self._evaluator = evaluator
         self._graphs: dict[str, Graph] = {}
         self._documents: dict[str, Json] = {}
         self._known: dict[str, Graph] = {}
@@ -115,7 +123,7 @@ class GraphEngine:
         return found
 
     def _draft(self, run: GraphRun, now_ms: int) -> Draft:
-        return Draft(run, self._graph(run), now_ms)
+        return Draft(run, self._graph(run), now_ms, self._evaluator)
 
     # -- deciding
 
@@ -144,14 +152,14 @@ class GraphEngine:
             graph, document = self._graph(before), before.document
         else:
             return runs.not_found(facts.instance_id)
-        wrong = _input_fault(graph, first.params)
+        wrong = _input_fault(graph, first.params, Evaluations(self._evaluator))
         if wrong:
             return Rejection(INVALID_PARAMS, bounded(wrong))
         made_from = Artifact(graph.definition.name, "", graph.digest)
         first = msgspec.structs.replace(first, definition=made_from)
         beginning = [first, *_ended_children(before), *others]
         who = (facts.workflow, facts.instance_id)
-        return started(before, graph, document, beginning, who, facts.now_ms)
+        return started(before, graph, document, beginning, who, facts.now_ms, self._evaluator)
 
     def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
         self, run: GraphRun, command: RunCommand, sent_at_ms: int, now_ms: int
@@ -210,7 +218,8 @@ class GraphEngine:
         more = (run.definition, run.deployment, run.once, run.labels, recorded(self._limits))
         first = RunStarted(run.params, run.seed, run.parent, (), (), KIND, *more)
         who = (run.workflow, run.instance_id)
-        return started(run, self._graph(run), run.document, [first], who, now_ms)
+        graph = self._graph(run)
+        return started(run, graph, run.document, [first], who, now_ms, self._evaluator)
 
     def decide(self, run: GraphRun, request: Request, now_ms: int) -> Decision:
         """Decides what a task has come to, and what is due."""
@@ -334,15 +343,15 @@ def _call(graph: Graph, run: GraphRun, token: LiveToken) -> TaskCall:
     )
 
 
-def _input_fault(graph: Graph, params: Json) -> str | None:
+def _input_fault(graph: Graph, params: Json, evaluations: Evaluations) -> str | None:
     """What is wrong with what a run is to begin with."""
     try:
-        value = json.loads(within_levels(params))
-    except ValueError as error:
+        value = read_json(params)
+    except JsonInvalid as error:
         # Numbers of any length are JSON; what reads it here has its bounds.
         return f"input: expected JSON that can be read, found: {error}"
     schema = graph.input_schema
-    return None if schema is None else schema.fault(value, "input")
+    return None if schema is None else schema.fault(value, "input", evaluations)
 
 
 def _ended_children(before: GraphRun | None) -> list[RunEvent]:

@@ -194,7 +194,7 @@ def _chosen(
     if graph is None:
         message = f"expected a token, found none: the run has just begun at {past.sequence}"
         return Rejection(TOKEN_NOT_FOUND, message)
-    draft = Draft(run, graph, past.at_ms)
+    draft = Draft(run, graph, past.at_ms, past.evaluator)
     if token is not None:
         found = run.token_of(token)
         if found is None:
@@ -230,7 +230,8 @@ def _made_up(draft: Draft, node: str) -> tuple[Draft, LiveToken]:
     """A token at a node, and a draft of a run that has it: what is taken back is not the token."""
     run, graph = draft.run, draft.graph
     draft.emit(TokensCreated(run.created, 1, node, None, None, ROOT, None, None, 0, 1, ()))
-    return Draft(draft.run, graph, draft.now_ms), draft.run.tokens[run.created - 1]
+    again = Draft(draft.run, graph, draft.now_ms, draft.evaluator)
+    return again, draft.run.tokens[run.created - 1]
 
 
 def _way(draft: Draft, token: LiveToken, ref: str) -> Transition | Rejection:

@@ -6,15 +6,13 @@ number. So the number says whose the job is, and what an earlier worker sends ch
 How an attempt ended is kept for a while: a worker that was not answered may say it once more.
 """
 
-import json
-
 from headwater.processors.graph.advancing import complete
 from headwater.processors.graph.decide import follow, policy_of
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.ends import fail
 from headwater.processors.graph.state import Lease, LiveToken, digest_of_end
 from headwater.processors.graph.tokens import TokenStatus
-from headwater.processors.json_texts import within_levels
+from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import (
     FAILURE_MESSAGE_MAX,
@@ -144,8 +142,8 @@ def _complete(draft: Draft, token: LiveToken, output: Json) -> Decision:
     limits = draft.run.limits or USUAL
     fault = value_fault("the output of a job", output, limits.max_result_bytes, "max_result_bytes")
     try:
-        json.loads(within_levels(output))
-    except ValueError as error:
+        read_json(output)
+    except JsonInvalid as error:
         fault = f"expected JSON as the output of a job, found: {error}"
     if fault:
         return Rejection(failures.JOB_OUTPUT_INVALID, bounded(fault))

@@ -6,7 +6,7 @@ the shared context. Outside of all forks `output.x` is the output section of the
 
 from typing import Any
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph.decisions import (
     ApplyBranchOutput,
     Decision,

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph.decisions import SetContext
 from headwater.processors.graph.definition import Merge
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
+from headwater.processors.evaluations import Evaluator
 from headwater.processors.graph import appliers
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.state import KIND, GraphRun
@@ -41,8 +42,15 @@ class Past:
     """
 
     def __init__(
-        self, workflow: str, instance_id: str, run_number: int, until: int | None = None
+        self,
+        workflow: str,
+        instance_id: str,
+        run_number: int,
+        until: int | None = None,
+        evaluator: Evaluator | None = None,
     ) -> None:
+        #: For decisions that are made again, or tried out.
+        self.evaluator = evaluator
         self.workflow = workflow
         self.instance_id = instance_id
         self.run_number = run_number

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.schemas.history import NESTING_MAX
 
 #: Most parts of a path. A target of half as many levels as a value may have leaves as many to the

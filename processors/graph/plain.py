@@ -8,7 +8,7 @@ nothing left out; a batch is made of them by `batch`, which these do not do.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph import completion, routing, synchronization
 from headwater.processors.graph import merge as merging
 from headwater.processors.graph.decisions import Planned as Decided

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph.decisions import (
     ActivateFanIn,
     CreateToken,

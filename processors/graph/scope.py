@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.evaluations import Evaluations, Fault
 from headwater.processors.expressions import (
     NO_VALUES,
     WORDS,
     Expression,
     Facts,
-    Fault,
     Gives,
     Names,
 )
@@ -83,15 +83,17 @@ class Branch(msgspec.Struct, frozen=True):
 class Scope:
     """What the expressions of one token see."""
 
-    __slots__ = ("context", "local")
+    __slots__ = ("context", "evaluations", "local")
 
     def __init__(
         self,
         context: Context,
         branch: Branch | None = None,
         items: Mapping[str, Any] = NO_VALUES,
+        evaluations: Evaluations | None = None,
     ) -> None:
         self.context = context
+        self.evaluations = evaluations
         self.local: dict[str, Any] = {
             **items,
             BRANCH: msgspec.structs.asdict(branch) if branch else {},
@@ -99,7 +101,7 @@ class Scope:
 
     def with_result(self, result: Any) -> "Scope":  # noqa: ANN401
         """The scope of an output mapping."""
-        scope = Scope(self.context)
+        scope = Scope(self.context, evaluations=self.evaluations)
         scope.local = {**self.local, RESULT: result}
         return scope
 
@@ -108,7 +110,8 @@ class Scope:
 
         Shape:  a Fault quotes the expression, and is never of a missing field.
         """
-        found = expression.evaluate(self.context.facts_for(expression), self.local)
+        facts = self.context.facts_for(expression)
+        found = expression.evaluate(facts, self.local, self.evaluations)
         if not isinstance(found, Fault):
             return found
         if found.missing:

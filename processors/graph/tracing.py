@@ -153,7 +153,7 @@ def _again(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draft, i
     if isinstance(first, GraphStarted):
         graph = graph_of(json.loads(first.document))
     assert graph is not None  # noqa: S101, nothing else follows the beginning of a run
-    draft = Draft(run, graph, at_ms)
+    draft = Draft(run, graph, at_ms, past.evaluator)
     what = _trigger(run, first)
     if what is None:
         return draft, _until(events, _TRIGGERS), True

@@ -9,8 +9,9 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.evaluations import Evaluations
 from headwater.processors.json_schemas import JsonSchema
-from headwater.processors.json_texts import within_levels
+from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.schemas.history import Json
 
 #: Compiled schemas that are kept: those of all workflows that most workers will ever have.
@@ -70,7 +71,9 @@ FORMATS: Final[Mapping[str, Callable[[str], bool]]] = {
 }
 
 
-def params_fault(schema: Json | None, params: Json) -> str | None:
+def params_fault(
+    schema: Json | None, params: Json, evaluations: Evaluations | None = None
+) -> str | None:
     """What is wrong with params, with the path of each fault; None without a schema.
 
     Errors: SchemaInvalid.
@@ -78,11 +81,11 @@ def params_fault(schema: Json | None, params: Json) -> str | None:
     if schema is None:
         return None
     try:
-        value = msgspec.json.decode(within_levels(params))
-    except ValueError as error:
+        value = read_json(params)
+    except JsonInvalid as error:
         # Numbers of any length are JSON; what reads it here has its bounds.
         return f"params that cannot be read: {error}"
-    return _compiled(schema).fault(value, "params")
+    return _compiled(schema).fault(value, "params", evaluations)
 
 
 @lru_cache(_COMPILED_MAX)

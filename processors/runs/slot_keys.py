@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
-from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Fault, Gives
+from headwater.processors.evaluations import Evaluations, Fault
+from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Gives
 from headwater.processors.expressions import Names as KnownNames
-from headwater.processors.json_texts import within_levels
+from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.slots import SLOTS_ID, Concurrency, Place
@@ -16,6 +17,8 @@ from headwater.schemas.history import Json
 
 #: Longest key, as JSON: it is shown wherever its slots are.
 KEY_MAX: Final = 256
+#: Expressions that stay compiled: those of all workflows that most workers will ever have.
+_COMPILED_MAX: Final = 1_024
 _PARAMS: Final = KnownNames("params")
 
 
@@ -30,14 +33,16 @@ def concurrency_fault(concurrency: Concurrency) -> str | None:
     return None
 
 
-def place_of(concurrency: Concurrency, params: Json) -> Place | Rejection:
+def place_of(
+    concurrency: Concurrency, params: Json, evaluations: Evaluations | None = None
+) -> Place | Rejection:
     """The limit that a run with these params falls under.
 
     Errors: as a rejection, where the expression gives no text, number or boolean for them.
     """
     if concurrency.key is None:
         return Place(SLOTS_ID)
-    found = _evaluated(concurrency.key, params)
+    found = _evaluated(concurrency.key, params, evaluations)
     why = found.message if isinstance(found, Fault) else _fault(found)
     if why is not None:
         return Rejection(
@@ -52,13 +57,13 @@ def place_of(concurrency: Concurrency, params: Json) -> Place | Rejection:
     return Place(f"{SLOTS_ID}{digest[:32]}", key)
 
 
-def _evaluated(source: str, params: Json) -> object:
+def _evaluated(source: str, params: Json, evaluations: Evaluations | None) -> object:
     try:
-        facts = Facts({"params": json.loads(within_levels(params))}, _PARAMS)
-    except (ValueError, OverflowError) as error:
+        facts = Facts({"params": read_json(params)}, _PARAMS)
+    except JsonInvalid as error:
         # JSON has numbers of any length; what reads it here has not.
         return Fault(str(error))
-    return _expression(source).evaluate(facts)
+    return _expression(source).evaluate(facts, evaluations=evaluations)
 
 
 def _fault(found: object) -> str | None:
@@ -68,6 +73,6 @@ def _fault(found: object) -> str | None:
     return f"expected at most {KEY_MAX} characters, found {size}" if size > KEY_MAX else None
 
 
-@cache
+@lru_cache(_COMPILED_MAX)
 def _expression(source: str) -> Expression:
     return Expression(source, Gives.VALUE, _PARAMS)

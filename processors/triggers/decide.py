@@ -14,7 +14,9 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from headwater.processors.expressions import Expression, Facts, Fault
+from headwater.processors.evaluations import Evaluations, Evaluator, Fault
+from headwater.processors.expressions import Expression, Facts
+from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.providers.results import Effect
 from headwater.processors.runs.labels import labels_fault, labels_of
 from headwater.processors.runs.limits import (
@@ -34,6 +36,9 @@ from headwater.schemas.records import EffectDecided, WebhookAdmitted
 RULE_FAILED: Final = "rule_failed"
 BODY_NOT_JSON: Final = "body_not_json"
 INVALID_EFFECT: Final = "invalid_effect"
+
+#: Processor time of what the rules evaluate of one delivery beside the pipeline.
+TASKS_NS: Final = 10_000_000_000
 
 #: The name of an effect is that of a sender, too, behind a mark.
 EFFECT_NAME_MAX: Final = WORKFLOW_NAME_MAX - len(PROGRAM)
@@ -58,11 +63,16 @@ class NoEffect(msgspec.Struct, frozen=True):
 
 
 def decide(
-    rules: Iterable[Rule], event: WebhookAdmitted, *, only: str | None = None
+    rules: Iterable[Rule],
+    event: WebhookAdmitted,
+    *,
+    only: str | None = None,
+    evaluator: Evaluator | None = None,
 ) -> list[Effect | NoEffect]:
     """Follows the rules that concern a delivery, in their order.
 
-    Shape:  only is the name of the one rule to follow, None for all.
+    Shape:  only is the name of the one rule to follow, None for all. evaluator evaluates what may
+            take long; without it nothing is limited.
     """
     found = [
         rule
@@ -73,8 +83,8 @@ def decide(
         return []
     about = {name: getattr(event, name) for name in _ABOUT}
     try:
-        facts = Facts({"event": {**about, "body": _read(event.body)}})
-    except (ValueError, RecursionError) as error:  # orjson's own is a ValueError
+        facts = _Delivery({"event": {**about, "body": _read(event.body)}}, evaluator)
+    except JsonInvalid as error:
         detail = f"expected a body that is JSON with numbers and depth in bounds, found: {error}"
         return [_failed(rule, BODY_NOT_JSON, detail) for rule in found]
     whole = _Whole(about, event.body)
@@ -148,12 +158,24 @@ class _Whole:
         return self._text
 
 
+class _Delivery:
+    """What the expressions of all rules see of a delivery, and what they may spend on it."""
+
+    def __init__(self, values: dict[str, Any], evaluator: Evaluator | None) -> None:
+        self._facts = Facts(values)
+        self._evaluations = Evaluations(evaluator, TASKS_NS)
+
+    def value(self, expression: Expression) -> Any | Fault:  # noqa: ANN401
+        return expression.evaluate(self._facts, evaluations=self._evaluations)
+
+
 def _read(body: bytes) -> Any:  # noqa: ANN401
     """A body for expressions. The library ends a text at a NUL, so it gets another character.
 
-    Errors: ValueError.
+    Errors: JsonInvalid.
     """
-    value = orjson.loads(body)
+    # CEL has no integers beyond 64 bits; orjson makes them floats.
+    value = read_json(body, orjson.loads)
     return _without_nul(value) if b"\\u0000" in body else value
 
 
@@ -178,7 +200,7 @@ class _Unfit(Exception):
 
 
 def _follow(
-    rule: Rule, facts: Facts, whole: _Whole, event: WebhookAdmitted
+    rule: Rule, facts: _Delivery, whole: _Whole, event: WebhookAdmitted
 ) -> Effect | NoEffect | None:
     try:
         if not _holds(rule, facts):
@@ -202,10 +224,10 @@ def _failed(rule: Rule, reason: str, detail: str) -> NoEffect:
     return NoEffect(rule.name, reason, f"rule {rule.name}: {detail}")
 
 
-def _holds(rule: Rule, facts: Facts) -> bool:
+def _holds(rule: Rule, facts: _Delivery) -> bool:
     if rule.when is None:
         return True
-    found = rule.when.evaluate(facts)
+    found = facts.value(rule.when)
     if isinstance(found, Fault):
         if found.missing:
             return False
@@ -213,7 +235,7 @@ def _holds(rule: Rule, facts: Facts) -> bool:
     return bool(found)
 
 
-def _instance_id(rule: Rule, facts: Facts) -> str:
+def _instance_id(rule: Rule, facts: _Delivery) -> str:
     found = _value("id", rule.id, facts)
     fault = name_fault("an instance id", found, INSTANCE_ID_MAX)
     if fault:
@@ -229,7 +251,7 @@ def _event_type(rule: Rule, event: WebhookAdmitted) -> str:
     return found
 
 
-def _json(rule: Rule, field: str, facts: Facts, whole: _Whole) -> Json:
+def _json(rule: Rule, field: str, facts: _Delivery, whole: _Whole) -> Json:
     expression: Expression | None = getattr(rule, field)
     text = whole.text() if expression is None else _value(field, expression, facts)
     fault = value_fault(field, text)
@@ -238,7 +260,7 @@ def _json(rule: Rule, field: str, facts: Facts, whole: _Whole) -> Json:
     return text
 
 
-def _labels(rule: Rule, facts: Facts) -> tuple[Label, ...]:
+def _labels(rule: Rule, facts: _Delivery) -> tuple[Label, ...]:
     if rule.labels is None:
         return ()
     found = msgspec.json.decode(_value("labels", rule.labels, facts))
@@ -248,8 +270,8 @@ def _labels(rule: Rule, facts: Facts) -> tuple[Label, ...]:
     return labels_of(found)
 
 
-def _value(field: str, expression: Expression, facts: Facts) -> str:
-    found = expression.evaluate(facts)
+def _value(field: str, expression: Expression, facts: _Delivery) -> str:
+    found = facts.value(expression)
     if isinstance(found, Fault):
         raise _unfit(field, expression, found)
     return str(found)

@@ -329,138 +329,66 @@ return coalesce(
 comment on function failed_effects(text) is
     'What rules and normalizers wanted of workflows and did not get, as stages of a journey.';
 
-create function answer_hop(a request_answers) returns jsonb
-    language sql stable
-return hop(
-    case when a.code in ('duplicate', 'handshake') then a.code else 'refused' end, a.at, '',
-    case
-        when a.code = 'duplicate' then format('of %s', a.event_id)
-        when a.code = 'handshake' then a.detail
-        when a.reason = '' then format('%s: %s', a.code, a.detail)
-        else format('%s:%s: %s', a.code, a.reason, a.detail)
-    end
-);
-
-comment on function answer_hop(request_answers) is
-    'What the gateway answered to a request that brought nothing new, as a stage of a journey.';
-
-create function copy_hop(d duplicates) returns jsonb
-    language sql stable
-return hop(
-    'duplicate', d.at, format('webhooks/%s@%s', d.partition, d."offset"),
-    format('of webhooks/%s@%s', d.partition, d.first_offset)
-);
-
-comment on function copy_hop(duplicates) is
-    'That a worker dropped a copy of a delivery, as a stage of a journey.';
-
--- A broker that fails amid an append may have taken the records: the gateway then appends them a
--- second time, or answers 503. So one request can have a delivery, a copy of it and a refusal.
-create function whole_journey(hops jsonb, request text, event text) returns jsonb
-    language sql stable
-return (
-    with others as (
-        select copy_hop(d) as hop
-        from duplicates d
-        where d.request_id = request and d.event_id = event
-          and not hops @> '[{"stage": "duplicate"}]'
-        union all
-        select answer_hop(a) from request_answers a where a.request_id = request
-    )
-    select
-        case
-            when exists (select from others) then (
-                select jsonb_agg(hop order by (hop ->> 'at_ms')::numeric, number)
-                from (
-                    select hop, number from jsonb_array_elements(hops) with ordinality as h (hop, number)
-                    union all
-                    select hop, 1000000 from others
-                ) as stages
-            )
-            else hops
-        end
-);
-
-comment on function whole_journey(jsonb, text, text) is
-    'A journey with what else became of its request, in the order of time.';
-
--- Cheap by declaration: what the planner would charge for a look by index makes it read whole tables.
-create function is_told(d duplicates) returns boolean
-    language sql stable cost 1
-return exists (
-    select from webhook_outcomes o where o.event_id = d.event_id and o.request_id = d.request_id
-);
-
-comment on function is_told(duplicates) is
-    'Whether the journey of the delivery that the same request brought tells of this copy.';
-
-create function is_told(a request_answers) returns boolean
-    language sql stable cost 1
-return exists (select from webhook_outcomes o where o.request_id = a.request_id)
-    or exists (select from duplicates d where d.request_id = a.request_id);
-
-comment on function is_told(request_answers) is
-    'Whether the journey of a delivery, or of a copy, that the same request brought tells of this '
-    'answer.';
-
--- Each part reads one table and the columns to look for are plain or constant: so Postgres answers
--- from the indexes of the tables, and makes the hops of the rows it returns only. A part with a
--- condition is planned by itself: its own order makes it read by index, too.
+-- Each half reads one table and the columns to look for are plain or constant: so Postgres answers
+-- from the indexes of the tables, and makes the hops of the rows it returns only.
 create view traces as
 select
     request_id,
     event_id,
     user_id,
     case when status = 'dead' then 'error' else 'info' end as level,
-    whole_journey(
-        jsonb_build_array(hop('received', received_at, '', ''))
-        || coalesce(
-            (
-                select jsonb_agg(hop)
-                from jsonb_array_elements(earlier) as one (journey),
-                    jsonb_array_elements(
-                        journey_hops(jsonb_populate_record(null::webhook_outcomes, journey))
-                    ) as each (hop)
-            ),
-            '[]'
-        )
-        || journey_hops(o) || failed_effects(o.event_id),
-        request_id,
-        event_id
-    ) as hops,
+    jsonb_build_array(hop('received', received_at, '', ''))
+    || coalesce(
+        (
+            select jsonb_agg(hop)
+            from jsonb_array_elements(earlier) as one (journey),
+                jsonb_array_elements(
+                    journey_hops(jsonb_populate_record(null::webhook_outcomes, journey))
+                ) as each (hop)
+        ),
+        '[]'
+    )
+    || journey_hops(o) || failed_effects(o.event_id) as hops,
     received_at as started_at,
     at as ended_at
 from webhook_outcomes o
 union all
-(
-    select
-        request_id,
-        event_id,
-        null,
-        'info',
-        whole_journey(
-            jsonb_build_array(hop('received', received_at, '', ''), copy_hop(d)), request_id, event_id
-        ),
-        received_at,
-        at
-    from duplicates d
-    where not is_told(d)
-    order by received_at desc
-)
+select
+    request_id,
+    event_id,
+    null,
+    'info',
+    jsonb_build_array(
+        hop('received', received_at, '', ''),
+        hop(
+            'duplicate', at, format('webhooks/%s@%s', partition, "offset"),
+            format('of webhooks/%s@%s', partition, first_offset)
+        )
+    ),
+    received_at,
+    at
+from duplicates
 union all
-(
-    select
-        request_id,
-        event_id,
-        null,
-        'info',
-        jsonb_build_array(hop('received', at, '', ''), answer_hop(a)),
-        at,
-        at
-    from request_answers a
-    where not is_told(a)
-    order by at desc
-);
+select
+    request_id,
+    event_id,
+    null,
+    'info',
+    jsonb_build_array(
+        hop('received', at, '', ''),
+        hop(
+            case when code in ('duplicate', 'handshake') then code else 'refused' end, at, '',
+            case
+                when code = 'duplicate' then format('of %s', event_id)
+                when code = 'handshake' then detail
+                when reason = '' then format('%s: %s', code, detail)
+                else format('%s:%s: %s', code, reason, detail)
+            end
+        )
+    ),
+    at,
+    at
+from request_answers;
 
 comment on view traces is
     'The journeys of all deliveries, of copies that were dropped, and of requests that brought '
@@ -515,9 +443,8 @@ select
     case when reason = '' then code else format('%s:%s', code, reason) end,
     0,
     0
-from request_answers a
-where code not in ('duplicate', 'handshake')
-  and not is_told(a);
+from request_answers
+where code not in ('duplicate', 'handshake');
 
 comment on view deliveries is 'Deliveries and what became of them; requests that were refused, too.';
 comment on column deliveries.received_at is 'When the gateway verified or refused it.';

@@ -1,6 +1,6 @@
--- One request can bring several deliveries: facts of Headwater's own.
+-- A request that was appended twice has a delivery and its copy: the delivery comes first.
 select request_id, event_id, user_id, level, hops, started_at, ended_at
 from traces
 where request_id = %(request_id)s
-order by started_at desc, event_id
+order by hops @> '[{"stage": "duplicate"}]', started_at desc
 limit %(limit)s

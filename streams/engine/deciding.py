@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.runs.decide import not_found
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.engine import Engines, engine_of
@@ -41,11 +42,13 @@ class CommandDecider:
         code: Code,
         draw_seed: Callable[[], str],
         room: Room,
+        evaluator: Evaluator | None = None,
     ) -> None:
         self._engines = engines
         self._code = code
         self._draw_seed = draw_seed
         self._room = room
+        self._evaluator = evaluator
 
     def decide(self, live: LiveInstance | None, sent: CommandSent, now_ms: int) -> Decision:
         """Decides a command; an instance that exists keeps its engine."""
@@ -63,7 +66,8 @@ class CommandDecider:
             if isinstance(found, Rejection):
                 return found
             made = found
-        unfit = _unfit(sent.workflow, command, run, made) if made else None
+        evaluations = Evaluations(self._evaluator)
+        unfit = _unfit(sent.workflow, command, run, made, evaluations) if made else None
         if unfit is not None:
             return unfit
         if live is not None:
@@ -76,7 +80,7 @@ class CommandDecider:
         document = made.document if made else None
         decision = engine.decide_command(run, command, _facts(sent, now_ms, seed, document))
         if made is not None and not isinstance(decision, Rejection):
-            decision = _begun(run, sent, decision, made)
+            decision = _begun(run, sent, decision, made, evaluations)
         # Before anything is applied: the log must be able to follow.
         return self._room.fitting(live, engine, decision, now_ms)
 
@@ -85,7 +89,13 @@ def _facts(sent: CommandSent, now_ms: int, seed: str = "", document: Json | None
     return Facts(sent.workflow, sent.instance_id, sent.sent_at_ms, now_ms, seed, document)
 
 
-def _begun(run: Run | None, sent: CommandSent, decision: list[RunEvent], made: Made) -> Decision:
+def _begun(
+    run: Run | None,
+    sent: CommandSent,
+    decision: list[RunEvent],
+    made: Made,
+    evaluations: Evaluations,
+) -> Decision:
     """What begins a run, with what that is made from; of a workflow with a limit, it asks first."""
     started = decision[0]
     if not isinstance(started, RunStarted):
@@ -98,13 +108,17 @@ def _begun(run: Run | None, sent: CommandSent, decision: list[RunEvent], made: M
         decision = [started, *decision[1:]]
     if concurrency is None and (run is None or run.slot is None):
         return decision
-    place = None if concurrency is None else place_of(concurrency, started.params)
+    place = None
+    if concurrency is not None:
+        place = place_of(concurrency, started.params, evaluations)
     if isinstance(place, Rejection):
         return place
     return asking(run, (sent.workflow, sent.instance_id), decision, place)
 
 
-def _unfit(workflow: str, command: Command, run: Run | None, made: Made) -> Rejection | None:
+def _unfit(
+    workflow: str, command: Command, run: Run | None, made: Made, evaluations: Evaluations
+) -> Rejection | None:
     """Return the refusal of params that the workflow does not take.
 
     A run that begins again has the params of its instance, which may not fit the code of today.
@@ -118,7 +132,7 @@ def _unfit(workflow: str, command: Command, run: Run | None, made: Made) -> Reje
     schema = made.params
     if schema is None or params is None or value_fault("params", params, VALUE_BYTES_TOP):
         return None
-    fault = params_fault(schema, params)
+    fault = params_fault(schema, params, evaluations)
     if fault is None:
         return None
     message = f"expected the params that {workflow} takes, found {fault}"

@@ -8,6 +8,7 @@ but nobody outside ever sees it: if an append fails, this object is thrown away.
 
 from collections.abc import Callable, Collection, Iterable
 
+from headwater.processors.evaluations import Evaluator
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.engine import engine_of
@@ -90,12 +91,13 @@ class Owner:
         number_activations: Callable[[int], int],
         draw_seed: Callable[[], str],
         room: Room | None = None,
+        evaluator: Evaluator | None = None,
     ) -> None:
         self.partition = partition
         self.claims = claims
         self.instances = instances
         self._room = room = room or Room()
-        self._decider = CommandDecider(instances.engines, code, draw_seed, room)
+        self._decider = CommandDecider(instances.engines, code, draw_seed, room, evaluator)
         self._agenda = Agenda(wakes)
         self._staging = Staging(claims.epoch)
         numbers = number_activations, code.host_of

@@ -58,6 +58,7 @@ from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import restore
 from headwater.streams.engine.turns import Flight, Partition
+from headwater.streams.evaluation.evaluator import EvaluatorProcess
 from headwater.streams.harness.given import Given, when
 from headwater.streams.harness.known_topics import checked
 from headwater.streams.harness.listed import Listed, Published
@@ -105,7 +106,8 @@ class WorkflowTest:
     ) -> None:
         given = Given.of(workflows, tasks)
         replay = ReplayEngine(max_steps, milliseconds(cleanup), limits)
-        graphs = GraphEngine(given.graphs.values(), limits)
+        self._evaluator = EvaluatorProcess()
+        graphs = GraphEngine(given.graphs.values(), limits, self._evaluator)
         self._concurrency = limits_of(given.workflows.values())
         slots = SlotsEngine({name: self._concurrency.get(name) for name in given.workflows})
         by_kind: list[Engine[Any]] = [replay, graphs, slots, *engines]
@@ -150,6 +152,7 @@ class WorkflowTest:
         self._stop()
         await asyncio.sleep(0)
         self._database.close()
+        self._evaluator.close()
 
     # -- instances
 
@@ -354,6 +357,7 @@ class WorkflowTest:
             code=Code(*known, self._host_of, self._deployments, lambda _: _APP),
             number_activations=lambda host: self._driver.number_activation(0, host),
             draw_seed=lambda: self.new_id("seed"),
+            evaluator=self._evaluator,
         )
         end = len(self._history)
         self._partition = Partition(

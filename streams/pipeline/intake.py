@@ -17,6 +17,7 @@ worker owns a partition number of all three topics.
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+from headwater.processors.evaluations import Evaluator
 from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
 from headwater.processors.wipes import order_of, user_in
@@ -73,11 +74,13 @@ class Intake:
         partitions: int,
         park_for_ms: int,
         rules: Sequence[Rule] = (),
+        evaluator: Evaluator | None = None,
     ) -> None:
         self._placement = placement
         self._partitions = partitions
         self._park_for_ms = park_for_ms
         self._rules = tuple(rules)
+        self._evaluator = evaluator
         self._take = {
             WEBHOOKS: self._take_webhook,
             EVENTS: self._take_event,
@@ -112,7 +115,9 @@ class Intake:
     def _processing(self, state: PartitionState, now_ms: int) -> Processing:
         partition, headers = state.partition, state.headers
         emission = Emission(stage=self.name, partition=partition, headers=headers, now_ms=now_ms)
-        return Processing(self._placement, self._partitions, state, emission, self._rules)
+        return Processing(
+            self._placement, self._partitions, state, emission, self._rules, self._evaluator
+        )
 
     def _take_webhook(
         self, state: PartitionState, processing: Processing, record: Incoming

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from headwater.processors.evaluations import Evaluator
 from headwater.processors.providers.envelope import UNREADABLE
 from headwater.processors.providers.heard_of import heard_of
 from headwater.processors.providers.placement import Placement
@@ -76,6 +77,7 @@ class Processing:
         state: PartitionState,
         emission: Emission,
         rules: Sequence[Rule],
+        evaluator: Evaluator | None = None,
     ) -> None:
         self._placement = placement
         self._providers = placement.providers
@@ -83,6 +85,7 @@ class Processing:
         self._state = state
         self.emission = emission
         self._rules = rules
+        self._evaluator = evaluator
         #: By user, the deliveries that brought rows of theirs.
         self._heard: dict[str, list[WebhookAdmitted]] = {}
         #: The delivery at hand, once it is known.
@@ -203,7 +206,7 @@ class Processing:
         only = text_header(record, RULE)
         found = [checked(effect) for effect in wanted if only in (None, effect.name)]
         if self._rules:
-            found += decide(self._rules, event, only=only)
+            found += decide(self._rules, event, only=only, evaluator=self._evaluator)
         for each in found:
             self.emission.effect(event, record, each)
 

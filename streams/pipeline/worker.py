@@ -15,6 +15,7 @@ from typing import Final, NoReturn, ParamSpec, TypeVar
 
 import uvloop
 
+from headwater.processors.evaluations import Evaluator
 from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.errors import Disposition, HeadwaterError
@@ -230,6 +231,7 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     stores: StateStores,
     joined: Callable[[], Awaitable[None]],
     rules: Sequence[Rule],
+    evaluator: Evaluator,
     member: str | None,
     clock: Callable[[], int],
 ) -> None:
@@ -246,7 +248,11 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     partitions = uvloop.run(_partitions(cluster))
     app = batch_app(app_id=app_id, cluster=cluster, member=member)
     intake = Intake(
-        placement=placement, partitions=partitions, park_for_ms=park_for_ms, rules=rules
+        placement=placement,
+        partitions=partitions,
+        park_for_ms=park_for_ms,
+        rules=rules,
+        evaluator=evaluator,
     )
     lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)

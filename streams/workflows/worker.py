@@ -23,6 +23,7 @@ from typing import Any, Final
 from aiokafka.errors import IllegalStateError, KafkaError
 
 from headwater.processors.deployments import Deployments
+from headwater.processors.evaluations import Evaluator
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
 from headwater.schemas.history import CommandSent
@@ -96,7 +97,9 @@ class WorkflowWorker:
         deployed: DeployedCode | None = None,
         bounds: Bounds | None = None,
         reload: bool = False,
+        evaluator: Evaluator | None = None,
     ) -> None:
+        self._evaluator = evaluator
         self._stores, self._joined = InstanceStores(cluster, engines, stores), joined
         self._engines, self._without_host = engines, dict(workflows or {})
         self._clock, self._draw_seed, self._name = clock, draw_seed, name
@@ -389,6 +392,7 @@ class WorkflowWorker:
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,
             room=Room(self._bounds.run_bytes_max),
+            evaluator=self._evaluator,
         )
         partition = Partition(
             number,

@@ -185,38 +185,10 @@ def test_a_request_that_brought_nothing_new_has_a_journey_too(
     assert len(asked(fresh_database)) == 2
 
 
-@pytest.mark.parametrize(
-    ("records", "stages"),
-    [
-        ([duplicate("req-e1"), outcome("e1")], ["received", "admitted", "duplicate", "normalized"]),
-        (
-            [outcome("e1"), answer("req-e1", code="store_unavailable", reason="")],
-            ["received", "admitted", "normalized", "refused"],
-        ),
-        (
-            [duplicate("req-e1"), answer("req-e1", code="store_unavailable", reason="")],
-            ["received", "duplicate", "refused"],
-        ),
-    ],
-)
-def test_a_request_has_one_journey_whatever_became_of_it(
-    fresh_database: str, records: list[Written], stages: list[str]
-):
-    written(fresh_database, records)
-    for found in asked(fresh_database), asked(fresh_database, request_id="req-e1"):
-        assert [[one.stage for one in trace.hops] for trace in found] == [stages]
-
-
-def test_a_copy_of_another_delivery_keeps_its_journey(fresh_database: str):
-    written(fresh_database, [outcome("e1"), duplicate("req-e1", event_id="e2")])
-    assert {one.event_id for one in asked(fresh_database, request_id="req-e1")} == {"e1", "e2"}
-
-
-def test_a_request_that_was_refused_and_taken_is_listed_as_a_delivery(fresh_database: str):
-    written(fresh_database, [outcome("e1"), answer("req-e1"), answer("req-e2")])
-    with psycopg.connect(fresh_database) as connection:
-        rows = connection.execute("select request_id, status from deliveries order by 1").fetchall()
-    assert rows == [("req-e1", "processed"), ("req-e2", "refused")]
+def test_a_delivery_comes_before_a_copy_that_the_same_request_brought(fresh_database: str):
+    written(fresh_database, [duplicate("req-e1"), outcome("e1")])
+    stages = [one.hops[-1].stage for one in asked(fresh_database, request_id="req-e1")]
+    assert stages == ["normalized", "duplicate"]
 
 
 def test_the_newest_come_first_whatever_became_of_them(fresh_database: str):

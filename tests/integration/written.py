@@ -88,15 +88,10 @@ def dead_letter_gone(offset: int) -> Written:
     return Written(DEAD_LETTERS, 0, None, None, headers)
 
 
-def duplicate(
-    request_id: str,
-    partition: int = 0,
-    received_at_ms: int = RECEIVED_AT_MS,
-    event_id: str = "e1",
-) -> Written:
+def duplicate(request_id: str, partition: int = 0, received_at_ms: int = RECEIVED_AT_MS) -> Written:
     record = DuplicateDropped(
         request_id=request_id,
-        event_id=event_id,
+        event_id="e1",
         partition=3,
         offset=18,
         first_offset=17,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph.completion import decide_completion
 from headwater.processors.graph.continuation import Arrival, decide_continuation
 from headwater.processors.graph.decisions import (

@@ -273,7 +273,11 @@ def test_what_stands_in_for_nul_is_let_alone_by_itself():
 
 @pytest.mark.parametrize(
     ("source", "text"),
-    [(r"state.text.contains('\u0000')", "a\0b"), ("state.text", "\0\ufdd0"), ("item", "\0\ufdd0")],
+    [
+        (r"state.text.contains('\u0000')", "a\0b"),
+        ("[state.text]", "\0\ufdd0"),
+        ("[item]", "\0\ufdd0"),
+    ],
 )
 def test_what_nothing_can_stand_in_for_is_an_error(source: str, text: str):
     fault = local_value(source, {"text": text}, item=text)

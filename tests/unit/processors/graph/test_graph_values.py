@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headwater.processors.expressions import Fault
+from headwater.processors.evaluations import Fault
 from headwater.processors.graph.batching import batch
 from headwater.processors.graph.completion import decide_completion
 from headwater.processors.graph.decisions import (

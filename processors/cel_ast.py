@@ -1,0 +1,172 @@
+"""The checked syntax tree of a CEL expression, read from what the library serializes.
+
+The library gives no tree to look at, but `serialize` writes one as a protobuf message
+`cel.expr.CheckedExpr` (github.com/google/cel-spec, proto/cel/expr/syntax.proto). Only the fields
+that matter for the cost of an expression are read, so no protobuf package is needed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+#: Wire types of protobuf.
+_VARINT: Final = 0
+_FIXED64: Final = 1
+_BYTES: Final = 2
+_FIXED32: Final = 5
+
+
+class Const(NamedTuple):
+    """A literal; `text` is None unless it is a string."""
+
+    size: int
+    text: str | None = None
+
+
+class Ident(NamedTuple):
+    """A variable."""
+
+    name: str
+
+
+class Select(NamedTuple):
+    """A field of an operand, or whether it has the field."""
+
+    operand: "Node"
+    field: str
+    test_only: bool
+
+
+class Call(NamedTuple):
+    """A function or an operator; the target of a method is its first argument."""
+
+    function: str
+    args: "tuple[Node, ...]"
+
+
+class Items(NamedTuple):
+    """The literal of a list, or of a map with its keys and values in turn."""
+
+    items: "tuple[Node, ...]"
+
+
+class Loop(NamedTuple):
+    """What macros become: `all`, `exists`, `exists_one`, `map`, `filter` and `cel.bind`."""
+
+    iter_var: str
+    iter_range: "Node"
+    accu_var: str
+    accu_init: "Node"
+    condition: "Node"
+    step: "Node"
+    result: "Node"
+
+
+Node: TypeAlias = Const | Ident | Select | Call | Items | Loop
+
+
+def read_tree(serialized: bytes) -> Node:
+    """Read the tree of an expression.
+
+    Args:
+        serialized: What `cel.Expression.serialize` returns: a `google.protobuf.Any`.
+
+    Raises:
+        ValueError: It is something else; a release of the library has changed it.
+    """
+    try:
+        checked = dict(_fields(dict(_fields(serialized))[2]))
+        return _node(checked[4])
+    except (KeyError, IndexError, TypeError, UnicodeDecodeError) as error:
+        raise ValueError(f"expected a serialized CEL expression, found {error!r}") from None
+
+
+def _node(data: bytes) -> Node:
+    for number, value in _fields(data):
+        reader = _READERS.get(number)
+        if reader is not None:
+            return reader(value)
+    raise KeyError("no kind of expression")
+
+
+def _const(data: bytes) -> Const:
+    for number, value in _fields(data):
+        if number == 6:
+            return Const(len(value), value.decode())
+        return Const(len(value) if number == 7 else 8)
+    return Const(8)
+
+
+def _ident(data: bytes) -> Ident:
+    return Ident(dict(_fields(data))[1].decode())
+
+
+def _select(data: bytes) -> Select:
+    fields = dict(_fields(data))
+    return Select(_node(fields[1]), fields[2].decode(), 3 in fields)
+
+
+def _call(data: bytes) -> Call:
+    function, args = "", []
+    for number, value in _fields(data):
+        if number == 2:
+            function = value.decode()
+        else:
+            args.append(_node(value))
+    return Call(function, tuple(args))
+
+
+def _list(data: bytes) -> Items:
+    return Items(tuple(_node(value) for number, value in _fields(data) if number == 1))
+
+
+def _struct(data: bytes) -> Items:
+    entries = [dict(_fields(value)) for number, value in _fields(data) if number == 2]
+    return Items(tuple(_node(entry[at]) for entry in entries for at in (3, 4) if at in entry))
+
+
+def _loop(data: bytes) -> Loop:
+    fields = dict(_fields(data))
+    names = fields.get(1, b"").decode(), fields[3].decode()
+    return Loop(names[0], _node(fields[2]), names[1], *(_node(fields[at]) for at in (4, 5, 6, 7)))
+
+
+#: By the number of the field of `cel.expr.Expr`.
+_READERS: Final[Mapping[int, Callable[[bytes], Node]]] = {
+    3: _const,
+    4: _ident,
+    5: _select,
+    6: _call,
+    7: _list,
+    8: _struct,
+    9: _loop,
+}
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message: their numbers, and bytes; those of numbers are not needed."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == _BYTES:
+            size, at = _varint(data, at)
+        elif kind == _VARINT:
+            _, end = _varint(data, at)
+            size = end - at
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise KeyError(f"wire type {kind}")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7

@@ -1,0 +1,102 @@
+"""What comes of an expression as values of JSON, and what is read without one."""
+
+import json
+import math
+from datetime import datetime
+from typing import Any, Final
+
+from headwater.processors.evaluations import Fault
+from headwater.schemas.history import NESTING_MAX
+
+_SHOWN: Final = 120
+#: Integers of CEL; larger ones are an error of the library, which says so.
+_INT_MIN: Final = -(2**63)
+_INT_MAX: Final = 2**63 - 1
+
+
+class NotTaken(ValueError):
+    """A value that the library would not take as it is."""
+
+
+def taken(value: Any, levels: int = NESTING_MAX) -> Any:  # noqa: ANN401, any JSON value
+    """Copy a value as the library would give it back: with sorted keys, and within its bounds.
+
+    Raises:
+        NotTaken: The library has to see the value, because it refuses or changes it.
+    """
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    if kind is bool or value is None:
+        return value
+    if kind is int and _INT_MIN <= value <= _INT_MAX:
+        return value
+    if kind is float and math.isfinite(value):
+        return value
+    if levels and kind is list:
+        return [taken(item, levels - 1) for item in value]
+    if levels and kind is dict and all(type(key) is str for key in value):
+        return {_text(key): taken(value[key], levels - 1) for key in sorted(value)}
+    raise NotTaken
+
+
+def _text(text: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise NotTaken from None
+    return text
+
+
+def json_text(value: Any) -> str | Fault:  # noqa: ANN401
+    """Write a result of the library as JSON."""
+    try:
+        # Sorted: a map of the evaluator has no order, and the same has to be the same text.
+        return json.dumps(
+            value,
+            allow_nan=False,
+            ensure_ascii=False,
+            separators=(",", ":"),
+            sort_keys=True,
+            default=_as_text,
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        return Fault(f"expected a JSON value, found {shown(value)}: {error}")
+
+
+def json_value(value: object) -> object:
+    """Turn a result of the library into a value of JSON, or a Fault."""
+    try:
+        return _plain(value)
+    except (TypeError, ValueError) as error:
+        return Fault(f"expected a value of JSON: {error}")
+
+
+def _plain(value: object, levels: int = NESTING_MAX) -> object:
+    if levels == 0 and isinstance(value, list | dict):
+        # A loop that wraps what it has in one list more would go on until Python gives up.
+        raise ValueError(f"more than {NESTING_MAX} levels of lists and maps")
+    if isinstance(value, list):
+        return [_plain(each, levels - 1) for each in value]
+    if isinstance(value, dict):
+        strange = next((key for key in value if not isinstance(key, str)), None)
+        if strange is not None:
+            raise TypeError(f"expected texts as keys, found {shown(strange)}")
+        # A map of the evaluator has no order, and is to be the same text in every process.
+        return {key: _plain(value[key], levels - 1) for key in sorted(value)}
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a number of JSON")
+    return value if isinstance(value, str | int | float | None) else _as_text(value)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    raise TypeError(f"{type(value).__name__} is no JSON; convert it with string(...)")
+
+
+def shown(value: object) -> str:
+    """The beginning of a value, for messages."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

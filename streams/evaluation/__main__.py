@@ -1,0 +1,109 @@
+"""The evaluator: reads tasks from its standard input, and writes results to its standard output.
+
+A process without threads forks one that carries out tasks. The kernel kills that one when a task
+takes more processor time than it may; one that runs out of memory ends by itself, or is killed.
+The first process then says so in place of a result, and forks again, which takes a millisecond.
+"""
+
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from headwater.processors.evaluations import Fault
+from headwater.processors.expressions import NO_MEMORY, Expression, Facts, Gives
+from headwater.processors.task_runner import Response, TaskRunner, failure_of
+from headwater.streams.evaluation.frames import LENGTH_BYTES, READY, decode_request, framed
+
+#: Tasks after which a new process begins: the library keeps some names for good.
+_TASKS_MAX: Final = 20_000
+#: What a process ends with to have another take its place.
+_AGAIN: Final = 3
+_PIPE_READ: Final = 1024 * 1024
+
+
+def main() -> None:
+    """Serve until the standard input ends."""
+    cpu_s, memory = float(sys.argv[1]), int(sys.argv[2])
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)  # Whoever has started it ends it, by its input.
+    Expression("event.a", Gives.VALUE).evaluate(Facts({"event": {"a": 1}}))
+    _write(framed(READY))
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            _limit_memory(memory)
+            os._exit(_serve(cpu_s))
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status):
+            _write(framed(os.WTERMSIG(status)))
+        elif os.waitstatus_to_exitcode(status) != _AGAIN:
+            return
+
+
+def _limit_memory(memory: int) -> None:
+    """Allow so many bytes beyond what the process has from its start."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:
+        return  # Only Linux limits the address space.
+    limit = pages * resource.getpagesize() + memory
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _serve(cpu_s: float) -> int:
+    runner = TaskRunner()
+    for number in range(1, _TASKS_MAX + 1):
+        body = _read_frame()
+        if body is None:
+            return 0
+        begun = time.process_time_ns()
+        # Its signal ends the process, whatever that does at the time.
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        response = _carry_out(runner, body)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        used = time.process_time_ns() - begun
+        spent = response.fault is not None and response.fault.message == NO_MEMORY
+        last = spent or number == _TASKS_MAX
+        _write(framed(Response(response.value, response.fault, used, last)))
+        if last:
+            break
+    return _AGAIN
+
+
+def _carry_out(runner: TaskRunner, body: bytes) -> Response:
+    try:
+        return runner.run(decode_request(body))
+    except MemoryError:
+        return Response(None, Fault(NO_MEMORY))
+    except Exception as error:  # noqa: BLE001, an error of one task is its result
+        return failure_of(error)
+
+
+def _read_frame() -> bytes | None:
+    head = _read(LENGTH_BYTES)
+    return None if head is None else _read(int.from_bytes(head, "big"))
+
+
+def _read(size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = os.read(0, min(size - len(parts), _PIPE_READ))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def _write(frame: bytes) -> None:
+    view = memoryview(frame)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+if __name__ == "__main__":
+    main()

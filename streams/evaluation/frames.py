@@ -1,0 +1,21 @@
+"""Messages between a process and its evaluator: four bytes of length, then msgpack."""
+
+from typing import Final
+
+import msgspec
+
+from headwater.processors.task_runner import Request, Response
+
+LENGTH_BYTES: Final = 4
+#: In place of a response: the process is ready. Other numbers are the signal that has killed it.
+READY: Final = 0
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_request: Final = msgspec.msgpack.Decoder(Request).decode
+decode_response: Final = msgspec.msgpack.Decoder(Response | int).decode
+
+
+def framed(message: Request | Response | int) -> bytes:
+    """A message as it is written to a pipe."""
+    body = encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
