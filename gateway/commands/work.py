@@ -181,7 +181,7 @@ async def _work(
         if ticked:
             await exits.enter_async_context(_ticks_heard(settings, worker, new_id))
         if settings.worker_metrics_port:
-            exits.enter_context(counted(settings.worker_metrics_port, worker.threads_held))
+            exits.enter_context(counted(settings.worker_metrics_port, worker))
         starts = start_workflows(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,

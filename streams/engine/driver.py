@@ -177,7 +177,7 @@ class Driver:
             self._serve(partition, now_ms, complete=complete)
         for partition in served:
             _take_notes(partition, now_ms)
-        owners = [partition.owner for partition in served]
+        owners = [partition.owner for partition in served if not partition.owner.has_damaged]
         handed_back, self._handed_back = self._handed_back, False
         # What was handed back waits until somebody allows more.
         started = _dispatch(
@@ -192,7 +192,8 @@ class Driver:
             partition.under_way.append(batch)
         steps, self._steps = self._steps, []
         ended, self._attempts_ended = self._attempts_ended, 0
-        return Turn(flights, steps, started, ended, handed_back)
+        incidents = [each for one in served for each in one.owner.take_incidents()]
+        return Turn(flights, steps, started, ended, handed_back, incidents)
 
     def _take_back(self, now_ms: int) -> None:
         """Takes back what hosts had that are gone, after all that they sent."""
@@ -203,13 +204,20 @@ class Driver:
                 partition.owner.host_gone(reason, now_ms, host=host, turn=turn)
 
     def _serve(self, partition: Partition, now_ms: int, *, complete: bool) -> None:
-        """Gives an owner what has come for it."""
+        """Give an owner what has come for it, until a state has to be read from the log."""
+        owner = partition.owner
         commands, partition.commands = partition.commands, []
-        for offset, command in commands:
+        for number, (offset, command) in enumerate(commands):
+            if owner.has_damaged:
+                partition.commands = commands[number:]
+                return
             self._receive(partition, offset, command, now_ms)
+        if owner.has_damaged:
+            return
         messages, partition.messages = partition.messages, []
         self._handle(partition, messages, now_ms)
-        self._wake(partition, now_ms, complete=complete)
+        if not owner.has_damaged:
+            self._wake(partition, now_ms, complete=complete)
 
     def _receive(self, partition: Partition, offset: int, sent: CommandSent, now_ms: int) -> None:
         known = partition.outcomes.pop(offset, None)
@@ -233,7 +241,7 @@ class Driver:
             if isinstance(request, StepReturned) and request.statements:
                 owner.handle(ready, now_ms)
                 ready = []
-                commit = owner.sql.begin(message.activation, request)
+                commit = owner.begin_sql(message.activation, request, now_ms)
                 if commit is not None:
                     self._steps.append(StepTransaction(partition, message.activation, commit))
             else:
@@ -305,23 +313,34 @@ class Driver:
 
 def recover(partition: Partition, commit: StepCommit, now_ms: int) -> None:
     """Completes a step whose SQL took effect, and remembers that until the log says so, too."""
-    partition.owner.sql.recover(commit, now_ms)
+    if commit.key in partition.owner.instances.quarantined:
+        return  # Its row has to stay until the instance goes on.
+    partition.owner.recover_sql(commit, now_ms)
+    if commit.key in partition.owner.damaged():
+        return
     partition.settled.append((partition.owner.batch_number, commit.id))
 
 
 def _take_notes(partition: Partition, now_ms: int) -> None:
-    """Has recorded what became of posts, and of the SQL of steps."""
+    """Record what became of posts, and of the SQL of steps."""
+    owner = partition.owner
     sent, partition.posts_sent = partition.posts_sent, []
-    for key, through in sent:
-        partition.owner.posts_sent(key, through, now_ms)
+    for number, (key, through) in enumerate(sent):
+        if owner.has_damaged:
+            partition.posts_sent = sent[number:]
+            return
+        owner.posts_sent(key, through, now_ms)
     outcomes, partition.step_outcomes = partition.step_outcomes, []
-    for step, outcome in outcomes:
+    for number, (step, outcome) in enumerate(outcomes):
+        if owner.has_damaged:
+            partition.step_outcomes = outcomes[number:]
+            return
         if isinstance(outcome, StepRaised):
-            partition.owner.request(step.activation, outcome, now_ms)
+            owner.request(step.activation, outcome, now_ms)
         elif outcome is not None:
             # Its host may be gone by now, and the step has taken effect all the same.
             recover(partition, msgspec.structs.replace(step.commit, returned=outcome), now_ms)
-        partition.messages[:0] = partition.owner.sql.ended(step.commit, now_ms)
+        partition.messages[:0] = owner.end_sql(step.commit, now_ms)
 
 
 def _dispatch(

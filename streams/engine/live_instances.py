@@ -5,14 +5,15 @@ its snapshot.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from headwater.processors.runs.engine import Engine, Engines, engine_of
 from headwater.processors.runs.state import Run
 from headwater.schemas.statuses import RunStatus
+from headwater.streams.engine import quarantine
 from headwater.streams.engine.instance_store import GONE, InstanceStore, MemoryStore, StoredState
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class LiveInstance:
         "behind_sql",
         "bytes_most",
         "committing",
+        "damaged",
         "engine",
         "held",
         "host",
@@ -80,11 +82,21 @@ class LiveInstance:
         self.bytes_most: int | None = None
         #: Since when nothing has happened to it.
         self.since_ms = 0
+        #: Whether its state is not what the log says: nothing may be decided with it.
+        self.damaged = False
+
+    def restore(self, run: Run, engine: Engine[Any]) -> None:
+        """Replace a damaged state by that of the log; no host has the instance."""
+        self.run, self.engine = run, engine
+        self.damaged = self.ready = self.resting = False
+        self.bytes_most = self.tail = None
 
     def may_be_evicted(self) -> bool:
         """Whether its bytes are all there is to keep of it."""
         run = self.run
         if self.ready or self.held or self.attempts or self.committing or run.unsent:
+            return False
+        if self.damaged:
             return False
         return run.ended or run.status is not RunStatus.ACTIVE
 
@@ -115,6 +127,15 @@ class LiveInstance:
         return StoredState(engine.kind, engine.format, wake_at_ms, position, state, self.parts)
 
 
+class Quarantined(NamedTuple):
+    """An instance that was quarantined: why, what there was of it in memory, and the error."""
+
+    key: str
+    reason: str
+    live: LiveInstance | None
+    error: BaseException | None
+
+
 class LiveInstances:
     """The instances of a partition, by key."""
 
@@ -133,20 +154,73 @@ class LiveInstances:
         self.loaded_bytes = 0
         #: Found in the history without their beginning: it says further on that they are deleted.
         self.torn: set[str] = set()
+        #: Why instances are quarantined, by key.
+        self.quarantined: dict[str, str] = {}
+        self._newly_quarantined: list[Quarantined] = []
 
     def find(self, key: str) -> LiveInstance | None:
         """The instance of a key, loaded from its bytes if need be."""
         live = self._live.get(key)
-        if live is None and key not in self._deleted:
+        if live is None and key not in self._deleted and key not in self.quarantined:
             stored = self.store.get(key)
             if stored is not None:
-                engine = engine_of(self.engines, stored.kind)
-                run = engine.decode(stored.state)
-                live = self._live[key] = LiveInstance(key, engine, run, stored.position)
-                live.parts = max(stored.parts, self.parts.get(key, 1))
-                self.loaded_bytes += len(stored.state)
-                self._loaded.append(live)
+                live = self._load(key, stored)
         return live
+
+    def _load(self, key: str, stored: StoredState) -> LiveInstance | None:
+        if stored.kind == quarantine.KIND:
+            reason = self.quarantined[key] = quarantine.reason_of(stored)
+            self._newly_quarantined.append(Quarantined(key, reason, None, None))
+            return None
+        engine = engine_of(self.engines, stored.kind)
+        try:
+            run = engine.decode(stored.state)
+        except Exception as error:  # noqa: BLE001, one state costs its instance alone
+            self.quarantine(key, f"its state cannot be read: {quarantine.described(error)}", error)
+            return None
+        live = self._live[key] = LiveInstance(key, engine, run, stored.position)
+        live.parts = max(stored.parts, self.parts.get(key, 1))
+        self.loaded_bytes += len(stored.state)
+        self._loaded.append(live)
+        return live
+
+    # -- what nothing can be decided of
+
+    def quarantine(self, key: str, reason: str, error: BaseException | None = None) -> None:
+        """Take an instance out of use, until it is deleted or another release takes over."""
+        live = self._live.pop(key, None)
+        if live is not None:
+            live.damaged = True
+            if live.parts > 1:
+                self.parts[key] = live.parts
+        self.torn.discard(key)
+        self._deleted.discard(key)
+        self.quarantined[key] = reason
+        self.changed.add(key)
+        self._newly_quarantined.append(Quarantined(key, reason, live, error))
+
+    def take_quarantined(self) -> list[Quarantined]:
+        """Return the instances that were quarantined, or found so, since the last call."""
+        newly, self._newly_quarantined = self._newly_quarantined, []
+        return newly
+
+    def has_failed(self) -> bool:
+        """Return whether an instance was quarantined, not by an earlier owner, since then."""
+        return any(each.error is not None for each in self._newly_quarantined)
+
+    def was_quarantined_by_another_release(self) -> bool:
+        """Return whether the store has instances that this release may be able to go on with."""
+        states = (self.store.get(key) for at_ms, key in self.store.wakes() if not at_ms)
+        return any(
+            each is not None and each.kind == quarantine.KIND and each.format != quarantine.RELEASE
+            for each in states
+        )
+
+    def drop(self, key: str) -> None:
+        """Take out an instance of which nothing was recorded."""
+        self._live.pop(key, None)
+
+    # -- all of them
 
     def count_at_work(self) -> int:
         """How many instances are objects in memory."""
@@ -167,7 +241,7 @@ class LiveInstances:
                 yield live.engine, live.run
         for _, key in self.store.wakes():
             stored = None if key in self._live or key in self._deleted else self.store.get(key)
-            if stored is not None:
+            if stored is not None and stored.kind != quarantine.KIND:
                 engine = engine_of(self.engines, stored.kind)
                 yield engine, engine.decode(stored.state)
 
@@ -189,6 +263,8 @@ class LiveInstances:
         self._loaded.clear()
         self._deleted.clear()
         self.torn.clear()
+        self.quarantined.clear()
+        self._newly_quarantined.clear()
         self.store.clear()
 
     def delete(self, key: str) -> None:
@@ -197,6 +273,7 @@ class LiveInstances:
         if live is not None and live.parts > 1:
             self.parts[key] = live.parts
         self.torn.discard(key)
+        self.quarantined.pop(key, None)
         self._deleted.add(key)
         self.changed.add(key)
 
@@ -206,9 +283,21 @@ class LiveInstances:
 
     def evict(self, resting: Sequence[LiveInstance], position: int) -> None:
         """Keeps only the bytes of instances, whose events before this offset are all durable."""
-        self.store.put({live.key: live.stored(position) for live in resting})
-        for live in resting:
-            del self._live[live.key]
+        states = self._stored((live, position) for live in resting)
+        self.store.put(states)
+        for key in states:
+            del self._live[key]
+
+    def _stored(self, lives: Iterable[tuple[LiveInstance, int]]) -> dict[str, StoredState]:
+        """Return the bytes of instances; those that have none are quarantined."""
+        states: dict[str, StoredState] = {}
+        for live, position in lives:
+            try:
+                states[live.key] = live.stored(position)
+            except Exception as error:  # noqa: BLE001, one state costs its instance alone
+                reason = f"its state cannot be encoded: {quarantine.described(error)}"
+                self.quarantine(live.key, reason, error)
+        return states
 
     def evict_restored(self, position: int) -> int:
         """Keeps only the bytes of what rests as the history says; gives how many do not.
@@ -218,9 +307,10 @@ class LiveInstances:
         resting = [live for live in self._live.values() if live.may_be_evicted()]
         self.changed.update(live.key for live in resting)
         # What was loaded may have more in it than was read so far.
-        self.store.put({live.key: live.stored(max(position, live.position)) for live in resting})
-        for live in resting:
-            del self._live[live.key]
+        states = self._stored((live, max(position, live.position)) for live in resting)
+        self.store.put(states)
+        for key in states:
+            del self._live[key]
         self._loaded.clear()
         self.loaded_bytes = 0
         return len(self._live)
@@ -244,8 +334,13 @@ class LiveInstances:
         live: dict[str, StoredState] = {}
         while keys and room > 0:
             key = keys.pop()
-            if key in self._live:
-                state = live[key] = self._live[key].stored(position)
+            found = self._live.get(key)
+            states = {} if found is None else self._stored([(found, position)])
+            if key in states:
+                state = live[key] = states[key]
+            elif key in self.quarantined:
+                reason, parts = self.quarantined[key], self.parts.get(key, 1)
+                state = live[key] = quarantine.marker(reason, position, parts)
             else:
                 # What was evicted since it changed is in the store already.
                 state = self.store.get(key) or _gone(self.parts.get(key, 1))

@@ -4,72 +4,56 @@ Commands, what code asks for, and time are decided by the engine of their run. T
 applied to the state in memory at once and staged for the log; what follows from them (messages for
 the code, replies, posts) is held back until they are durable. So memory may be ahead of the log,
 but nobody outside ever sees it: if an append fails, this object is thrown away.
+
+No exception leaves it. One that comes up while a command is decided rejects that command; any other
+ends the run that it is about. `containment` says what becomes of states.
 """
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import TypeVar
 
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.engine import engine_of
 from headwater.processors.runs.host_messages import HandBack, HostMessage, Requested, Started
-from headwater.processors.runs.outbox import in_order
-from headwater.processors.runs.requests import HostGone, Request, Wake
+from headwater.processors.runs.limits import bounded
+from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
+from headwater.processors.runs.sizes import fitting
 from headwater.processors.runs.slots import SLOTS
+from headwater.processors.runs.state import Run
+from headwater.processors.runs.step_commits import StepCommit
+from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import (
     NO_CAUSE,
-    CancelRequested,
     CommandRejected,
     CommandSent,
     DeleteInstance,
-    EntriesCancelled,
-    EntryCompleted,
-    EntryErrored,
-    EntryOpened,
-    EntryRolledBack,
-    EventReceived,
-    HistoryAppended,
-    HostLost,
+    Failure,
+    FinishChild,
+    GrantSlot,
     InstanceDeleted,
-    LogWritten,
-    LoopAdvanced,
-    OfGraph,
-    OfSlots,
-    PostsQueued,
     PostsSent,
-    RollbackFailed,
-    RollbackStarted,
-    RunCompleted,
     RunErrored,
     RunEvent,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-    RunSuspended,
-    RunTerminated,
-    SlotAsked,
-    SlotGranted,
-    StepCompleted,
-    StepFailed,
-    StepsRetried,
-    StepStarted,
-    TokenCompleted,
-    TokenFailed,
-    TokensCancelled,
     instance_key,
 )
 from headwater.streams.engine.activations import Activations
 from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.attempts import lost
 from headwater.streams.engine.code import Code
+from headwater.streams.engine.committing import Committer
+from headwater.streams.engine.containment import Containment, Ending, failure_of
 from headwater.streams.engine.deciding import CommandDecider
 from headwater.streams.engine.effects import Batch, Queued, not_deleted
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
 from headwater.streams.engine.room import Room
-from headwater.streams.engine.staging import Staging
+from headwater.streams.engine.staging import Staging, StagingMark
 from headwater.streams.engine.steps_with_sql import StepsWithSql
+
+T = TypeVar("T")
 
 
 class Owner:
@@ -102,6 +86,11 @@ class Owner:
         self._staging = Staging(claims.epoch)
         numbers = number_activations, code.host_of
         self._activations = Activations(self._agenda, self._staging, *numbers)
+        parts = (claims, instances, self._staging, self._activations, self._agenda)
+        self._commit = (committer := Committer(*parts)).commit
+        self._containment = Containment(instances, self._activations, self._staging, committer)
+        #: Errors since the last call, each of which cost one command, run or instance.
+        self.take_incidents = self._containment.take_incidents
         #: The steps whose SQL takes effect.
         self.sql = StepsWithSql(instances, self._activations, self._request)
         self.without_code = self._activations.without_code
@@ -111,7 +100,8 @@ class Owner:
             if not at_ms:
                 instances.find(key)
         for live in instances.all_at_work():
-            self._adopt(live)
+            self._take_up(live, resend=True)
+        self._containment.release_quarantined()
 
     # -- what is staged
 
@@ -147,30 +137,76 @@ class Owner:
         if offset <= self.claims.cause:
             return
         self.claims.cause = offset
-        live = self.instances.find(instance_key(sent.workflow, sent.instance_id))
+        key = instance_key(sent.workflow, sent.instance_id)
+        mark = self._containment.begin()
+        try:
+            self._receive(offset, sent, key, now_ms)
+        except Exception as error:  # noqa: BLE001, one command costs no partition
+            self._command_failed(error, mark, offset, sent, key, now_ms)
+
+    def _receive(self, offset: int, sent: CommandSent, key: str, now_ms: int) -> None:
+        live = self.instances.find(key)
+        if live is None and key in self.instances.quarantined:
+            self._receive_quarantined(offset, sent, key, now_ms)
+            return
         if isinstance(sent.command, DeleteInstance):
             self._delete(offset, sent, sent.command.unchanged_since_ms, live, now_ms)
             return
         decision = self._decider.decide(live, sent, now_ms)
         if isinstance(decision, Rejection):
-            self._reject(offset, sent, decision, live, now_ms)
+            self._reject(offset, sent, decision, live.run if live else None, now_ms)
             return
         live = self._commit(live, sent.workflow, sent.instance_id, decision, offset, now_ms)
         self._staging.answer(self.partition, offset, sent, None, live.run)
 
     def _reject(
-        self,
-        offset: int,
-        sent: CommandSent,
-        rejection: Rejection,
-        live: LiveInstance | None,
-        now_ms: int,
+        self, offset: int, sent: CommandSent, rejection: Rejection, run: Run | None, now_ms: int
     ) -> None:
-        run = live.run if live else None
         self._staging.note(offset, run, now_ms, CommandRejected(rejection.code, rejection.message))
         self._staging.answer(self.partition, offset, sent, rejection, run)
         if (notice := refusal_notice(sent, rejection, run, now_ms)) is not None:
             self._staging.effect(notice)
+
+    def _command_failed(
+        self,
+        error: Exception,
+        mark: StagingMark,
+        offset: int,
+        sent: CommandSent,
+        key: str,
+        now_ms: int,
+    ) -> None:
+        """Reject a command that cannot be decided; what a run waits for ends that run, too."""
+        what = f"{type(sent.command).__name__} for {key}"
+        self._containment.contain(error, mark, "command", what)
+        live = self.instances.at_work(key)
+        run = None if live is None or live.damaged else live.run
+        failure = failure_of(what, error)
+        rejection = Rejection(failure.name, failure.message)
+        mark = self._containment.begin()
+        try:
+            self._reject(offset, sent, rejection, run, now_ms)
+        except Exception as second:  # noqa: BLE001, see above
+            self._containment.contain(second, mark, "notice", what)
+            event = CommandRejected(rejection.code, rejection.message)
+            self._staging.note(offset, None, now_ms, event)
+            self._staging.answer(self.partition, offset, sent, rejection, None)
+        if live is not None and isinstance(sent.command, FinishChild | GrantSlot):
+            # It would wait for that for ever.
+            self._end(live, Ending(failure, 0), now_ms)
+
+    def _receive_quarantined(self, offset: int, sent: CommandSent, key: str, now_ms: int) -> None:
+        """Decide a command for a quarantined instance: it can only be deleted."""
+        command = sent.command
+        if isinstance(command, DeleteInstance) and command.unchanged_since_ms is None:
+            names = (sent.workflow, sent.instance_id)
+            self._staging.note(offset, None, now_ms, InstanceDeleted(), names)
+            self._staging.answer(self.partition, offset, sent, None, None)
+            self.instances.delete(key)
+            return
+        reason = self.instances.quarantined[key]
+        message = f"{key} is quarantined, delete it or start another release: {reason}"
+        self._reject(offset, sent, Rejection(INTERNAL, bounded(message)), None, now_ms)
 
     def _delete(
         self,
@@ -185,14 +221,13 @@ class Owner:
         Shape:  with a time, only one to which nothing has happened since.
         """
         if live is not None and not live.may_be_deleted(since_ms):
-            self._reject(offset, sent, not_deleted(live.run, since_ms), live, now_ms)
+            self._reject(offset, sent, not_deleted(live.run, since_ms), live.run, now_ms)
             return
-        run = live.run if live else None
+        self._staging.note(offset, live.run if live else None, now_ms, InstanceDeleted())
+        self._staging.answer(self.partition, offset, sent, None, None)
         if live is not None:
             self._activations.let_go(live)
             self.instances.delete(live.key)
-        self._staging.note(offset, run, now_ms, InstanceDeleted())
-        self._staging.answer(self.partition, offset, sent, None, None)
 
     # -- what code asks for
 
@@ -207,133 +242,128 @@ class Owner:
         for message in messages:
             if (live := self._activations.find(message.activation)) is None:
                 continue
-            if isinstance(message, Requested):
-                if not self.sql.holds(live, message, now_ms):
-                    self._request(live, message.request, now_ms)
-            elif isinstance(message, Started):
-                self._activations.attempt_started(live, message, now_ms)
-            elif isinstance(message, HandBack):
-                self._activations.hand_back(live)
+            mark = self._containment.begin()
+            try:
+                self._handle(live, message, now_ms)
+            except Exception as error:  # noqa: BLE001, one message costs its run
+                what = f"{type(message).__name__} of {live.key}"
+                self._failed(live, error, mark, "message", what, now_ms)
+
+    def _handle(self, live: LiveInstance, message: HostMessage, now_ms: int) -> None:
+        if isinstance(message, Requested):
+            if not self.sql.holds(live, message, now_ms):
+                self._request(live, message.request, now_ms)
+        elif isinstance(message, Started):
+            self._activations.attempt_started(live, message, now_ms)
+        elif isinstance(message, HandBack):
+            self._activations.hand_back(live)
+
+    def begin_sql(self, activation: int, returned: StepReturned, now_ms: int) -> StepCommit | None:
+        """Take note of an attempt that returned with SQL; see `StepsWithSql.begin`."""
+        live = self._activations.find(activation)
+        if live is None:
+            return None
+        begin = partial(self.sql.begin, activation, returned)
+        return self._guarded(live.key, "a step with SQL", now_ms, begin, None)
+
+    def recover_sql(self, commit: StepCommit, now_ms: int) -> None:
+        """Complete a step whose SQL took effect; see `StepsWithSql.recover`."""
+        recover = partial(self.sql.recover, commit, now_ms)
+        self._guarded(commit.key, "a step with SQL", now_ms, recover, None)
+
+    def end_sql(self, commit: StepCommit, now_ms: int) -> list[HostMessage]:
+        """Take note that SQL has taken effect, or will not; see `StepsWithSql.ended`."""
+        end = partial(self.sql.ended, commit, now_ms)
+        return self._guarded(commit.key, "a step with SQL", now_ms, end, [])
+
+    def _guarded(self, key: str, what: str, now_ms: int, work: Callable[[], T], default: T) -> T:
+        """Do something for an instance; an error ends its run."""
+        mark = self._containment.begin()
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001, one instance costs no partition
+            live = self.instances.at_work(key)
+            if live is None:
+                self._containment.contain(error, mark, "sql", f"{what} of {key}")
+            else:
+                self._failed(live, error, mark, "sql", f"{what} of {key}", now_ms)
+            return default
 
     def _request(self, live: LiveInstance, request: Request, now_ms: int) -> None:
-        run, engine = live.run, live.engine
-        decision = self._room.fitting(live, engine, engine.decide(run, request, now_ms), now_ms)
-        if not isinstance(decision, Rejection):
-            self._commit(live, run.workflow, run.instance_id, decision, NO_CAUSE, now_ms)
+        mark = self._containment.begin()
+        try:
+            run, engine = live.run, live.engine
+            decision = self._room.fitting(live, engine, engine.decide(run, request, now_ms), now_ms)
+            if not isinstance(decision, Rejection):
+                self._commit(live, run.workflow, run.instance_id, decision, NO_CAUSE, now_ms)
+        except Exception as error:  # noqa: BLE001, one request costs its run
+            what = f"{type(request).__name__} of {live.key}"
+            self._failed(live, error, mark, "request", what, now_ms)
 
-    # -- applying
+    # -- errors
 
-    def _commit(
+    @property
+    def has_damaged(self) -> bool:
+        """Whether instances wait for their state: until then nothing more may be decided."""
+        return bool(self._containment.damaged)
+
+    def damaged(self) -> list[str]:
+        """The keys of the instances whose states have to be read again from the log."""
+        return list(self._containment.damaged)
+
+    def restored(self, key: str, found: LiveInstance | None, now_ms: int) -> None:
+        """Give a damaged instance its state as the log has it.
+
+        Args:
+            key: The instance.
+            found: Its state; None if the history cannot be applied.
+            now_ms: The time.
+        """
+        if key not in self._containment.damaged:
+            return
+        ending = self._containment.damaged.pop(key)
+        live = self.instances.at_work(key)
+        if live is None or found is None:
+            self._containment.quarantine(key, "its state cannot be restored from the log")
+            return
+        live.restore(found.run, found.engine)
+        self._take_up(live, resend=ending is not None)
+        if ending is not None and not live.damaged:
+            self._end(live, ending, now_ms)
+
+    def _failed(
         self,
-        live: LiveInstance | None,
-        workflow: str,
-        instance_id: str,
-        events: list[RunEvent],
-        cause: int,
+        live: LiveInstance,
+        error: Exception,
+        mark: StagingMark,
+        kind: str,
+        what: str,
         now_ms: int,
-    ) -> LiveInstance:
-        """Applies events, stages their record and what follows from them."""
-        begins = isinstance(events[0], RunStarted)
-        if live is None:
-            number, sequence = 0, 0
-        elif begins:
-            number, sequence = live.run.run_number + 1, 0
-        else:
-            number, sequence = live.run.run_number, live.run.sequence
-        # So many records lie behind the epoch that the next epoch is greater than this.
-        events = in_order(events, self.claims.epoch + self._staging.taken)
-        record = HistoryAppended(
-            workflow=workflow,
-            instance_id=instance_id,
-            run_number=number,
-            sequence=sequence,
-            epoch=self.claims.epoch,
-            cause=cause,
-            at_ms=now_ms,
-            events=tuple(events),
-        )
-        if begins:
-            live = self._begin(live, record)
-        assert live is not None  # noqa: S101, only RunStarted comes first
-        self.instances.changed.add(live.key)
-        self._staging.append(live, record)
-        run, engine = live.run, live.engine
-        for event in events[1:] if begins else events:
-            sequence_of = run.sequence
-            engine.apply(run, event, now_ms)
-            self._follow(live, event, sequence_of)
-        self._agenda.reschedule(live)
-        return live
-
-    def _begin(self, live: LiveInstance | None, record: HistoryAppended) -> LiveInstance:
-        started = record.events[0]
-        assert isinstance(started, RunStarted)  # noqa: S101, the caller saw it
-        if live is None:
-            run = engine_of(self.instances.engines, started.kind).begin(None, record)
-            live = self.instances.add(instance_key(run.workflow, run.instance_id), run)
-        else:
-            run = live.engine.begin(live.run, record)
-            self._activations.let_go(live)
-            live.run = run
-        self._activations.make_ready(live, Priority.BEGIN, record.at_ms)
-        return live
-
-    def _follow(  # noqa: C901, PLR0912, PLR0915, one for each event
-        self, live: LiveInstance, event: RunEvent, sequence: int
     ) -> None:
-        """What an event means for the code and for others, once it is durable."""
-        failed = _failed_attempt(event)
-        if failed is not None:
-            self._activations.attempt_failed(live, failed)
-        message = live.engine.message_for_host(live.run, event, live.activation or 0, sequence)
-        if message is not None:
-            self._activations.send(live, message)
-        match event:
-            case TokenCompleted() | TokenFailed():
-                self._activations.attempts_ended(live, str(event.token))
-            case TokensCancelled():
-                self._activations.attempts_ended(live, *map(str, event.tokens))
-            case OfGraph():
-                pass
-            case SlotAsked() | PostsSent() | OfSlots():
-                self._agenda.rest(live)
-            case SlotGranted():
-                self._activations.make_ready(live, Priority.BEGIN, live.run.started_at_ms)
-            case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
-                self._activations.attempts_ended(live, event.key)
-            case EntriesCancelled():
-                self._activations.cancelled(live, event.keys)
-            case PostsQueued():
-                self._staging.effect(Queued(live.key, event.posts))
-            case RunResumed():
-                live.resting = True
-                self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
-            case RollbackStarted(cut_off=True):
-                # Its code has lost its turn: it is run again, for its handlers.
-                self._activations.let_go(live)
-                self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
-            case RunSuspended():
-                self._agenda.rest(live)
-                live.resting = True
-            case RunCompleted() | RunErrored() | RunTerminated():
-                self._activations.let_go(live)
-                self._agenda.rest(live)
-            case (
-                EntryOpened()
-                | StepStarted()
-                | EntryCompleted()
-                | EntryErrored()
-                | LogWritten()
-                | EventReceived()
-                | StepsRetried()
-                | LoopAdvanced()
-                | CancelRequested()
-                | RollbackStarted()
-                | HostLost()
-                | RunPaused()
-                | RunStarted()
-            ):
-                pass
+        """End a run of which something cannot be decided."""
+        self._containment.contain(error, mark, kind, what)
+        self._end(live, Ending(failure_of(what, error), 0), now_ms)
+
+    def _end(self, live: LiveInstance, ending: Ending, now_ms: int) -> None:
+        """End a run as its engine does, else by nothing but its failure, else quarantine it."""
+        failure, first = ending
+        for attempt in range(first, 2):
+            if self._containment.ends_later(live, Ending(failure, attempt)) or live.run.ended:
+                return
+            if live.run.kind == SLOTS:
+                break
+            mark = self._containment.begin()
+            try:
+                events = _ended(live, failure, attempt)
+                live.bytes_most = None
+                who = live.run.workflow, live.run.instance_id
+                self._commit(live, *who, events, NO_CAUSE, now_ms)
+            except Exception as error:  # noqa: BLE001, then the next attempt
+                self._containment.contain(error, mark, "end", f"the end of {live.key}")
+                continue
+            return
+        if not self._containment.ends_later(live, Ending(failure, 2)):
+            self._containment.quarantine(live.key, failure.message)
 
     # -- what is ready, and what is due
 
@@ -351,18 +381,24 @@ class Owner:
             if live is None:
                 continue  # It was deleted since.
             live.ready = False
-            if not (live.run.ended or live.run.stands_still):
+            if live.damaged or live.run.ended or live.run.stands_still:
+                continue
+            mark = self._containment.begin()
+            try:
                 count += self._activations.hand_out(live, now_ms, closed)
+            except Exception as error:  # noqa: BLE001, one run costs no partition
+                what = f"to hand {key} to a host"
+                self._failed(live, error, mark, "dispatch", what, now_ms)
         return count
 
     def code_changed(self) -> None:
         """Lets go on what waited for code, and looks at limits of concurrency again."""
         waited = self._activations.take_without_code()
         for live in filter(None, map(self.instances.find, waited)):
-            if live.engine.is_runnable(live.run, 0):
+            if not live.damaged and live.engine.is_runnable(live.run, 0):
                 self._activations.make_runnable(live)
         for live in self.instances.all_at_work():
-            if live.run.kind == SLOTS:
+            if live.run.kind == SLOTS and not live.damaged:
                 self._agenda.reschedule(live)
 
     def hosts_in_use(self) -> set[int]:
@@ -390,27 +426,45 @@ class Owner:
                 self._request(live, request_of(started), now_ms)
         for key in list(self._agenda.woken(until_ms + 1 if complete else until_ms)):
             live = self.instances.find(key)
-            if live is None or live.run.ended or live.run.stands_still:
+            if live is None or live.damaged or live.run.ended or live.run.stands_still:
                 continue
             self._request(live, Wake(until_ms, complete), now_ms)
-            self._activations.begin_attempts(live, until_ms)
-            self._agenda.reschedule(live, after_ms=until_ms)
+            if key in self._containment.damaged or key in self.instances.quarantined:
+                continue
+            mark = self._containment.begin()
+            try:
+                self._activations.begin_attempts(live, until_ms)
+                self._agenda.reschedule(live, after_ms=until_ms)
+            except Exception as error:  # noqa: BLE001, one run costs no partition
+                self._failed(live, error, mark, "timer", f"a timer of {key}", now_ms)
 
     # -- the outbox
 
     def posts_sent(self, key: str, through: int, now_ms: int) -> None:
         """Takes note that posts of an instance are acknowledged by Kafka."""
         live = self.instances.find(key)
-        assert live is not None  # noqa: S101, nothing is deleted that has posts
-        run = live.run
-        self._commit(live, run.workflow, run.instance_id, [PostsSent(through)], NO_CAUSE, now_ms)
+        if live is None or live.damaged:
+            return  # It is quarantined: nothing is deleted that has posts.
+        run, mark = live.run, self._containment.begin()
+        sent: list[RunEvent] = [PostsSent(through)]
+        try:
+            self._commit(live, run.workflow, run.instance_id, sent, NO_CAUSE, now_ms)
+        except Exception as error:  # noqa: BLE001, one run costs no partition
+            self._failed(live, error, mark, "posts", f"posts of {key}", now_ms)
 
     # -- hosts and restarts
 
-    def _adopt(self, live: LiveInstance) -> None:
-        """Takes over an instance as the log left it."""
+    def _take_up(self, live: LiveInstance, *, resend: bool) -> None:
+        try:
+            self._adopt(live, resend=resend)
+        except Exception as error:  # noqa: BLE001, one instance costs no partition
+            reason = failure_of("to take it over", error).message
+            self._containment.quarantine(live.key, reason, error)
+
+    def _adopt(self, live: LiveInstance, *, resend: bool) -> None:
+        """Take over an instance as the log left it; with `resend` its posts are sent again."""
         run = live.run
-        if run.unsent:
+        if run.unsent and resend:
             self._staging.effect(Queued(live.key, tuple(run.unsent)))
         if run.ended:
             self._agenda.rest(live)
@@ -456,22 +510,25 @@ class Owner:
         is, nobody knows which, and each has failed once more. All else runs again.
         """
         for number, live, attempts in self._activations.take_back(host):
-            for started in attempts if turn is None else ():
-                self._request(live, lost(started, reason), now_ms)
+            requests: list[Request] = [lost(each, reason) for each in attempts if turn is None]
             if number == turn:
-                self._request(live, HostGone(reason), now_ms)
-            if live.engine.is_runnable(live.run, now_ms):
-                self._activations.make_ready(live, Priority.CONTINUE, now_ms)
+                requests.append(HostGone(reason))
+            for request in requests:
+                if not live.damaged:
+                    self._request(live, request, now_ms)
+            mark = self._containment.begin()
+            try:
+                if not live.damaged and live.engine.is_runnable(live.run, now_ms):
+                    self._activations.make_ready(live, Priority.CONTINUE, now_ms)
+            except Exception as error:  # noqa: BLE001, one run costs no partition
+                self._failed(live, error, mark, "host", f"to take back {live.key}", now_ms)
 
 
-def _failed_attempt(event: RunEvent) -> str | None:
-    """Return the key of the attempt that an event says has failed, if it is such an event."""
-    match event:
-        case StepFailed() | RollbackFailed():
-            return event.key
-        case EntryRolledBack() if event.failure is not None:
-            return event.key
-        case TokenFailed():
-            return str(event.token)
-        case _:
-            return None
+def _ended(live: LiveInstance, failure: Failure, attempt: int) -> list[RunEvent]:
+    """Return the events that end a run: first as its engine does, then nothing but its failure."""
+    engine, run = live.engine, live.run
+    if attempt:
+        return [RunErrored(failure)]
+    events = fitting(engine, run, engine.give_up(run, failure))
+    assert not isinstance(events, Rejection)  # noqa: S101, it has a run that is under way
+    return events

@@ -1,5 +1,6 @@
 """Taking over a partition: from its snapshots and its log to an owner."""
 
+import zlib
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -10,19 +11,21 @@ import msgspec
 from headwater.processors.runs.claims import UNCLAIMED, Claims
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.folding import fold
-from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.errors import NewerSchema
 from headwater.schemas.history import (
     NO_CAUSE,
     CommandRejected,
     HistoryAppended,
     InstanceDeleted,
+    PartitionClaimed,
     RunStarted,
     instance_key,
 )
 from headwater.schemas.snapshots import SnapshotTaken
+from headwater.streams.engine import quarantine
 from headwater.streams.engine.effects import lease_until_ms
 from headwater.streams.engine.instance_store import Mark
-from headwater.streams.engine.live_instances import LiveInstances
+from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.state_records import PART, Filler, Parts
 
 #: The key of a partition's checkpoint among its snapshots.
@@ -95,12 +98,21 @@ def _apply(instances: LiveInstances, offset: int, record: HistoryAppended) -> No
     if isinstance(first, InstanceDeleted):
         instances.delete(key)
         return
+    if key in instances.quarantined:
+        return
     begins = isinstance(first, RunStarted) and record.run_number == 0
     if live is None and not (begins or isinstance(first, CommandRejected)):
         # A checkpoint that was not completed has its bytes removed already.
         instances.torn.add(key)
         return
-    state = fold(instances.engines, live.run if live else None, record)
+    try:
+        state = fold(instances.engines, live.run if live else None, record)
+    except NewerSchema:
+        raise
+    except Exception as error:  # noqa: BLE001, one history costs its instance alone
+        why = quarantine.described(error)
+        instances.quarantine(key, f"its history cannot be applied at {offset}: {why}", error)
+        return
     if live is not None:
         live.run = state
     elif state is not None:
@@ -120,26 +132,50 @@ async def take_over(
     Shape:  instances are none yet but in their store: if that has a mark, the history is read from
             there, else it is filled. epoch is the offset of the claim; committed the offset up to
             which all commands have been replied to.
-    Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema, InvariantViolation.
+            Instances whose history cannot be applied, though it was read from its beginning, are
+            quarantined.
+    Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema, NewerSchema.
     """
     mark = instances.store.mark()
     if mark is None or mark.position > epoch:
         # None, or of a history that was longer than this.
         mark = await _fill(log, partition, instances)
+    retries = instances.was_quarantined_by_another_release()
     restored = _from(instances, mark)
-    await _read_on(log, restored, partition, epoch, committed, live_max)
-    if instances.torn and mark.position:
-        # A state is missing that nobody deleted: the history alone has it all.
+    if not retries:
+        await _read_on(log, restored, partition, epoch, committed, live_max)
+    if mark.position and (retries or instances.torn or instances.has_failed()):
+        # A state is missing that nobody deleted, or does not fit: the history alone has it all.
         instances.clear()
         restored = _from(instances, _BEGINNING)
         await _read_on(log, restored, partition, epoch, committed, live_max)
-    if instances.torn:
-        raise InvariantViolation(
-            f"expected RunStarted first, found none in the history of "
-            f"{', '.join(sorted(instances.torn))}"
-        )
+    for key in list(instances.torn):
+        instances.quarantine(key, "its history does not begin with RunStarted")
     restored.wakes.extend(instances.store.wakes())
     return restored
+
+
+async def restore_instance(
+    log: HistoryReader, instances: LiveInstances, partition: int, key: str, end: int
+) -> LiveInstance | None:
+    """Read the state of one instance again, from the store and the history before `end`.
+
+    Returns:
+        A state of its own, which `instances` do not hold; None if its history cannot be applied.
+    """
+    mark = instances.store.mark() or _BEGINNING
+    scratch = LiveInstances(instances.engines, instances.store)
+    claims = Claims(epoch=mark.epoch, cause=mark.cause)
+    async with aclosing(log.read(partition, mark.position, end)) as batches:
+        async for records in batches:
+            restore(claims, (each for each in records if concerns(each[1], key)), scratch)
+    return scratch.find(key)
+
+
+def concerns(record: HistoryAppended, key: str) -> bool:
+    """Return whether a record is about an instance, or decides which records count."""
+    claims = isinstance(record.events[0], PartitionClaimed)
+    return claims or instance_key(record.workflow, record.instance_id) == key
 
 
 def _from(instances: LiveInstances, mark: Mark) -> Restored:
@@ -190,11 +226,12 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) ->
             if name == CHECKPOINT:
                 checkpoint = snapshot
                 continue
-            key, _, number = name.decode().partition(PART)
-            if number:
-                parts.add(key, int(number), snapshot)
-                continue
-            filler.put(key, parts.joined(key, snapshot))
+            try:
+                _put(filler, parts, name.decode(), snapshot)
+            except (ValueError, zlib.error):
+                # What is not a state as we write it: the history has all of them.
+                checkpoint = None
+                break
     if checkpoint is None or parts.torn:
         store.clear()
         return _BEGINNING
@@ -206,8 +243,18 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) ->
     return mark
 
 
+def _put(filler: Filler, parts: Parts, name: str, snapshot: SnapshotTaken) -> None:
+    key, _, number = name.partition(PART)
+    if number:
+        parts.add(key, int(number), snapshot)
+    else:
+        filler.put(key, parts.joined(key, snapshot))
+
+
 def _is_readable(snapshot: SnapshotTaken, engines: Engines) -> bool:
     """Whether the state is of a form that its engine has now; a checkpoint has no state."""
+    if snapshot.kind == quarantine.KIND:
+        return snapshot.format == quarantine.RELEASE
     engine = engines.get(snapshot.kind)
     return not snapshot.state or (engine is not None and engine.format == snapshot.format)
 

@@ -1,6 +1,6 @@
 """What an owner has decided and not yet given out."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,13 @@ from headwater.streams.engine.live_instances import LiveInstance
 _JOINED_BYTES_MAX: Final = 1024 * 1024
 
 
+class StagingMark(NamedTuple):
+    """How much a batch had at some time: records, and effects."""
+
+    records: int
+    effects: int
+
+
 class Staging:
     """The batch in the making; its records are of one epoch."""
 
@@ -32,6 +39,8 @@ class Staging:
         self.taken = 0
         #: Instances that may have a record which more events can join.
         self._open: list[LiveInstance] = []
+        #: Records to which events were joined since the latest mark, as they were before.
+        self._joined: list[tuple[int, HistoryAppended]] = []
 
     def __bool__(self) -> bool:
         return bool(self._batch)
@@ -55,6 +64,21 @@ class Staging:
         self._open.clear()
         return batch
 
+    def mark(self) -> StagingMark:
+        """Return a mark to which the batch can be rolled back, until the next mark."""
+        if self._joined:
+            self._joined.clear()
+        batch = self._batch
+        return StagingMark(len(batch.records), len(batch.effects))
+
+    def roll_back(self, mark: StagingMark) -> None:
+        """Take out what was staged since the latest mark."""
+        batch = self._batch
+        for place, record in reversed(self._joined):
+            batch.records[place] = record
+        self._joined.clear()
+        del batch.records[mark.records :], batch.effects[mark.effects :]
+
     def effect(self, *effects: Effect) -> None:
         """Adds what follows once the records so far are durable."""
         self._batch.effects.extend(effects)
@@ -69,6 +93,7 @@ class Staging:
         if tail is not None and small and record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
             live.tail_bytes += size
             events = tail.events + record.events
+            self._joined.append((live.tail or 0, tail))
             records[live.tail or 0] = msgspec.structs.replace(tail, events=events)
             return
         if live.tail is None:
@@ -78,15 +103,21 @@ class Staging:
         records.append(record)
 
     def note(
-        self, cause: int, run: Run | None, now_ms: int, event: CommandRejected | InstanceDeleted
+        self,
+        cause: int,
+        run: Run | None,
+        now_ms: int,
+        event: CommandRejected | InstanceDeleted,
+        names: tuple[str, str] = ("", ""),
     ) -> None:
-        """Adds a record that no run applies: a refusal, or that an instance is forgotten.
+        """Add a record that no run applies: a refusal, or that an instance is forgotten.
 
-        It takes no sequence, and the log keeps no name of an instance that is not there.
+        It takes no sequence. Of an instance without a run the log has the workflow and the id in
+        `names`, which are empty for one that is not there.
         """
         record = HistoryAppended(
-            workflow=run.workflow if run else "",
-            instance_id=run.instance_id if run else "",
+            workflow=run.workflow if run else names[0],
+            instance_id=run.instance_id if run else names[1],
             run_number=run.run_number if run else 0,
             sequence=run.sequence if run else 0,
             epoch=self._epoch,

@@ -13,6 +13,7 @@ from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.host_messages import HostMessage, Requested
 from headwater.processors.runs.requests import Request, StepReturned
 from headwater.processors.runs.step_commits import StepCommit
+from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import (
     EntriesCancelled,
     RollbackStarted,
@@ -56,7 +57,14 @@ class StepsWithSql:
         return commit
 
     def tries(self, commit: StepCommit) -> bool:
-        """Takes note that Postgres is asked now to let SQL take effect, if that is still wanted."""
+        """Record that Postgres is asked now to let SQL take effect; False if nothing needs it.
+
+        Raises:
+            StoreUnavailable: The state of the instance is being restored; ask again later.
+        """
+        found = self._instances.at_work(commit.key)
+        if found is not None and found.damaged:
+            raise StoreUnavailable(f"the state of {commit.key} is being restored from the log")
         if not self._expects(commit) or (live := self._instances.find(commit.key)) is None:
             return False
         live.trying.add(commit.id)

@@ -1,6 +1,7 @@
 """What a driver is given, and what it gives: partitions, turns, and what may go out."""
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -10,6 +11,7 @@ from headwater.processors.runs.step_commits import StepCommit, StepId
 from headwater.schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.quarantine import Incident
 from headwater.streams.engine.restore import Outcome
 
 #: What became of the SQL of a step: it took effect, the attempt failed, or nobody wanted it.
@@ -90,7 +92,8 @@ class Turn(NamedTuple):
     """What a turn gives.
 
     Shape:  started is how many instances were given to the host; attempts_ended how many attempts
-            of steps have ended; handed_back whether a host may begin no more of them.
+            of steps have ended; handed_back whether a host may begin no more of them; incidents
+            errors that cost one command, run or instance.
     """
 
     flights: list[Flight]
@@ -98,6 +101,7 @@ class Turn(NamedTuple):
     started: int
     attempts_ended: int
     handed_back: bool = False
+    incidents: Sequence[Incident] = ()
 
 
 class Answers(NamedTuple):

@@ -8,6 +8,7 @@ that the test's process holds in memory is lost by `crash()`, as it would be by 
 import asyncio
 import heapq
 import itertools
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -56,8 +57,8 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Queued, command_of
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import restore
-from headwater.streams.engine.turns import Flight, Partition
+from headwater.streams.engine.restore import concerns, restore
+from headwater.streams.engine.turns import Flight, Partition, Turn
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
 from headwater.streams.harness.given import Given, when
 from headwater.streams.harness.known_topics import checked
@@ -69,6 +70,7 @@ from headwater.streams.harness.test_jobs import TestJob, activated
 from headwater.streams.replay.workflow import Workflow
 
 R = TypeVar("R")
+log = logging.getLogger(__name__)
 
 _TO_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[ToHost]))
 _FROM_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[FromHost]))
@@ -405,15 +407,28 @@ class WorkflowTest:
             driver.host_sent(decoder.decode(encoder.encode(sent_by_hosts)))
         turn = driver.turn(self.now_ms, limit, complete=complete)
         self._append(turn.flights)
+        self._contained(turn)
         if turn.steps:
             for step in turn.steps:
                 wanted = self._owner.sql.tries(step.commit)
                 outcome = self._database.outcome(step.commit.returned) if wanted else None
                 driver.step_settled(step, outcome)
             # At once: in production a row beside the SQL outlives a crash that comes before this.
-            self._append(driver.turn(self.now_ms, 0).flights)
+            turn_of_sql = driver.turn(self.now_ms, 0)
+            self._append(turn_of_sql.flights)
+            self._contained(turn_of_sql)
         self._let_go()
         return turn.started
+
+    def _contained(self, turn: Turn) -> None:
+        """Log errors that cost one command or run, and restore states that they have damaged."""
+        for each in turn.incidents:
+            log.error("%s: %s", each.kind, each.what, exc_info=each.error)
+        for key in self._owner.damaged():
+            instances, claims = LiveInstances(self._engines), Claims()
+            records = ((i, read(each, HistoryAppended)) for i, each in enumerate(self._history))
+            restore(claims, (each for each in records if concerns(each[1], key)), instances)
+            self._owner.restored(key, instances.find(key), self.now_ms)
 
     def _append(self, flights: Iterable[Flight]) -> None:
         for flight in flights:

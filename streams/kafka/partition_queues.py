@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Generic, NoReturn, TypeVar
 
-from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Outgoing
@@ -25,7 +25,8 @@ class PartitionQueues(Generic[E]):
     """Queues of entries, by the partition that they go to.
 
     Shape:  `records` makes the records of some entries, in their order, when they are about to be
-            appended; NotYetReadable has that tried again. `appended` is called with each entry
+            appended; NotYetReadable has that tried again, and after any other error the entry that
+            it comes from is dropped. `appended` is called with each entry
             whose records are durable. `what` begins the warning: "replies have to wait".
     """
 
@@ -94,10 +95,22 @@ class PartitionQueues(Generic[E]):
     async def _append(self, partition: int, entries: Sequence[E]) -> None:
         producer = self._producers.of(partition)
         try:
-            await producer.append(self._records(entries))
+            await producer.append(self._records_of(entries))
         except BrokerUnavailable:
             self._producers.failed(partition, producer)
             raise
+
+    def _records_of(self, entries: Sequence[E]) -> Sequence[Outgoing]:
+        """Return the records of entries; an entry that no record can be made of is dropped."""
+        try:
+            return self._records(entries)
+        except (BrokerUnavailable, NotYetReadable):
+            raise
+        except Exception:
+            if len(entries) == 1:
+                log.exception("%s: one is dropped, as no record can hold it", self._what)
+                return []
+        return [record for each in entries for record in self._records_of([each])]
 
     async def stop(self, within_s: float) -> None:
         """Ends; what is not durable by then may be in the log, or not."""

@@ -220,7 +220,7 @@ class HostProcess:
                 (hello,) = _HELLO.decode(frames.pop(0))
                 self._hello.set_result(hello)
             messages = [message for frame in frames for message in _FROM_HOST.decode(frame)]
-        except (msgspec.DecodeError, ValueError):
+        except Exception:
             # Authors' code has written to descriptors that are not its own.
             log.exception("a code host sent what is not a message; it is ended")
             self._pipe.close()

@@ -142,8 +142,13 @@ class HostSupervisor:
                 await self._begin()
             except (HeadwaterError, OSError) as error:
                 log.error("the code host of %s cannot be started: %s", self.name, error)  # noqa: TRY400
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, longest_s)
+            except Exception:
+                # Nothing else would ever start it again.
+                log.exception("the code host of %s cannot be started", self.name)
+            else:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
 
     def send(self, messages: Sequence[HostMessage]) -> None:
         """Sends the host messages, if there is one."""

@@ -18,6 +18,7 @@ broker refuses those of a producer whose predecessor is missing.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from headwater.schemas.errors import (
     InvariantViolation,
     NewerSchema,
     NotYetReadable,
+    UndecodableRecord,
+    UnknownSchema,
 )
 from headwater.schemas.history import HistoryAppended, PartitionClaimed, ReplySent, record_key
 from headwater.schemas.newer import is_newer, readable, why_waits
@@ -44,12 +47,15 @@ from headwater.schemas.topics import (
     WORKFLOW_SNAPSHOTS,
 )
 from headwater.streams.clock import monotonic
+from headwater.streams.engine.quarantine import described
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.producers import Producers
-from headwater.streams.kafka.records import Outgoing
+from headwater.streams.kafka.records import Incoming, Outgoing
+
+log = logging.getLogger(__name__)
 
 #: A record with its offset.
 Placed: TypeAlias = tuple[int, HistoryAppended]
@@ -204,11 +210,7 @@ class WorkflowLog:
         async with aclosing(reading) as batches:
             async for records in batches:
                 known, newer = readable(records)
-                yield [
-                    (record.offset, decode(record.value, HistoryAppended))
-                    for record in known
-                    if record.value is not None  # It removes one of an instance that was deleted.
-                ]
+                yield [each for record in known if (each := _decoded(record)) is not None]
                 if newer is not None:
                     raise NewerSchema(why_waits(newer))
 
@@ -335,7 +337,48 @@ class WorkflowLog:
                     if value is None:
                         value = next((v for name, v in record.headers if name == _REMOVED), None)
                     known = value is not None and not is_newer(record)
-                    yield record.key or b"", decode(value, SnapshotTaken) if known else None
+                    yield record.key or b"", _snapshot(value) if known else None
+
+
+def unwritable(records: Iterable[tuple[bytes, HistoryAppended]]) -> dict[str, str]:
+    """Return why records cannot be written, by the keys of their instances; those that can are not.
+
+    Args:
+        records: Records with the keys of their instances.
+    """
+    faults: dict[str, str] = {}
+    for key, record in records:
+        try:
+            size = len(encode(record))
+        except NotYetReadable:
+            continue
+        except Exception as error:  # noqa: BLE001, whatever it is, the record has no bytes
+            faults[key.decode()] = f"no record can hold what was decided: {described(error)}"
+            continue
+        if size > MAX_VALUE_BYTES:
+            found = f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {size}"
+            faults[key.decode()] = f"no record can hold what was decided: {found}"
+    return faults
+
+
+def _decoded(record: Incoming) -> Placed | None:
+    """Return a record with its offset; None for one that is deleted, or that nobody can read."""
+    if record.value is None:
+        return None
+    try:
+        return record.offset, decode(record.value, HistoryAppended)
+    except (UndecodableRecord, UnknownSchema) as error:
+        # Readers of all kinds pass over it; if events depend on it, its instance is quarantined.
+        log.error("a record of the history cannot be read: %s", error)  # noqa: TRY400
+        return None
+
+
+def _snapshot(value: bytes | None) -> SnapshotTaken | None:
+    """Return a snapshot; None for one that nobody can read, as if it were not there."""
+    try:
+        return decode(value, SnapshotTaken)
+    except (UndecodableRecord, UnknownSchema):
+        return None
 
 
 async def _place(producer: Appender, claim: Outgoing) -> int:

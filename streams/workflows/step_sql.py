@@ -45,8 +45,10 @@ class StepSql:
         is_unknown = False
         # A result that comes too late may take no effect: after its row was removed nobody would
         # know that the step took effect before.
-        while partition.owner.sql.tries(commit):
+        while True:
             try:
+                if not partition.owner.sql.tries(commit):
+                    break
                 done = await self._commit(partition, commit)
             except StoreUnavailable as error:
                 # What would undo it is held until it is known whether it took effect.

@@ -33,7 +33,7 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import take_over
+from headwater.streams.engine.restore import restore_instance, take_over
 from headwater.streams.engine.room import Room
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.engine.turns import Flight, Partition
@@ -45,8 +45,9 @@ from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.hosts import Hosts
+from headwater.streams.workflows.incidents import Incidents
 from headwater.streams.workflows.instance_stores import InstanceStores
-from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
+from headwater.streams.workflows.log import OwnershipLost, WorkflowLog, unwritable
 from headwater.streams.workflows.manual_ticks import Done, Ticks
 from headwater.streams.workflows.outbox import Outbox
 from headwater.streams.workflows.ownership import Ownership
@@ -61,6 +62,8 @@ log = logging.getLogger(__name__)
 _PAUSE_AFTER_FAULT_S: Final = 30.0
 #: How long appends under way are waited for where that is good, and not necessary.
 _APPENDED_S: Final = 5.0
+#: How long a state that has to be read again waits for what its partition has staged.
+_STAGED_S: Final = 0.02
 
 
 class WorkflowWorker:
@@ -136,6 +139,10 @@ class WorkflowWorker:
         self._appends: dict[asyncio.Task[None], Partition] = {}
         self._letting_go = False
         self._background: set[asyncio.Task[None]] = set()
+        self._incidents = Incidents()
+        self._restoring: set[Partition] = set()
+        #: Why no record can hold what instances have decided, by partition and key.
+        self._unwritable: dict[int, dict[str, str]] = {}
 
     # -- running
 
@@ -229,6 +236,14 @@ class WorkflowWorker:
         """See `Hosts.threads_held`."""
         return self._hosts.threads_held()
 
+    def errors_contained(self) -> dict[str, int]:
+        """Return how many errors have cost one command or run each, by what failed."""
+        return dict(self._incidents.counts)
+
+    def quarantined(self) -> int:
+        """Return how many instances of this worker's partitions are quarantined."""
+        return sum(len(owner.instances.quarantined) for owner in self._owners())
+
     async def declared(self) -> Declarations:
         """What the apps declare, once `run` has loaded them."""
         await self._hosts.started()
@@ -305,9 +320,40 @@ class WorkflowWorker:
             append = self._in_background(self._append(flight))
             self._appends[append] = flight.partition
             append.add_done_callback(self._appends.pop)
+        self._incidents.note(turn.incidents)
+        for partition in list(self._driver.partitions.values()):
+            if partition.owner.has_damaged and partition not in self._restoring:
+                self._restoring.add(partition)
+                self._in_background(self._restore_damaged(partition))
         self._let_go()
         if self._ticks is not None:
             self._ticks.turned(turn)
+
+    async def _restore_damaged(self, partition: Partition) -> None:
+        """Read the states of damaged instances again; their partition waits for that."""
+        number = partition.number
+        retrying = Retrying(log, f"partition {number}: a state has to be read again")
+        try:
+            while self._driver.drives(partition) and partition.owner.has_damaged:
+                await self._appended([number])
+                if partition.under_way or partition.owner.has_staged():
+                    self._driver.wake_up()
+                    await asyncio.sleep(_STAGED_S)
+                    continue
+                await retrying.until_done(lambda: self._read_damaged(partition))
+        except Exception as error:
+            log.exception("a state cannot be read again")
+            self._ownership.lose(partition, repr(error), _PAUSE_AFTER_FAULT_S)
+        finally:
+            self._restoring.discard(partition)
+            self._driver.wake_up()
+
+    async def _read_damaged(self, partition: Partition) -> None:
+        owner, end = partition.owner, partition.position
+        for key in owner.damaged():
+            found = await restore_instance(self._log, owner.instances, partition.number, key, end)
+            if self._driver.drives(partition):
+                owner.restored(key, found, self._clock())
 
     async def _append(self, flight: Flight) -> None:
         first: int | None = None
@@ -319,7 +365,10 @@ class WorkflowWorker:
         except Exception as error:
             # A bug, or a record that is too large: its owner waits for what will never follow.
             log.exception("a turn cannot be appended")
-            self._ownership.lose(partition, repr(error), _PAUSE_AFTER_FAULT_S)
+            # Decided again by the next owner, it would end the same way.
+            faults = unwritable(records)
+            self._unwritable.setdefault(partition.number, {}).update(faults)
+            self._ownership.lose(partition, repr(error), 0 if faults else _PAUSE_AFTER_FAULT_S)
         finally:
             # Before the next turn, which the driver asks for: hosts work while it lasts.
             self._let_go_soon()
@@ -383,6 +432,8 @@ class WorkflowWorker:
         epoch = await self._log.claim(number, self._name, dict(workflows), params, concurrency)
         instances = LiveInstances(self._engines, store)
         restored = await take_over(self._log, instances, number, epoch, replied)
+        for key, reason in self._unwritable.pop(number, {}).items():
+            instances.quarantine(key, reason)
         owner = Owner(
             number,
             restored.claims,
@@ -450,7 +501,7 @@ class WorkflowWorker:
         taken: Taken | None = None
         while taken is None or taken.left:
             async with self._at_rest(partition) as durable:
-                if not durable:
+                if not durable or partition.owner.has_damaged:
                     if taken is not None:
                         taken.put_back()
                     return

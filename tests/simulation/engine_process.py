@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 import msgspec
+from typing_extensions import override
 
 from headwater.processors.graph.host_messages import CallTasks
 from headwater.processors.graph.state import GraphRun
@@ -167,7 +168,7 @@ class Process:
 
     def _take_over(self) -> Restored:
         engines = {**self.world.engines, SlotsEngine.kind: SlotsEngine(self.limits)}
-        partition, instances = self.partition, LiveInstances(engines, self.place)
+        partition, instances = self.partition, _Instances(engines, self.place)
         taking = take_over(
             partition, instances, partition.number, self.epoch, partition.replied, live_max=0
         )
@@ -235,6 +236,8 @@ class Process:
             received += [_FROM_HOST.decode(host.sent.popleft()) for _ in range(count)]
         self.driver.host_sent(received)
         turn = self.driver.turn(now_ms, limit, closed=self.deployed.closed)
+        if turn.incidents:
+            raise Violation(f"an error was contained: {turn.incidents}")
         for flight in turn.flights:
             self._begin_append(flight)
         self._take_released()
@@ -506,6 +509,14 @@ class Process:
             known.append(self.world.drawn.get(before, value))
         if known != [value] * len(known):
             raise self.world.broken(f"{place} was {known}, is now {value}")
+
+
+class _Instances(LiveInstances):
+    """Instances of which none may have to be quarantined: every history can be applied."""
+
+    @override
+    def quarantine(self, key: str, reason: str, error: BaseException | None = None) -> None:
+        raise Violation(f"{key}: {reason}") from error
 
 
 def _snapshot(mark: Mark, stored: StoredState) -> SnapshotTaken:

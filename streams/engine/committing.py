@@ -1,0 +1,196 @@
+"""Commits decisions: applies events to memory, and stages their record and what follows from it."""
+
+from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.engine import engine_of
+from headwater.processors.runs.outbox import in_order
+from headwater.schemas.history import (
+    CancelRequested,
+    EntriesCancelled,
+    EntryCompleted,
+    EntryErrored,
+    EntryOpened,
+    EntryRolledBack,
+    EventReceived,
+    HistoryAppended,
+    HostLost,
+    LogWritten,
+    LoopAdvanced,
+    OfGraph,
+    OfSlots,
+    PostsQueued,
+    PostsSent,
+    RollbackFailed,
+    RollbackStarted,
+    RunCompleted,
+    RunErrored,
+    RunEvent,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    SlotAsked,
+    SlotGranted,
+    StepCompleted,
+    StepFailed,
+    StepsRetried,
+    StepStarted,
+    TokenCompleted,
+    TokenFailed,
+    TokensCancelled,
+    instance_key,
+)
+from headwater.streams.engine.activations import Activations
+from headwater.streams.engine.agenda import Agenda
+from headwater.streams.engine.effects import Queued
+from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
+from headwater.streams.engine.ready import Priority
+from headwater.streams.engine.staging import Staging
+
+
+class Committer:
+    """Commits the decisions of one owner."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        instances: LiveInstances,
+        staging: Staging,
+        activations: Activations,
+        agenda: Agenda,
+    ) -> None:
+        self._claims = claims
+        self._instances = instances
+        self._staging = staging
+        self._activations = activations
+        self._agenda = agenda
+        #: The instance of the latest commit, and whether it was new. After an error in the middle
+        #: of that its state is neither the one before nor the one after.
+        self.under_way: tuple[str, bool] | None = None
+
+    def commit(
+        self,
+        live: LiveInstance | None,
+        workflow: str,
+        instance_id: str,
+        events: list[RunEvent],
+        cause: int,
+        now_ms: int,
+    ) -> LiveInstance:
+        """Apply events, and stage their record and what follows from them."""
+        begins = isinstance(events[0], RunStarted)
+        if live is None:
+            number, sequence = 0, 0
+        elif begins:
+            number, sequence = live.run.run_number + 1, 0
+        else:
+            number, sequence = live.run.run_number, live.run.sequence
+        # So many records lie behind the epoch that the next epoch is greater than this.
+        events = in_order(events, self._claims.epoch + self._staging.taken)
+        record = HistoryAppended(
+            workflow=workflow,
+            instance_id=instance_id,
+            run_number=number,
+            sequence=sequence,
+            epoch=self._claims.epoch,
+            cause=cause,
+            at_ms=now_ms,
+            events=tuple(events),
+        )
+        key = live.key if live is not None else instance_key(workflow, instance_id)
+        self.under_way = (key, live is None)
+        if begins:
+            live = self._begin(live, record)
+        assert live is not None  # noqa: S101, only RunStarted comes first
+        self._instances.changed.add(key)
+        self._staging.append(live, record)
+        run, engine = live.run, live.engine
+        for event in events[1:] if begins else events:
+            sequence_of = run.sequence
+            engine.apply(run, event, now_ms)
+            self._follow(live, event, sequence_of)
+        self._agenda.reschedule(live)
+        return live
+
+    def _begin(self, live: LiveInstance | None, record: HistoryAppended) -> LiveInstance:
+        started = record.events[0]
+        assert isinstance(started, RunStarted)  # noqa: S101, the caller saw it
+        if live is None:
+            run = engine_of(self._instances.engines, started.kind).begin(None, record)
+            live = self._instances.add(instance_key(run.workflow, run.instance_id), run)
+        else:
+            run = live.engine.begin(live.run, record)
+            self._activations.let_go(live)
+            live.run = run
+        self._activations.make_ready(live, Priority.BEGIN, record.at_ms)
+        return live
+
+    def _follow(  # noqa: C901, PLR0912, PLR0915, one for each event
+        self, live: LiveInstance, event: RunEvent, sequence: int
+    ) -> None:
+        """Stage what an event means for the code and for others, once it is durable."""
+        failed = _failed_attempt(event)
+        if failed is not None:
+            self._activations.attempt_failed(live, failed)
+        message = live.engine.message_for_host(live.run, event, live.activation or 0, sequence)
+        if message is not None:
+            self._activations.send(live, message)
+        match event:
+            case TokenCompleted() | TokenFailed():
+                self._activations.attempts_ended(live, str(event.token))
+            case TokensCancelled():
+                self._activations.attempts_ended(live, *map(str, event.tokens))
+            case OfGraph():
+                pass
+            case SlotAsked() | PostsSent() | OfSlots():
+                self._agenda.rest(live)
+            case SlotGranted():
+                self._activations.make_ready(live, Priority.BEGIN, live.run.started_at_ms)
+            case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
+                self._activations.attempts_ended(live, event.key)
+            case EntriesCancelled():
+                self._activations.cancelled(live, event.keys)
+            case PostsQueued():
+                self._staging.effect(Queued(live.key, event.posts))
+            case RunResumed():
+                live.resting = True
+                self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
+            case RollbackStarted(cut_off=True):
+                # Its code has lost its turn: it is run again, for its handlers.
+                self._activations.let_go(live)
+                self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
+            case RunSuspended():
+                self._agenda.rest(live)
+                live.resting = True
+            case RunCompleted() | RunErrored() | RunTerminated():
+                self._activations.let_go(live)
+                self._agenda.rest(live)
+            case (
+                EntryOpened()
+                | StepStarted()
+                | EntryCompleted()
+                | EntryErrored()
+                | LogWritten()
+                | EventReceived()
+                | StepsRetried()
+                | LoopAdvanced()
+                | CancelRequested()
+                | RollbackStarted()
+                | HostLost()
+                | RunPaused()
+                | RunStarted()
+            ):
+                pass
+
+
+def _failed_attempt(event: RunEvent) -> str | None:
+    """Return the key of the attempt that an event says has failed, if it is such an event."""
+    match event:
+        case StepFailed() | RollbackFailed():
+            return event.key
+        case EntryRolledBack() if event.failure is not None:
+            return event.key
+        case TokenFailed():
+            return str(event.token)
+        case _:
+            return None
