@@ -34,6 +34,7 @@ from headwater.gateway.http.front import add_headers, state_of
 from headwater.gateway.http.health import health_routes
 from headwater.gateway.http.hosts import hosts_known
 from headwater.gateway.http.keys import key_id
+from headwater.gateway.http.limited_bodies import ANY_JSON, BodyKind, LimitedBodies
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.openapi import SECURITY as KEYS
 from headwater.gateway.http.openapi import responses_of
@@ -56,7 +57,6 @@ from headwater.gateway.http.wiping import Wiping, wipe_routes
 from headwater.gateway.settings import Settings
 from headwater.gateway.users.ports import ForUsers, UserPorts
 from headwater.gateway.users.routes import user_routes
-from headwater.gateway.workflows.entrance import BodyKind, LimitedBodies
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
@@ -118,7 +118,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     metrics, refusals = Metrics(), Refusals(ports.answers)
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
     peer_of = peers_behind(settings.trusted_proxies)
-    limited = LimitedBodies(bodies, peer_of)
+    limited = LimitedBodies(bodies, peer_of, settings.limits)
     tell = refusals_told(refusals, peer_of, ports.clock)
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     service = _workflow_service(settings, ports.workflows, limited)
@@ -141,7 +141,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(ports.reader, callers),
             *user_routes(_user_ports(ports), callers, limited, peer_of),
-            *_operators_routes(settings, ports, providers_of(sources)),
+            *_operators_routes(settings, ports, providers_of(sources), limited),
             _console(settings, ports.clock, tell, limited),
             registry,
             asyncapi_route(_VERSION),
@@ -185,7 +185,9 @@ def _console(
     return Console(keys, clock=clock, refused=tell, bodies=bodies.of(_FORMS)).router()
 
 
-def _operators_routes(settings: Settings, ports: Ports, providers: Providers) -> list[Router]:
+def _operators_routes(
+    settings: Settings, ports: Ports, providers: Providers, limited: LimitedBodies
+) -> list[Router]:
     key, reader, workflows = settings.admin_key.get_secret_value(), ports.reader, ports.workflows
     own = OwnInstances(
         commands=workflows.commands,
@@ -201,7 +203,15 @@ def _operators_routes(settings: Settings, ports: Ports, providers: Providers) ->
     ]
     hits = UnexpectedHits(reader, settings.project, ports.clock)
     return [
-        admin_routes(reader, ports.log, ports.replays, providers, key, more),
+        admin_routes(
+            reader,
+            ports.log,
+            ports.replays,
+            providers,
+            key=key,
+            limited=limited.of(ANY_JSON),
+            more=more,
+        ),
         audit_router(reader, key),
         *ownership_routers(settings, hits, key),
     ]

@@ -52,9 +52,6 @@ _FORMS: Final[Mapping[str, Action]] = {
     "/deployments/rollback": actions.roll_back,
     "/drain": actions.drain,
 }
-#: Bytes of a form to sign in or out, which anybody may send: a key, and where to go on. To read the
-#: fields of one as large as other bodies may be would hold everybody up for seconds.
-_SIGNING_BYTES: Final = 64 * 1024
 #: Seconds for browsers to keep the style sheet: its address changes with it.
 _KEPT_S: Final = 86_400
 
@@ -118,7 +115,7 @@ class Console:
         async def login(request: AnyRequest) -> Response[bytes]:
             return self._login(request.query_params.get("next", ""))
 
-        @post("/login", request_max_body_size=_SIGNING_BYTES)
+        @post("/login")
         async def sign_in(request: AnyRequest) -> Response[bytes]:
             form = await _form_of(request)
             wanted = form.get("next", "")
@@ -130,7 +127,7 @@ class Console:
             answer.set_cookie(_cookie(request, self._sessions.begin(), SESSION_S))
             return answer
 
-        @post("/logout", request_max_body_size=_SIGNING_BYTES)
+        @post("/logout")
         async def sign_out(request: AnyRequest) -> Response[bytes]:
             answer = redirect(f"{BASE}/login")
             form = await _form_of(request)

@@ -16,11 +16,12 @@ from headwater.gateway.deployments.deploying import NONE, Deploying
 from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.entity_tags import tag_of
 from headwater.gateway.http.keys import is_operator, no_operator, operators_only, programs_only
+from headwater.gateway.http.limited_bodies import BodyKind, BodySize, LimitedBodies
 from headwater.gateway.http.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.authorization import Policy
 from headwater.gateway.workflows.bodies import Body
-from headwater.gateway.workflows.entrance import BodyKind, BodyRequest, Entrance, LimitedBodies
+from headwater.gateway.workflows.entrance import BodyRequest, Entrance
 from headwater.gateway.workflows.openapi import KEYS as WORKFLOW_KEYS
 from headwater.gateway.workflows.openapi import OF_BODIES, WORLD_KEYS
 from headwater.gateway.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
@@ -169,6 +170,7 @@ def _deploy(deploying: Deploying) -> HTTPRouteHandler:
     @post(
         "/",
         audit="deployments.deploy",
+        body=BodySize.ARTIFACT,
         operation_id="deploy",
         operation_class=_ARTIFACT,
         summary="Deploy an app",

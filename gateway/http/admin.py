@@ -14,6 +14,7 @@ from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.deliveries import delivery_routes
 from headwater.gateway.http.json_bodies import OrderRequest, check_texts
 from headwater.gateway.http.keys import operators_only
+from headwater.gateway.http.limited_bodies import BodySize, LimitedBodies
 from headwater.gateway.http.lineage import lineage_routes
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
@@ -138,12 +139,14 @@ class Projections(msgspec.Struct, frozen=True):
     errors: list[ProjectionError]
 
 
-def admin_routes(
+def admin_routes(  # noqa: PLR0913 (all that operators look at)
     reader: Reader,
     log: DeliveryLog,
     replays: Replays,
     providers: Providers,
+    *,
     key: str,
+    limited: LimitedBodies,
     more: Sequence[HTTPRouteHandler],
 ) -> Router:
     """The routes under /admin; more are those that somebody else has composed."""
@@ -159,7 +162,9 @@ def admin_routes(
     return Router(
         "/admin",
         route_handlers=handlers,
+        middleware=[limited],
         request_class=OrderRequest,
+        request_max_body_size=None,
         guards=[operators_only(key), checked_parameters],
         security=[{ADMIN_KEY: []}],
         tags=["operate"],
@@ -199,6 +204,7 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
 
     @post(
         "/dlq/replay",
+        body=BodySize.POSITIONS,
         audit="dead_letters.replay",
         status_code=200,
         summary="Put dead letters back where they came from",

@@ -22,8 +22,12 @@ class BodyReader:
     """Reads bodies of at most so many bytes, within a budget."""
 
     def __init__(self, *, max_bytes: int, budget: Budget) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._budget = budget
+
+    def within(self, max_bytes: int) -> "BodyReader":
+        """Return a reader of smaller bodies, within the same budget."""
+        return BodyReader(max_bytes=min(max_bytes, self.max_bytes), budget=self._budget)
 
     def hold(self, peer: str) -> Hold:
         """What a request of an address will hold; the caller releases it, after the answer."""
@@ -31,7 +35,7 @@ class BodyReader:
 
     def refusal_of(self, length: int | None) -> Refusal | None:
         """Refuses an announced length that is too large already."""
-        if length is not None and length > self._max_bytes:
+        if length is not None and length > self.max_bytes:
             return self._too_large(length)
         return None
 
@@ -67,7 +71,7 @@ class BodyReader:
                 # The server announces more even after the last byte; a body of its length is whole.
                 hold.whole = read == length or not message.get("more_body", False)
                 if hold.grow(len(piece)) is None:
-                    if hold.size > self._max_bytes:
+                    if hold.size > self.max_bytes:
                         return self._too_large(hold.size)
                     take(piece)
         except asyncio.CancelledError:
@@ -103,5 +107,5 @@ class BodyReader:
 
     def _too_large(self, size: int) -> Refusal:
         return Refusal(
-            "body_too_large", f"expected at most {self._max_bytes} bytes, found {size} or more"
+            "body_too_large", f"expected at most {self.max_bytes} bytes, found {size} or more"
         )

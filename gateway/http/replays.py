@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
 from headwater.gateway.http.json_bodies import check_texts
+from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.own_instances import OwnInstances, result_of_last, state_of
@@ -75,6 +76,7 @@ def replay_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHand
     @post(
         "/replays",
         audit="instances.replay",
+        body=BodySize.IDS,
         status_code=202,
         summary="Replay deliveries: have them processed once more",
         description="By ids, source, type, user, time or offsets; a dry run counts them. A "

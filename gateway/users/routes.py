@@ -12,6 +12,7 @@ from litestar.types import Scope
 
 from headwater.gateway.http.callers import Callers, user_of
 from headwater.gateway.http.checked_parameters import checked_parameters
+from headwater.gateway.http.limited_bodies import LimitedBodies
 from headwater.gateway.http.openapi import USER_TOKEN, OptionalBody, problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import AnyRequest, request_id_of
@@ -30,7 +31,7 @@ from headwater.gateway.users.connections import Connections, reconciled
 from headwater.gateway.users.lab_uploads import upload_route
 from headwater.gateway.users.ports import UserPorts
 from headwater.gateway.users.starting import begin
-from headwater.gateway.workflows.entrance import BodyRequest, LimitedBodies
+from headwater.gateway.workflows.entrance import BodyRequest
 
 #: Seconds that a user waits for a page to connect on.
 _SESSION_WITHIN_S: Final = 20.0

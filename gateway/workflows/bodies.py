@@ -6,7 +6,6 @@ gets them is far from who sent them.
 """
 
 import json
-import re
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -283,16 +282,6 @@ def read_part(kind: type[B], part: msgspec.Raw, limits: Limits, at: str = "") ->
 def text(value: msgspec.Raw) -> Json:
     """A value of an author's, as it came."""
     return bytes(value).decode()
-
-
-def is_json(content_type: str | None) -> bool:
-    """Whether a body may be read as JSON in UTF-8; one that does not say what it is may."""
-    if content_type is None:
-        return True
-    kind, *parameters = (part.strip().lower() for part in content_type.split(";"))
-    charsets = [part[8:].strip('"') for part in parameters if part.startswith("charset=")]
-    named = kind == "application/json" or re.fullmatch(r"application/[\w.-]+\+json", kind)
-    return bool(named) and all(charset in ("utf-8", "utf8") for charset in charsets)
 
 
 def generic(value: msgspec.Raw) -> Any:  # noqa: ANN401 (any JSON value)

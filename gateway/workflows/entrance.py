@@ -2,27 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias
 
 from litestar import Request
 from litestar.connection import ASGIConnection
-from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
-from litestar.middleware import ASGIMiddleware
-from litestar.types import (
-    ASGIApp,
-    HTTPReceiveMessage,
-    HTTPRequestEvent,
-    Receive,
-    Scope,
-    Send,
-)
 from typing_extensions import override
 
-from headwater.gateway.http.bodies import BodyReader
-from headwater.gateway.http.budget import Hold, Refusal
 from headwater.gateway.http.keys import admit
-from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.limited_bodies import JsonRequest
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
 from headwater.gateway.workflows.parameters import INSTANCE, WORKFLOW
@@ -40,84 +28,19 @@ _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
 NAMED_LATER: Final = "named_later"
 
 
-class BodyRequest(Request[Any, Any, Any]):
+class BodyRequest(JsonRequest):
     """A request whose body is read by the struct that its handler takes."""
 
     limits: ClassVar[Limits] = USUAL
 
     @override
-    async def json(self) -> Any:
-        field = self.route_handler.parsed_data_field
-        assert field is not None  # noqa: S101 (only then it is called)
-        return bodies.read(field.annotation, await self.body(), self.limits)
+    def read_body(self, kind: type[Any], body: bytes) -> Any:
+        return bodies.read(kind, body, self.limits)
 
 
 def requests_within(limits: Limits) -> type[BodyRequest]:
     """Requests whose bodies are held to limits."""
     return type("BodyRequestWithin", (BodyRequest,), {"limits": limits})
-
-
-class BodyKind(NamedTuple):
-    """What bodies are: their type, which content-types may say so, and what stands for none."""
-
-    media_type: str
-    named: Callable[[str | None], bool]
-    empty: bytes
-
-
-JSON: Final = BodyKind("application/json", bodies.is_json, b"{}")
-
-
-class LimitedBodies(ASGIMiddleware):
-    """Reads bodies within limits; they count against what the gateway holds until the answer."""
-
-    def __init__(
-        self, reader: BodyReader, peer_of: Callable[[Scope], str], kind: BodyKind = JSON
-    ) -> None:
-        self._reader = reader
-        self._peer_of = peer_of
-        self._kind = kind
-
-    def of(self, kind: BodyKind) -> "LimitedBodies":
-        """The same limits, for bodies of another kind."""
-        return LimitedBodies(self._reader, self._peer_of, kind)
-
-    @override
-    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        hold = self._reader.hold(self._peer_of(scope))
-        begun = False
-
-        async def whole() -> HTTPReceiveMessage:
-            nonlocal begun
-            if begun:
-                return cast("HTTPReceiveMessage", await receive())
-            begun = True
-            body = await self._read(Headers.from_scope(scope), receive, hold)
-            return HTTPRequestEvent(type="http.request", body=body, more_body=False)
-
-        try:
-            await next_app(scope, whole, send)
-        finally:
-            hold.release()
-
-    async def _read(self, headers: Headers, receive: Receive, hold: Hold) -> bytes:
-        """Reads a body.
-
-        Errors: Problem.
-        """
-        length = headers.get("content-length", "")
-        found = await self._reader.read(receive, int(length) if length.isdecimal() else None, hold)
-        if isinstance(found, Refusal):
-            await self._reader.drain(receive, hold)
-            raise Problem(found.code, found.detail)
-        named = headers.get("content-type")
-        if found and not self._kind.named(named):
-            raise Problem(
-                "invalid_body",
-                f"content-type: expected {self._kind.media_type}, found {(named or '')[:60]!r}",
-                field="content-type",
-            )
-        return found or self._kind.empty
 
 
 class Entrance:

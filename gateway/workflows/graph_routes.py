@@ -11,9 +11,10 @@ from litestar.params import HeaderParameter, PathParameter
 
 from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.entity_tags import tag_of
+from headwater.gateway.http.limited_bodies import BodySize, LimitedBodies
 from headwater.gateway.http.openapi import raw_body
 from headwater.gateway.http.request_scope import AnyRequest
-from headwater.gateway.workflows.entrance import BodyRequest, Entrance, LimitedBodies
+from headwater.gateway.workflows.entrance import BodyRequest, Entrance
 from headwater.gateway.workflows.graphs import Graphs
 from headwater.gateway.workflows.openapi import deploys, reads
 from headwater.gateway.workflows.parameters import WORKFLOW, Named, workflow_name
@@ -90,6 +91,7 @@ def _deploy(graphs: Graphs) -> HTTPRouteHandler:
     @put(
         _OF_GRAPH,
         audit="graphs.deploy",
+        body=BodySize.DEFINITION,
         operation_id="deployGraph",
         operation_class=_RAW,
         summary="Deploy a graph",

@@ -33,8 +33,6 @@ from headwater.schemas.graph_answers import (
     GraphVersions,
 )
 
-#: A run holds its definition, in one record with all that it begins with.
-DEFINITION_BYTES_MAX: Final = 1024 * 1024
 #: Mistakes that an answer names; whoever mends these sees the others.
 _MISTAKES_SHOWN: Final = 100
 
@@ -110,11 +108,6 @@ class Graphs:
 
 def _read(name: str, body: bytes) -> Graph:
     """The definition in a body, checked."""
-    if len(body) > DEFINITION_BYTES_MAX:
-        raise Problem(
-            "body_too_large",
-            f"expected a definition of at most {DEFINITION_BYTES_MAX} bytes, found {len(body)}",
-        )
     if name.startswith(HOUSE_PREFIX):
         raise Problem(
             GRAPH_OF_APP,

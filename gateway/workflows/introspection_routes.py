@@ -8,6 +8,7 @@ from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
+from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.bodies import RoutingAsked, SynchronizationAsked, text
 from headwater.gateway.workflows.looking import MERMAID, SVG, Looking
@@ -167,6 +168,7 @@ def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
     @post(
         "/graph/simulate-routing",
         operation_id="simulateRouting",
+        body=BodySize.VALUE,
         summary="What would follow if a token completed",
         description="Which transitions would fire, all that would be decided, and how the run "
         f"would stand. {_AS_OF}",

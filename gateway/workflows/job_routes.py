@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
+from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.patterns import NAME
@@ -128,6 +129,7 @@ def _ends(entrance: Entrance, jobs: Jobs) -> list[HTTPRouteHandler]:
     @post(
         "/{key:str}/complete",
         audit="jobs.complete",
+        body=BodySize.VALUE,
         operation_id="completeJob",
         operation_class=OptionalBody,
         summary="End a job with its result",
@@ -143,6 +145,7 @@ def _ends(entrance: Entrance, jobs: Jobs) -> list[HTTPRouteHandler]:
     @post(
         "/{key:str}/fail",
         audit="jobs.fail",
+        body=BodySize.FAILURE,
         operation_id="failJob",
         summary="End an attempt with an error",
         description="It is tried again as its node says, or fails its run. Said again, it is "

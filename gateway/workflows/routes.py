@@ -12,6 +12,7 @@ from litestar.types import ControllerRouterHandler
 
 from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.keys import programs_only
+from headwater.gateway.http.limited_bodies import LimitedBodies
 from headwater.gateway.workflows.authorization import (
     Gatekeeper,
     WorkflowHooks,
@@ -19,7 +20,6 @@ from headwater.gateway.workflows.authorization import (
 from headwater.gateway.workflows.bulk import Bulk
 from headwater.gateway.workflows.entrance import (
     Entrance,
-    LimitedBodies,
     requests_within,
 )
 from headwater.gateway.workflows.folding import Folds, RunLog

@@ -10,6 +10,7 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headwater.gateway.http.auditing import note
+from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows import examples
@@ -81,6 +82,7 @@ def creations(
     @post(
         OF_WORKFLOW,
         audit="instances.create",
+        body=BodySize.PARAMS,
         operation_id="createInstance",
         operation_class=OptionalBody,
         summary="Create an instance",
@@ -110,6 +112,7 @@ def creations(
     @post(
         BATCH,
         audit="instances.create_many",
+        body=BodySize.PARAMS_OF_MANY,
         operation_id="createInstances",
         summary="Create up to 100 instances",
         description="Instances that exist are skipped, and left out of the answer; so a batch may "
@@ -249,6 +252,7 @@ def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> H
     @post(
         "/events",
         audit="instances.send_event",
+        body=BodySize.EVENT,
         operation_id="sendEvent",
         summary="Send an event to an instance",
         description="It is kept until the workflow waits for one of its type. With "

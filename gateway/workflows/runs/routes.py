@@ -13,6 +13,7 @@ from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from headwater.gateway.http.auditing import note
+from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import AnyRequest
@@ -114,6 +115,7 @@ def _creation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
     @post(
         "/",
         audit="runs.create",
+        body=BodySize.PARAMS,
         operation_id="createRun",
         summary="Create a run",
         description="Of the active deployment, or one that is named. The header Idempotency-Key is "

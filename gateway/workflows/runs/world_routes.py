@@ -7,6 +7,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headwater.gateway.http.auditing import note
+from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows.openapi import worlds
 from headwater.gateway.workflows.reading import answer
@@ -44,6 +45,7 @@ def _publishing(world: World) -> HTTPRouteHandler:
     @post(
         "/queue/publish",
         audit=PUBLISH,
+        body=BodySize.PARAMS,
         operation_id="publishMessage",
         summary="Publish a message",
         description="A queue is a workflow, and a message a run of it. What is published under an "
@@ -63,6 +65,7 @@ def _events(world: World) -> HTTPRouteHandler:
     @post(
         "/events/create",
         audit=CREATE_EVENT,
+        body=BodySize.EVENT,
         operation_id="createEvent",
         summary="Tell an event of a run",
         description="run_created creates a run, once for its `runId`; run_cancelled cancels it; "

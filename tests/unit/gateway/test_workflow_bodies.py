@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from headwater.gateway.http.limited_bodies import is_json
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.bodies import (
@@ -262,7 +263,7 @@ def test_what_may_be_left_out_may() -> None:
 def test_a_body_that_says_it_is_something_else_is_not_read(
     content_type: str | None, taken: bool
 ) -> None:
-    assert bodies.is_json(content_type) is taken
+    assert is_json(content_type) is taken
 
 
 @pytest.mark.parametrize(
