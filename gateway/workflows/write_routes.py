@@ -78,7 +78,10 @@ def creations(
     entrance: Entrance, writing: Writing, new_id: Callable[[], str]
 ) -> list[HTTPRouteHandler]:
     """Creating instances, one or many."""
+    return [_creation(entrance, writing, new_id), _creation_of_many(entrance, writing)]
 
+
+def _creation(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> HTTPRouteHandler:
     @post(
         OF_WORKFLOW,
         audit="instances.create",
@@ -109,6 +112,10 @@ def creations(
         note(request, run_id=instance_id)
         return await writing.create(workflow, instance_id, data, key, prefer)
 
+    return create_instance
+
+
+def _creation_of_many(entrance: Entrance, writing: Writing) -> HTTPRouteHandler:
     @post(
         BATCH,
         audit="instances.create_many",
@@ -135,7 +142,7 @@ def creations(
             await _allow_new(entrance, request, new.id, new.params)
         return await writing.create_batch(workflow, data, key, prefer)
 
-    return [create_instance, create_instances]
+    return create_instances
 
 
 async def _allow_new(
