@@ -17,38 +17,30 @@ from headwater.processors.evaluations import Evaluator
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.host_messages import HandBack, HostMessage, Requested, Started
-from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
 from headwater.processors.runs.sizes import fitting
 from headwater.processors.runs.slots import SLOTS
-from headwater.processors.runs.state import Run
 from headwater.processors.runs.step_commits import StepCommit
-from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import (
     NO_CAUSE,
-    CommandRejected,
     CommandSent,
-    DeleteInstance,
     Failure,
-    FinishChild,
-    GrantSlot,
     InstanceDeleted,
     PostsSent,
     RunErrored,
     RunEvent,
-    instance_key,
 )
 from headwater.streams.engine.activations import Activations
 from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.attempts import lost
 from headwater.streams.engine.code import Code
+from headwater.streams.engine.commands import Commands
 from headwater.streams.engine.committing import Committer
 from headwater.streams.engine.containment import Containment, Ending, failure_of
 from headwater.streams.engine.deciding import CommandDecider
-from headwater.streams.engine.effects import Batch, Queued, not_deleted
+from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.ready import Priority
-from headwater.streams.engine.refusal_notices import refusal_notice
 from headwater.streams.engine.room import Room
 from headwater.streams.engine.staging import Staging, StagingMark
 from headwater.streams.engine.steps_with_sql import StepsWithSql
@@ -81,7 +73,7 @@ class Owner:
         self.claims = claims
         self.instances = instances
         self._room = room = room or Room()
-        self._decider = CommandDecider(instances.engines, code, draw_seed, room, evaluator)
+        decider = CommandDecider(instances.engines, code, draw_seed, room, evaluator)
         self._agenda = Agenda(wakes)
         self._staging = Staging(claims.epoch)
         numbers = number_activations, code.host_of
@@ -89,6 +81,7 @@ class Owner:
         parts = (claims, instances, self._staging, self._activations, self._agenda)
         self._commit = (committer := Committer(*parts)).commit
         self._containment = Containment(instances, self._activations, self._staging, committer)
+        self._commands = Commands(partition, decider, committer, self._containment, *parts[1:4])
         #: Errors since the last call, each of which cost one command, run or instance.
         self.take_incidents = self._containment.take_incidents
         #: The steps whose SQL takes effect.
@@ -137,97 +130,9 @@ class Owner:
         if offset <= self.claims.cause:
             return
         self.claims.cause = offset
-        key = instance_key(sent.workflow, sent.instance_id)
-        mark = self._containment.begin()
-        try:
-            self._receive(offset, sent, key, now_ms)
-        except Exception as error:  # noqa: BLE001, one command costs no partition
-            self._command_failed(error, mark, offset, sent, key, now_ms)
-
-    def _receive(self, offset: int, sent: CommandSent, key: str, now_ms: int) -> None:
-        live = self.instances.find(key)
-        if live is None and key in self.instances.quarantined:
-            self._receive_quarantined(offset, sent, key, now_ms)
-            return
-        if isinstance(sent.command, DeleteInstance):
-            self._delete(offset, sent, sent.command.unchanged_since_ms, live, now_ms)
-            return
-        decision = self._decider.decide(live, sent, now_ms)
-        if isinstance(decision, Rejection):
-            self._reject(offset, sent, decision, live.run if live else None, now_ms)
-            return
-        live = self._commit(live, sent.workflow, sent.instance_id, decision, offset, now_ms)
-        self._staging.answer(self.partition, offset, sent, None, live.run)
-
-    def _reject(
-        self, offset: int, sent: CommandSent, rejection: Rejection, run: Run | None, now_ms: int
-    ) -> None:
-        self._staging.note(offset, run, now_ms, CommandRejected(rejection.code, rejection.message))
-        self._staging.answer(self.partition, offset, sent, rejection, run)
-        if (notice := refusal_notice(sent, rejection, run, now_ms)) is not None:
-            self._staging.effect(notice)
-
-    def _command_failed(
-        self,
-        error: Exception,
-        mark: StagingMark,
-        offset: int,
-        sent: CommandSent,
-        key: str,
-        now_ms: int,
-    ) -> None:
-        """Reject a command that cannot be decided; what a run waits for ends that run, too."""
-        what = f"{type(sent.command).__name__} for {key}"
-        self._containment.contain(error, mark, "command", what)
-        live = self.instances.at_work(key)
-        run = None if live is None or live.damaged else live.run
-        failure = failure_of(what, error)
-        rejection = Rejection(failure.name, failure.message)
-        mark = self._containment.begin()
-        try:
-            self._reject(offset, sent, rejection, run, now_ms)
-        except Exception as second:  # noqa: BLE001, see above
-            self._containment.contain(second, mark, "notice", what)
-            event = CommandRejected(rejection.code, rejection.message)
-            self._staging.note(offset, None, now_ms, event)
-            self._staging.answer(self.partition, offset, sent, rejection, None)
-        if live is not None and isinstance(sent.command, FinishChild | GrantSlot):
-            # It would wait for that for ever.
-            self._end(live, Ending(failure, 0), now_ms)
-
-    def _receive_quarantined(self, offset: int, sent: CommandSent, key: str, now_ms: int) -> None:
-        """Decide a command for a quarantined instance: it can only be deleted."""
-        command = sent.command
-        if isinstance(command, DeleteInstance) and command.unchanged_since_ms is None:
-            names = (sent.workflow, sent.instance_id)
-            self._staging.note(offset, None, now_ms, InstanceDeleted(), names)
-            self._staging.answer(self.partition, offset, sent, None, None)
-            self.instances.delete(key)
-            return
-        reason = self.instances.quarantined[key]
-        message = f"{key} is quarantined, delete it or start another release: {reason}"
-        self._reject(offset, sent, Rejection(INTERNAL, bounded(message)), None, now_ms)
-
-    def _delete(
-        self,
-        offset: int,
-        sent: CommandSent,
-        since_ms: int | None,
-        live: LiveInstance | None,
-        now_ms: int,
-    ) -> None:
-        """Forgets an instance, if others have all that it had to tell them.
-
-        Shape:  with a time, only one to which nothing has happened since.
-        """
-        if live is not None and not live.may_be_deleted(since_ms):
-            self._reject(offset, sent, not_deleted(live.run, since_ms), live.run, now_ms)
-            return
-        self._staging.note(offset, live.run if live else None, now_ms, InstanceDeleted())
-        self._staging.answer(self.partition, offset, sent, None, None)
-        if live is not None:
-            self._activations.let_go(live)
-            self.instances.delete(live.key)
+        run_waits_for = self._commands.receive(offset, sent, now_ms)
+        if run_waits_for is not None:
+            self._end(*run_waits_for, now_ms)
 
     # -- what code asks for
 

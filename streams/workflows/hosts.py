@@ -5,6 +5,7 @@ Those of deployments come and go.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,6 +20,8 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.workflows.app_environment import environment_of_apps
 from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.host_supervisor import HostSupervisor
+
+log = logging.getLogger(__name__)
 
 #: Messages of hosts that may wait for a turn.
 _MESSAGES_MAX: Final = 50_000
@@ -72,6 +75,7 @@ class Hosts:
         self._ending: set[asyncio.Task[None]] = set()
         self._started = asyncio.Event()
         self._held = False
+        self._without_code: set[str] = set()
         #: The workflows that the apps declare together, and all schedules, those of the house too.
         self.declared = Declarations()
 
@@ -193,6 +197,18 @@ class Hosts:
             self._apps, key=lambda each: len(wanted & set(each.declared.tasks)), default=None
         )
         return found.number if found else 0
+
+    def warn_of(self, without_code: Collection[str]) -> None:
+        """Log once of each workflow that its instances wait for code."""
+        for name in set(without_code) - self._without_code:
+            log.warning(
+                "instances of %s wait: no workflow of that name is in %s (there are %s), nor in "
+                "the active deployment",
+                name,
+                ", ".join(self.apps()) or "an app of this worker",
+                ", ".join(sorted(self.kinds())),
+            )
+        self._without_code.update(without_code)
 
     # -- talking
 

@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from headwater.schemas.history import HistoryAppended
 from headwater.streams.clock import monotonic
 from headwater.streams.engine.quarantine import Incident
+from headwater.streams.workflows.log import unwritable
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,23 @@ class Incidents:
         self.counts: Counter[str] = Counter()
         self._window_s = monotonic()
         self._logged = self._not_logged = 0
+        #: Why no record can hold what instances have decided, by partition and key.
+        self._unwritable: dict[int, dict[str, str]] = {}
+
+    def cannot_write(
+        self, partition: int, records: Iterable[tuple[bytes, HistoryAppended]]
+    ) -> bool:
+        """Note which instances have decided what no record can hold; return whether one has.
+
+        The next owner would decide the same: it is to quarantine them.
+        """
+        faults = unwritable(records)
+        self._unwritable.setdefault(partition, {}).update(faults)
+        return bool(faults)
+
+    def take_unwritable(self, partition: int) -> dict[str, str]:
+        """Return, once, the instances of a partition of which no record can hold what follows."""
+        return self._unwritable.pop(partition, {})
 
     def note(self, incidents: Iterable[Incident]) -> None:
         """Log errors, so many in a minute, and count all of them."""

@@ -33,7 +33,7 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import restore_instance, take_over
+from headwater.streams.engine.restore import take_over
 from headwater.streams.engine.room import Room
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.engine.turns import Flight, Partition
@@ -47,12 +47,13 @@ from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.hosts import Hosts
 from headwater.streams.workflows.incidents import Incidents
 from headwater.streams.workflows.instance_stores import InstanceStores
-from headwater.streams.workflows.log import OwnershipLost, WorkflowLog, unwritable
+from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import Done, Ticks
 from headwater.streams.workflows.outbox import Outbox
 from headwater.streams.workflows.ownership import Ownership
 from headwater.streams.workflows.reloading import Reloading
 from headwater.streams.workflows.replies import Replies
+from headwater.streams.workflows.restoring import Restoring
 from headwater.streams.workflows.step_sql import StepSql
 from headwater.streams.workflows.worker_settings import Bounds, Pace
 
@@ -62,8 +63,6 @@ log = logging.getLogger(__name__)
 _PAUSE_AFTER_FAULT_S: Final = 30.0
 #: How long appends under way are waited for where that is good, and not necessary.
 _APPENDED_S: Final = 5.0
-#: How long a state that has to be read again waits for what its partition has staged.
-_STAGED_S: Final = 0.02
 
 
 class WorkflowWorker:
@@ -102,12 +101,11 @@ class WorkflowWorker:
         reload: bool = False,
         evaluator: Evaluator | None = None,
     ) -> None:
-        self._evaluator = evaluator
         self._stores, self._joined = InstanceStores(cluster, engines, stores), joined
         self._engines, self._without_host = engines, dict(workflows or {})
         self._clock, self._draw_seed, self._name = clock, draw_seed, name
         self._pace, self._bounds = pace or Pace(), bounds or Bounds()
-        self._graphs, self._deployed = graphs, deployed
+        self._graphs, self._deployed, self._evaluator = graphs, deployed, evaluator
         self._followed = [each for each in (graphs, deployed) if each is not None]
         self._something_came = asyncio.Event()
         self._driver = Driver(1, self._something_came.set)
@@ -135,14 +133,11 @@ class WorkflowWorker:
         self._reloading = [Reloading(self._hosts, self._open_runs)] if reload else []
         self._ticks = self._make_ticks() if ticked else None
         self._sql = self._make_sql(database)
-        self._without_code: set[str] = set()
         self._appends: dict[asyncio.Task[None], Partition] = {}
         self._letting_go = False
         self._background: set[asyncio.Task[None]] = set()
         self._incidents = Incidents()
-        self._restoring: set[Partition] = set()
-        #: Why no record can hold what instances have decided, by partition and key.
-        self._unwritable: dict[int, dict[str, str]] = {}
+        self._restoring = self._make_restoring()
 
     # -- running
 
@@ -227,6 +222,10 @@ class WorkflowWorker:
     def _make_sql(self, database: StepDatabase | None) -> StepSql:
         settled, waits = self._driver.step_settled, self._driver.step_waits
         return StepSql(database, settled=settled, waits=waits, superseded=self._ownership.lose)
+
+    def _make_restoring(self) -> Restoring:
+        lose = self._ownership.lose
+        return Restoring(self._log, self._driver, self._appended, self._clock, lose)
 
     def _make_ticks(self) -> Ticks:
         hosts = self._hosts
@@ -321,39 +320,11 @@ class WorkflowWorker:
             self._appends[append] = flight.partition
             append.add_done_callback(self._appends.pop)
         self._incidents.note(turn.incidents)
-        for partition in list(self._driver.partitions.values()):
-            if partition.owner.has_damaged and partition not in self._restoring:
-                self._restoring.add(partition)
-                self._in_background(self._restore_damaged(partition))
+        for restoring in self._restoring.begin(self._driver.partitions.values()):
+            self._in_background(restoring)
         self._let_go()
         if self._ticks is not None:
             self._ticks.turned(turn)
-
-    async def _restore_damaged(self, partition: Partition) -> None:
-        """Read the states of damaged instances again; their partition waits for that."""
-        number = partition.number
-        retrying = Retrying(log, f"partition {number}: a state has to be read again")
-        try:
-            while self._driver.drives(partition) and partition.owner.has_damaged:
-                await self._appended([number])
-                if partition.under_way or partition.owner.has_staged():
-                    self._driver.wake_up()
-                    await asyncio.sleep(_STAGED_S)
-                    continue
-                await retrying.until_done(lambda: self._read_damaged(partition))
-        except Exception as error:
-            log.exception("a state cannot be read again")
-            self._ownership.lose(partition, repr(error), _PAUSE_AFTER_FAULT_S)
-        finally:
-            self._restoring.discard(partition)
-            self._driver.wake_up()
-
-    async def _read_damaged(self, partition: Partition) -> None:
-        owner, end = partition.owner, partition.position
-        for key in owner.damaged():
-            found = await restore_instance(self._log, owner.instances, partition.number, key, end)
-            if self._driver.drives(partition):
-                owner.restored(key, found, self._clock())
 
     async def _append(self, flight: Flight) -> None:
         first: int | None = None
@@ -365,10 +336,8 @@ class WorkflowWorker:
         except Exception as error:
             # A bug, or a record that is too large: its owner waits for what will never follow.
             log.exception("a turn cannot be appended")
-            # Decided again by the next owner, it would end the same way.
-            faults = unwritable(records)
-            self._unwritable.setdefault(partition.number, {}).update(faults)
-            self._ownership.lose(partition, repr(error), 0 if faults else _PAUSE_AFTER_FAULT_S)
+            known = self._incidents.cannot_write(partition.number, records)
+            self._ownership.lose(partition, repr(error), 0 if known else _PAUSE_AFTER_FAULT_S)
         finally:
             # Before the next turn, which the driver asks for: hosts work while it lasts.
             self._let_go_soon()
@@ -432,7 +401,7 @@ class WorkflowWorker:
         epoch = await self._log.claim(number, self._name, dict(workflows), params, concurrency)
         instances = LiveInstances(self._engines, store)
         restored = await take_over(self._log, instances, number, epoch, replied)
-        for key, reason in self._unwritable.pop(number, {}).items():
+        for key, reason in self._incidents.take_unwritable(number).items():
             instances.quarantine(key, reason)
         owner = Owner(
             number,
@@ -481,7 +450,7 @@ class WorkflowWorker:
             for partition in self._driver.partitions.values():
                 partition.owner.evict(rested_ms, partition.acknowledged, partition.position)
             await self._write_down()
-            self._warn_of_workflows_without_code()
+            self._hosts.warn_of({name for each in self._owners() for name in each.without_code})
             self._driver.wake_up()
             with contextlib.suppress(KafkaError, IllegalStateError):
                 await self._ownership.commit()
@@ -508,19 +477,6 @@ class WorkflowWorker:
                 taken = self._checkpoints.take(partition, taken)
             if not await self._checkpoints.write(taken, now_s):
                 return
-
-    def _warn_of_workflows_without_code(self) -> None:
-        """Says once of each workflow that its instances wait for code."""
-        names = {name for each in self._owners() for name in each.without_code}
-        for name in names - self._without_code:
-            log.warning(
-                "instances of %s wait: no workflow of that name is in %s (there are %s), nor in "
-                "the active deployment",
-                name,
-                ", ".join(self._hosts.apps()) or "an app of this worker",
-                ", ".join(sorted(self._hosts.kinds())),
-            )
-        self._without_code |= names
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Works beside the turns; an error that nobody expects there ends the worker."""
