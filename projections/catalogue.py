@@ -9,17 +9,23 @@ from headwater.processors.runs.retention import Retention
 from headwater.projections.audit.plan import AUDIT
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deployments.plan import DEPLOYMENTS
+from headwater.projections.errors import LogTruncated
 from headwater.projections.graphs.plan import GRAPHS
 from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.projector.projector import Cluster, Projector, pause
 from headwater.projections.projector.store import Store
-from headwater.projections.workflows.plan import workflows_kept
+from headwater.projections.workflows.plan import WORKFLOWS, workflows_kept
 from headwater.schemas.errors import StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.projector")
 _RETRY_S: Final = 1.0
+#: How long a projection waits whose topic ends before what it has applied: somebody has to decide.
+_TRUNCATED_S: Final = 30.0
 
-__all__ = ["run_projector"]
+#: Every projection, by its name in Postgres.
+PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS, DEPLOYMENTS, AUDIT)
+
+__all__ = ["PROJECTIONS", "run_projector"]
 
 
 async def run_projector(
@@ -35,20 +41,25 @@ async def run_projector(
     Shape:  retention is of instances of workflows.
 
     Units:  the clock gives Unix milliseconds.
-    Errors: LogTruncated; TableUnfit.
+    Errors: TableUnfit.
     """
     await _make_tables(dsn, stop)
     running = [
         asyncio.create_task(
-            Projector(
-                cluster=cluster,
-                store=Store(dsn, projection=projection, clock=clock),
-                clock=clock,
-                log=_LOG if projection is DELIVERIES else _LOG.getChild(projection.name),
-                projection=projection,
-            ).run(stop)
+            _run(
+                Projector(
+                    cluster=cluster,
+                    store=Store(dsn, projection=projection, clock=clock),
+                    clock=clock,
+                    log=_LOG if projection is DELIVERIES else _LOG.getChild(projection.name),
+                    projection=projection,
+                ),
+                stop,
+            )
         )
-        for projection in (DELIVERIES, workflows_kept(retention), GRAPHS, DEPLOYMENTS, AUDIT)
+        for projection in (
+            workflows_kept(retention) if one is WORKFLOWS else one for one in PROJECTIONS
+        )
     ]
     try:
         await asyncio.gather(*running)
@@ -57,6 +68,16 @@ async def run_projector(
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _run(projector: Projector, stop: asyncio.Event) -> None:
+    """Run one projection; while its topic is truncated it waits, and the others go on."""
+    while not stop.is_set():
+        try:
+            await projector.run(stop)
+        except LogTruncated as error:
+            _LOG.error("%s", error.message)
+            await pause(stop, _TRUNCATED_S)
 
 
 async def _make_tables(dsn: str, stop: asyncio.Event) -> None:

@@ -104,3 +104,9 @@ topics.add_command(
     )
 )
 topics.add_command(OnDemand("skipping:skip", "Skip a record that holds up its partition."))
+topics.add_command(
+    OnDemand(
+        "accepting_loss:accept_loss",
+        "Go on after Kafka has lost records that Postgres has.",
+    )
+)

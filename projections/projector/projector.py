@@ -216,11 +216,14 @@ class Projector:
             if not cut or stop.is_set():
                 return
             await pause(stop, _END_LOOK_PAUSE_S)
-        (topic, number), end = next(iter(cut.items()))
+        lost = ", ".join(
+            f"{topic}/{number} from offset {end} to {offsets[topic, number] - 1}"
+            for (topic, number), end in sorted(cut.items())
+        )
         raise LogTruncated(
-            f"expected {topic}/{number} to reach offset {offsets[topic, number]}, which is "
-            f"applied already, found its end at {end}; usual cause: Kafka's data was removed and "
-            "Postgres's was not. Start with an empty database"
+            f"Kafka has lost records that Postgres has: {lost}. If a broker lost the end of its "
+            "log, run: headwater topics accept-loss. If all of Kafka's data was removed, start "
+            "with an empty database"
         )
 
     # --- what to apply ------------------------------------------------------------------------

@@ -15,22 +15,27 @@ import psycopg
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from click.testing import CliRunner
 
+from headwater.gateway.commands.accepting_loss import accept_loss
 from headwater.processors.runs.retention import FOR_EVER
+from headwater.projections import catalogue
 from headwater.projections.catalogue import run_projector
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.rows import TOPICS
-from headwater.projections.errors import InvalidCursor, LogTruncated
+from headwater.projections.errors import InvalidCursor
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.plan import Partition
 from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
+from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.catalogue import IDS
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
-from headwater.schemas.topics import DEAD_LETTERS
+from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.offsets import Offsets
 from tests.integration.written import (
     Written,
     apply,
@@ -61,11 +66,11 @@ def broker(scratch: Path) -> Iterator[EmbeddedKafka]:
         broker.kill()
 
 
-async def make_topics(bootstrap: str) -> None:
+async def make_topics(bootstrap: str, *more: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in TOPICS])
+        await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in more or TOPICS])
     finally:
         await admin.close()
 
@@ -522,21 +527,70 @@ def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, fresh_
     in_a_house(broker, fresh_database, scenario)
 
 
-def test_a_log_shorter_than_what_was_applied_is_said(broker: EmbeddedKafka, fresh_database: str):
+def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_loss_is_accepted(
+    broker: EmbeddedKafka,
+    fresh_database: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(catalogue, "_TRUNCATED_S", 0.1)
+
     async def scenario(house: House) -> None:
-        insert = "insert into projection_offsets values (%(p)s, 'traces', 0, 1000000) returning 1"
-        await house.rows(insert, p=DELIVERIES.name)
-        with pytest.raises(LogTruncated, match="traces/0 to reach offset 1000000"):
-            async with asyncio.timeout(PATIENCE_S):
-                await run_projector(
-                    cluster=Cluster(house.bootstrap),
-                    dsn=house.dsn,
-                    clock=lambda: NOW_MS,
-                    stop=asyncio.Event(),
-                    retention=FOR_EVER,
-                )
+        await make_topics(house.bootstrap, WORKFLOW_HISTORY, "audit")
+        insert = (
+            "insert into projection_offsets (projection, topic, partition, next_offset) "
+            "values (%(p)s, %(t)s, 0, 1000000) returning 1"
+        )
+        for projection, topic in ((DELIVERIES, "traces"), (WORKFLOWS, "workflow-history")):
+            await house.rows(insert, p=projection.name, t=topic)
+        stop = asyncio.Event()
+        running = asyncio.create_task(
+            run_projector(
+                cluster=Cluster(house.bootstrap),
+                dsn=house.dsn,
+                clock=lambda: NOW_MS,
+                stop=stop,
+                retention=FOR_EVER,
+            )
+        )
+
+        async def are_named() -> bool:
+            return all(
+                f"{topic}/0 from offset {end} to 999999" in caplog.text
+                for topic, end in ends.items()
+            )
+
+        async def audited() -> bool:
+            return bool(await house.rows(audit))
+
+        audit = "select 1 from projection_offsets where projection = 'audit' and topic = 'audit'"
+        offsets = Offsets(Cluster(house.bootstrap), "test")
+        try:
+            ends = await offsets.ends(["traces", "workflow-history"], 0)
+            await house.until(are_named)
+            await house.until(audited)
+            assert not running.done()
+            written = await house.write(day("cut", "2026-01-01", steps=7))
+            await asyncio.to_thread(accept_all, house)
+            await house.until_applied(written)
+        finally:
+            stop.set()
+            await running
+            await offsets.stop()
+        lost = await house.rows("select topic, error from projection_errors order by topic")
+        assert [(topic, "accepted" in error) for topic, error in lost] == [
+            ("traces", True),
+            ("workflow-history", True),
+        ]
 
     in_a_house(broker, fresh_database, scenario)
+
+
+def accept_all(house: House) -> None:
+    arguments = ["--kafka", house.bootstrap, "--postgres", house.dsn, "--yes"]
+    accepted = CliRunner().invoke(accept_loss, arguments, catch_exceptions=False)
+    assert accepted.exit_code == 0, accepted.output
+    assert "2 partitions accepted" in accepted.output
 
 
 def test_the_migration_is_waited_for(

@@ -1,0 +1,88 @@
+"""`headwater topics accept-loss`: lets projections go on after a broker lost the end of its log."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+import click
+import psycopg
+
+from headwater.gateway.commands.cluster import cluster_of
+from headwater.gateway.commands.options import (
+    examples,
+    json_option,
+    kafka_option,
+    postgres_option,
+    settings_from,
+)
+from headwater.gateway.commands.output import counted, print_json, say
+from headwater.projections.catalogue import PROJECTIONS
+from headwater.projections.postgres.schemas import own_dsn
+from headwater.projections.projector.accepting_loss import Loss, accept, applied_offsets, losses
+from headwater.projections.projector.records import LogRecord
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.offsets import Offsets
+from headwater.streams.kafka.partition_reader import read_partition
+
+
+@click.command(
+    "accept-loss",
+    epilog=examples("headwater topics accept-loss", "headwater topics accept-loss --yes"),
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@kafka_option
+@postgres_option
+@json_option
+def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: bool) -> None:
+    """Go on after Kafka has lost records that Postgres has.
+
+    A single broker that loses power may lose records that it had acknowledged. The projector then
+    waits, and says so in its log. This command names what was lost and moves the projections to
+    the end of what Kafka has. Rows of lost records stay in Postgres; `headwater rebuild` compares
+    a table with what Kafka has. Not for a Kafka whose data was removed: start with an empty
+    database then.
+    """
+    settings = settings_from(kafka=kafka, postgres=postgres)
+    cluster = cluster_of(settings)
+    with psycopg.connect(own_dsn(settings.postgres), autocommit=True) as connection:
+        applied = applied_offsets(connection, PROJECTIONS)
+        ends = asyncio.run(_ends(cluster, ((one.topic, one.partition) for one in applied)))
+        lost = losses(applied, ends)
+        for loss in lost:
+            say(f"Lost: {loss}")
+        if lost and not yes:
+            click.confirm("Accept that these records are lost?", abort=True, err=True)
+        moved = [loss for loss in lost if asyncio.run(_accept(connection, cluster, loss))]
+    if as_json:
+        print_json({"accepted": [str(loss) for loss in moved]})
+    elif not lost:
+        say("Kafka has all that Postgres has; nothing to do.")
+    else:
+        say(f"{counted(len(moved), 'partition')} accepted; the projector goes on within a minute.")
+
+
+async def _ends(
+    cluster: Cluster, partitions: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    by_partition: defaultdict[int, set[str]] = defaultdict(set)
+    for topic, partition in partitions:
+        by_partition[partition].add(topic)
+    offsets = Offsets(cluster, "headwater-accept-loss")
+    try:
+        return {
+            (topic, partition): end
+            for partition, topics in by_partition.items()
+            for topic, end in (await offsets.ends(sorted(topics), partition)).items()
+        }
+    finally:
+        await offsets.stop()
+
+
+async def _accept(
+    connection: "psycopg.Connection[tuple[str, int, int]]", cluster: Cluster, loss: Loss
+) -> bool:
+    def read(topic: str, partition: int, end: int) -> AsyncIterator[Sequence[LogRecord]]:
+        return read_partition(cluster, [topic], partition, end=end)
+
+    return await accept(connection, loss, read, now_ms())

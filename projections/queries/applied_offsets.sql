@@ -1,0 +1,4 @@
+select topic, partition, next_offset
+from projection_offsets
+where projection = %(projection)s and next_offset > 0
+order by topic, partition

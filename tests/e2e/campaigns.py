@@ -1,0 +1,145 @@
+"""What campaigns of faults share: a house with its own Postgres, and a watch on its progress."""
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import psycopg
+from typing_extensions import override
+
+from headwater.projections.postgres.embedded import EmbeddedPostgres
+from tests.e2e.house import House
+from tests.waiting import ANSWERED_WITHIN_S
+
+#: How long a house under load may make no progress without a line in a log.
+SILENCE_MAX_S = 60.0
+WORKFLOW_KEY = {"x-api-key": "dev-workflow-key"}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class OwnPostgresHouse(House):
+    """A house whose Postgres can be stopped, copied, killed and replaced by an older copy."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.postgres = EmbeddedPostgres(directory / "postgres", report=print)
+        self._data = directory / "postgres" / "pgdata"
+        self._standby = directory / "standby"
+        super().__init__(directory, self.postgres.start(), PYTHONPATH=str(ROOT), **settings)
+
+    def copy_to_standby(self) -> None:
+        """Bring the standby up to date; the server is stopped while it is copied."""
+        self.postgres.stop()
+        shutil.rmtree(self._standby, ignore_errors=True)
+        # `cp -a` keeps the owners, which may be those of another account.
+        subprocess.run(["cp", "-a", self._data, self._standby], check=True)
+        self.postgres.start()
+
+    def fail_over(self) -> None:
+        """Kill the server; the standby takes its place with what it had when it was copied."""
+        self.postgres.kill()
+        shutil.rmtree(self._data)
+        subprocess.run(["cp", "-a", self._standby, self._data], check=True)
+        self.postgres.start()
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self.postgres.kill()
+
+
+@contextmanager
+def never_silent(house: House) -> Iterator[None]:
+    """Fail if the house makes no progress for a minute and logs nothing meanwhile.
+
+    Progress is a new record in the projection of any topic.
+    """
+    over = threading.Event()
+    silences: list[float] = []
+
+    def watch() -> None:
+        last, since = _signs_of_life(house), time.monotonic()
+        while not over.wait(1.0):
+            signs = _signs_of_life(house)
+            if signs != last:
+                last, since = signs, time.monotonic()
+            silences.append(time.monotonic() - since)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+    assert max(silences, default=0.0) <= SILENCE_MAX_S
+
+
+def _signs_of_life(house: House) -> tuple[int, int]:
+    projected = -1
+    with suppress(psycopg.Error), psycopg.connect(house.dsn, connect_timeout=2) as connection:
+        rows = connection.execute("select sum(next_offset)::bigint from projection_offsets")
+        projected = (rows.fetchone() or (0,))[0] or 0
+    return projected, sum(log.stat().st_size for log in house.directory.glob("*.log"))
+
+
+class Reader:
+    """A client that creates instances and reads each as soon as the creation was answered."""
+
+    def __init__(self, house: House, workflow: str) -> None:
+        self._house = house
+        self._instances = f"{house.url()}/api/workflows/workflows/{workflow}/instances"
+        self._last_answer = ""
+        self.created: list[str] = []
+        #: Instances whose creation was answered, and that were then answered 404.
+        self.unknown: list[str] = []
+
+    def create_and_read(self, number: int) -> None:
+        """Create one instance and read it back; only a read that answers 404 is recorded."""
+        instance = f"i-{number}"
+        with suppress(httpx.TransportError):
+            answer = httpx.post(
+                self._instances,
+                json={"id": instance, "params": None},
+                headers=WORKFLOW_KEY,
+                timeout=ANSWERED_WITHIN_S,
+            )
+            self._last_answer = answer.text
+            if not answer.is_success:
+                return
+            self.created.append(instance)
+        for created in self.created[-1:] + self.created[-50:-40:5]:
+            with suppress(httpx.TransportError):
+                url = f"{self._instances}/{created}"
+                status = httpx.get(url, headers=WORKFLOW_KEY, timeout=ANSWERED_WITHIN_S).status_code
+                if status == httpx.codes.NOT_FOUND:
+                    self.unknown.append(created)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Create and read from another thread."""
+        over = threading.Event()
+
+        def has_begun() -> bool:
+            self.create_and_read(0)
+            return bool(self.created)
+
+        self._house.wait(has_begun, f"the first instance, not {self._last_answer}")
+
+        def work() -> None:
+            number = 0
+            while not over.is_set():
+                number += 1
+                self.create_and_read(number)
+
+        working = threading.Thread(target=work)
+        working.start()
+        try:
+            yield
+        finally:
+            over.set()
+            working.join()

@@ -1,0 +1,64 @@
+"""Goal: a store on disk that is damaged is noticed, and made again from the topics.
+
+A worker is killed while it writes; bytes of its files are changed, files are cut or removed. The
+worker that takes its place must end up with the rows of the pure fold over the raw topic.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.campaigns import never_silent
+from tests.e2e.house import House, opened, under_load
+
+pytestmark = pytest.mark.soak
+
+ROUNDS = 5
+#: Which part of a store's files is damaged each time.
+DAMAGED = 0.5
+
+
+@pytest.fixture
+def house(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[House]:
+    directory = scratch / request.node.name.replace("[", "-").strip("]")
+    directory.mkdir()
+    # Little memory, so that rows are read from files and not from memory.
+    with opened(House(directory, fresh_database, HEADWATER_STATE_MEMORY_MIB="8")) as house:
+        yield house
+
+
+def damage(file: Path, draw: random.Random) -> None:
+    content = bytearray(file.read_bytes())
+    how = draw.choice(["bytes", "cut", "zeros", "removed"])
+    if how == "removed":
+        file.unlink()
+        return
+    if how == "cut" or not content:
+        del content[len(content) // 2 :]
+    for _ in range(8 if content else 0):
+        at = draw.randrange(len(content))
+        if how == "zeros":
+            content[at : at + 512] = bytes(len(content[at : at + 512]))
+        else:
+            content[at] ^= 0xFF
+    file.write_bytes(content)
+
+
+def test_damaged_stores_lose_nothing(house: House, seed: int):
+    draw = random.Random(seed)
+    damaged = 0
+    with under_load(house, seed), never_silent(house):
+        for _ in range(ROUNDS):
+            time.sleep(draw.uniform(2.0, 5.0))
+            house.kill("worker")
+            files = sorted((house.directory / "data").rglob("data/*"))
+            for file in files:
+                if file.is_file() and draw.random() < DAMAGED:
+                    damage(file, draw)
+                    damaged += 1
+            house.start("worker")
+    house.check()
+    assert damaged
