@@ -3,7 +3,9 @@
 Theory of operation: a request first reserves its key, with the run id that it is to make, and then
 makes the run. Whoever comes under the same key meanwhile, or after the first one's gateway was
 killed, finds the reservation and makes the same run, which can only be made once. When the run is
-there, the answer is kept, and repeated to everybody who comes later. After a day a key is new.
+there, the answer is kept, and repeated to everybody who comes later. A refusal is not kept: the
+same request is tried again, with the same run id, and another request takes the key over. After a
+day, by the clock of the database, a key is new.
 """
 
 import hashlib
@@ -13,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-#: How long a key is remembered.
+#: How long a key is remembered, by the clock of Postgres.
 REMEMBERED_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -22,10 +24,18 @@ class State(StrEnum):
 
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
+    REFUSED = "refused"
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A key as a caller chose it: the same one means another thing in another place."""
+    """A key of a caller: the same one means another thing in another place.
+
+    Attributes:
+        project_id: The project.
+        idempotency_key: The key as the caller chose it; before it, and a space, what tells callers
+            apart.
+        endpoint: What was requested under it.
+    """
 
     project_id: str
     idempotency_key: str
@@ -37,7 +47,6 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
     Shape:  the hash is that of what was asked for, as far as that decides; status and body are
             those of its answer, once there is one.
-    Units:  created_at in Unix milliseconds.
     """
 
     state: State
@@ -45,7 +54,6 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     response_run_id: str
     status_code: int
     body: str
-    created_at: int
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -69,18 +77,8 @@ class Conflict(msgspec.Struct, frozen=True):
 Met: TypeAlias = Pending | Answered | Conflict
 
 
-def forgotten_ms(now_ms: int) -> int:
-    """Keys that came then, or before, are forgotten.
-
-    Units:  Unix milliseconds.
-    """
-    return now_ms - REMEMBERED_MS
-
-
-def met(found: Remembered | None, request_hash: str, now_ms: int) -> Met | None:
-    """What a request meets under its key; None if it is the first of a day."""
-    if found is None or found.created_at <= forgotten_ms(now_ms):
-        return None
+def met(found: Remembered, request_hash: str) -> Met:
+    """Return what a request meets that has reserved its key, or found it reserved."""
     if found.request_hash != request_hash:
         return Conflict()
     if found.state is State.COMPLETED:
@@ -88,15 +86,14 @@ def met(found: Remembered | None, request_hash: str, now_ms: int) -> Met | None:
     return Pending(found.response_run_id)
 
 
-def reservation(run_id: str, request_hash: str, now_ms: int) -> Remembered:
-    """What is remembered of a request that begins."""
+def reservation(run_id: str, request_hash: str) -> Remembered:
+    """Return what is remembered of a request that begins."""
     return Remembered(
         state=State.IN_PROGRESS,
         request_hash=request_hash,
         response_run_id=run_id,
         status_code=0,
         body="",
-        created_at=now_ms,
     )
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.idempotency import Key, Remembered, forgotten_ms
+from headwater.processors.idempotency import REMEMBERED_MS, Key, Remembered
 from headwater.projections.postgres.reader import PooledReader, Row
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import StoreUnavailable
@@ -27,16 +27,20 @@ class IdempotencyKeys:
         self._reader = reader
 
     async def find(self, key: Key) -> Remembered | None:
-        """What is remembered of a request, forgotten or not; None where there is nothing."""
+        """Return what is remembered under a key, forgotten or not; None where there is nothing."""
         asked = msgspec.structs.asdict(key)
         return _one(await self._reader.answers(statement("idempotency_key"), **asked))
 
     async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
-        """Reserves a key, and sweeps out some that are forgotten.
+        """Reserve a key, and sweep out some that are forgotten.
 
-        Shape:  what is remembered under the key from then on: this, or what came before.
+        A key that another request was refused under is taken over. How old keys are is decided by
+        the clock of Postgres, which all gateways share.
+
+        Returns:
+            What is remembered under the key from then on: this, or what came before.
         """
-        swept = {"forgotten_ms": forgotten_ms(reservation.created_at), "swept": _SWEPT_AT_ONCE}
+        swept = {"remembered_ms": REMEMBERED_MS, "swept": _SWEPT_AT_ONCE}
         asked = msgspec.structs.asdict(key) | msgspec.structs.asdict(reservation) | swept
         reserve = statement("reserve_idempotency_key")
         for _ in range(_TRIES):
@@ -56,6 +60,11 @@ class IdempotencyKeys:
         asked = msgspec.structs.asdict(key) | answer
         complete = statement("complete_idempotency_key")
         return _one(await self._reader.writes(complete, asked, durable=False))
+
+    async def refuse(self, key: Key, run_id: str) -> None:
+        """Note that the run of a reservation was refused, unless it was made after all."""
+        asked = msgspec.structs.asdict(key) | {"response_run_id": run_id}
+        await self._reader.writes(statement("refuse_idempotency_key"), asked, durable=False)
 
 
 def _one(rows: list[Row]) -> Remembered | None:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +57,7 @@ def audit() -> None:
 @click.option("--action", help="Only those of this action, as deployments.activate.")
 @click.option("--result", type=click.Choice(["success", "failure"]), help="Only those.")
 @click.option("--key-id", metavar="ID", help="Only those of this key, as admin:9f86d081.")
-@click.option("--run-id", metavar="ID", help="Only those about this run.")
+@click.option("--run-id", metavar="ID", help="Only those that touched this run.")
 @click.option("--since", metavar="RFC3339", help="Only those since then.")
 @click.option("--until", metavar="RFC3339", help="Only those before.")
 @limit_option(1000)
@@ -75,9 +76,17 @@ def list_entries(
     if as_json:
         print_json(page)
         return
-    rows = [{**row, "runId": row["metadata"].get("runId")} for row in page["entries"]]
+    rows = [{**row, "runId": _run_of(row["metadata"])} for row in page["entries"]]
     print_rows(rows, _COLUMNS, drops=_DROPS)
     say_rest(rows, page["cursor"], none="There are none.")
+
+
+def _run_of(metadata: Mapping[str, Any]) -> str | None:
+    """The run of an entry; the first one of several, with the number of the others."""
+    several: list[str] = metadata.get("runIds") or []
+    if not several:
+        return metadata.get("runId")
+    return several[0] if len(several) == 1 else f"{several[0]} and {len(several) - 1} more"
 
 
 class Anchor(click.ParamType):

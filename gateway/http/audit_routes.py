@@ -32,7 +32,7 @@ _Action = Annotated[str | None, QueryParameter(description="Only those of this a
 _Result = Annotated[Result | None, QueryParameter(description="Only those with this result.")]
 _KeyId = Annotated[str | None, QueryParameter(name="keyId", description="Only those of this key.")]
 _RunId = Annotated[
-    str | None, QueryParameter(name="runId", description="Only those about this run.")
+    str | None, QueryParameter(name="runId", description="Only those that touched this run.")
 ]
 _Since = Annotated[str | None, QueryParameter(description="Only those since then: RFC 3339.")]
 _Until = Annotated[str | None, QueryParameter(description="Only those before: RFC 3339.")]

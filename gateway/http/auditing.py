@@ -11,7 +11,7 @@ They are counted.
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, cast
 
@@ -43,30 +43,54 @@ _FAILED_FROM: Final = 400
 #: Characters of a path, and of whatever else comes from the caller: entries are kept for ever.
 _PATH_CHARS: Final = 1024
 _TEXT_CHARS: Final = 256
+#: Fields of an entry that hold what the caller says, unchecked, and the headers they are from.
+_CLAIMED_KEY: Final = "claimedIdempotencyKey"
+_CLAIMED: Final = {
+    "claimedRunId": "x-run-id",
+    "claimedCorrelationId": "x-correlation-id",
+    _CLAIMED_KEY: "idempotency-key",
+}
 _NOTES: Final = "headwater.audit_notes"
 _USER: Final = "user_id"
 
 
-def note(
+def note(  # noqa: PLR0913 (each is a field of the entry)
     request: ASGIConnection[Any, Any, Any, Any],
     *,
     deduped: bool | None = None,
     run_id: str | None = None,
+    run_ids: Sequence[str] | None = None,
+    workflow: str | None = None,
+    event_type: str | None = None,
     idempotency_key: str | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Adds to the entry of a request what only its handler knows.
+    """Record in the entry of a request what only its handler knows.
 
-    Shape:  the key is that of a body; the header Idempotency-Key is in the entry anyway.
+    Handlers note what they are about to touch before they do, so that the entry of an operation
+    that fails names it, too. What is noted later replaces what was noted before.
+
+    Args:
+        request: The request.
+        deduped: Whether an earlier request had done it already.
+        run_id: The run that the operation touches.
+        run_ids: The runs that an operation touches that is about several.
+        workflow: The workflow of the run, or of all of them.
+        event_type: The type of the event that was sent.
+        idempotency_key: The key under which the operation is carried out once.
+        dry_run: Whether it was only asked what the operation would do.
     """
     notes = cast("dict[str, Any]", request.scope).setdefault(_NOTES, {})
-    given = {
+    noted = {
         "deduped": deduped,
         "runId": run_id,
-        "idempotencyKey": idempotency_key,
+        "runIds": None if run_ids is None else [*run_ids],
+        "workflow": workflow,
+        "eventType": event_type,
+        "idempotencyKey": idempotency_key or None,
         "dryRun": dry_run or None,
     }
-    notes.update({name: value for name, value in given.items() if value is not None})
+    notes.update({name: value for name, value in noted.items() if value is not None})
 
 
 class Auditing(ASGIMiddleware):
@@ -151,22 +175,28 @@ def _unaudited(error: HeadwaterError) -> BrokerUnavailable:
 
 
 def _metadata(scope: Scope, headers: Headers, status: int) -> Mapping[str, Any]:
+    """What the gateway knows of an operation, and, in fields of their own, what its caller says."""
     notes: Mapping[str, Any] = cast("dict[str, Any]", scope).get(_NOTES, {})
-    found = {
+    known = {
         "lane": "world_proxy" if scope["path"].startswith(_WORLD) else "public",
-        "deduped": notes.get("deduped", False),
-        "correlationId": headers.get("x-correlation-id") or request_id_of(scope),
-        "runId": headers.get("x-run-id") or notes.get("runId"),
-        "idempotencyKey": headers.get("idempotency-key") or notes.get("idempotencyKey"),
-        "dryRun": notes.get("dryRun"),
+        "deduped": False,
+        "correlationId": request_id_of(scope),
+        **notes,
         "status": status,
         "code": problem_code_of(scope) if status >= _FAILED_FROM else None,
     }
+    claimed = {name: headers.get(header) or None for name, header in _CLAIMED.items()}
+    if claimed[_CLAIMED_KEY] == known.get("idempotencyKey"):
+        del claimed[_CLAIMED_KEY]
     return {
-        name: _text(value) if isinstance(value, str) else value
-        for name, value in found.items()
-        if value is not None
+        name: _storable(value) for name, value in {**known, **claimed}.items() if value is not None
     }
+
+
+def _storable(value: Any) -> Any:  # noqa: ANN401 (any JSON)
+    if isinstance(value, list):
+        return [_storable(each) for each in value]
+    return _text(value) if isinstance(value, str) else value
 
 
 def _resource(scope: Scope) -> str:

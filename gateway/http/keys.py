@@ -15,6 +15,7 @@ _Connection = ASGIConnection[Any, Any, Any, Any]
 
 #: Where the scope of a request keeps whose key it has brought.
 _ADMITTED: Final = "headwater.admitted_key"
+_KEYS_SCOPE: Final = "headwater.scope_of_keys"
 _DIGITS: Final = 8
 
 
@@ -23,14 +24,32 @@ def key_id(kind: str, key: str) -> str:
     return f"{kind}:{sha256(key.encode(errors='replace')).hexdigest()[:_DIGITS]}"
 
 
-def admit(scope: Scope, key: str) -> None:
-    """Remembers that a request has brought a valid key, by its id."""
-    cast("dict[str, Any]", scope)[_ADMITTED] = key
+def admit(scope: Scope, key: str, keys_scope: str = "") -> None:
+    """Remember that a request has brought a valid key.
+
+    Args:
+        scope: The request's scope.
+        key: The id of its key.
+        keys_scope: What idempotency keys of the caller are scoped by; empty where one caller holds
+            the key.
+    """
+    known = cast("dict[str, Any]", scope)
+    known[_ADMITTED] = key
+    known[_KEYS_SCOPE] = keys_scope
 
 
 def admitted_key(scope: Scope) -> str | None:
     """The id of the valid key that a request has brought, if it did."""
     return cast("dict[str, Any]", scope).get(_ADMITTED)
+
+
+def scoped_key(scope: Scope, key: str) -> str:
+    """Return an idempotency key as the caller's own: no other caller's can equal it.
+
+    A key that is empty stays so. Callers' keys have no spaces.
+    """
+    keys_scope = cast("dict[str, Any]", scope)[_KEYS_SCOPE]
+    return f"{keys_scope} {key}" if key and keys_scope else key
 
 
 def operators_only(key: str) -> Guard:

@@ -8,8 +8,10 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
+from headwater.gateway.http.auditing import note
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.own_instances import OwnInstances, result_of_last, state_of
+from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.prune_instances import ERASE, PAGE, PRUNE, Pruned, PruneParams
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
 from headwater.projections.postgres.reader import PooledReader
@@ -61,7 +63,8 @@ def prune_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHandl
             **problem_responses("broker_unavailable", "overloaded", "store_unavailable"),
         },
     )
-    async def prune(data: JSONBody[PruneOrder]) -> Response[PruneState]:
+    async def prune(request: AnyRequest, data: JSONBody[PruneOrder]) -> Response[PruneState]:
+        note(request, workflow=PRUNE, dry_run=data.dry_run)
         asked = Expiry(until=own.now(), workflow=data.workflow)
         counts = await expired_counts(reader, asked)
         matched = sum(counts.values())
@@ -69,6 +72,7 @@ def prune_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHandl
             found = PruneState(id=None, state="dry_run", matched=matched, by_workflow=counts)
             return Response(found, status_code=200)
         prune_id = await own.begin(PRUNE, PruneParams(asked=asked, matched=matched))
+        note(request, run_id=prune_id)
         return Response(PruneState(id=prune_id, state="deleting", matched=matched), status_code=202)
 
     @get(

@@ -7,12 +7,14 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
+from headwater.gateway.http.auditing import note
 from headwater.gateway.http.json_bodies import check_texts
 from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.own_instances import OwnInstances, result_of_last, state_of
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.replay_instances import PAGE, REPLAY, Progress, ReplayParams
 from headwater.projections.deliveries.replaying import Selection, matched
 from headwater.projections.postgres.reader import PooledReader
@@ -84,7 +86,8 @@ def replay_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHand
         "killed. No rows change that the deliveries had set; workflows are not started again.",
         responses=problem_responses("broker_unavailable", "overloaded", "store_unavailable"),
     )
-    async def replay(data: JSONBody[ReplayOrder]) -> ReplayState:
+    async def replay(request: AnyRequest, data: JSONBody[ReplayOrder]) -> ReplayState:
+        note(request, workflow=REPLAY, dry_run=data.dry_run)
         selection = _selection(data, own.now())
         params = ReplayParams(
             selection=selection,
@@ -94,6 +97,7 @@ def replay_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHand
             dry_run=data.dry_run,
         )
         replay_id = await own.begin(REPLAY, params)
+        note(request, run_id=replay_id)
         return _state(replay_id, "running", params, Progress())
 
     @get(

@@ -8,8 +8,9 @@ from headwater.gateway.workflows.authorization import (
     Denied,
     Hook,
     Policy,
+    Principal,
     RequestContext,
     WorkflowHooks,
 )
 
-__all__ = ["Denied", "Hook", "Policy", "RequestContext", "WorkflowHooks"]
+__all__ = ["Denied", "Hook", "Policy", "Principal", "RequestContext", "WorkflowHooks"]

@@ -2,12 +2,15 @@
 
 Every request passes two hooks: `authorize_request`, which every route has, and that of its policy.
 A hook lets a request pass by returning None, and stops it by raising `Denied` or returning one.
-Whatever else it does stops the request, too: a hook that is broken opens no door.
+`authorize_request` may return a `Principal` in place of None: whom the request is from. Whatever
+else a hook does stops the request, too: a hook that is broken opens no door.
 """
 
 import asyncio
+import hashlib
 import importlib
 import inspect
+import json
 import logging
 import re
 import sys
@@ -15,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,6 +32,9 @@ _LOG: Final = logging.getLogger("headwater.gateway")
 #: Seconds that a hook has: it asks one other service, or none.
 HOOK_TIMEOUT_S: Final = 10.0
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: Where callers bring what tells who they are.
+_CREDENTIALS: Final = ("authorization", "x-api-key", "cookie")
+_SCOPE_BYTES: Final = 16
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
@@ -51,7 +57,8 @@ class RequestContext:
             body is JSON as Python has it, and there for creations (`id`, `params`) and events
             (`type`, `payload`) once their own hook is asked, and for activations of jobs (`types`,
             `worker`). A batch is asked about one by one. A hook that takes time and chance from
-            `runtime` decides the same in a test that gives it the same.
+            `runtime` decides the same in a test that gives it the same. `principal` is the name
+            that `authorize_request` has returned; None in that hook, and where it returned none.
     """
 
     policy: Policy
@@ -60,6 +67,25 @@ class RequestContext:
     headers: Mapping[str, str]
     runtime: Runtime
     body: Any = None
+    principal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who sends a request, as `authorize_request` knows: a tenant, a user, a program.
+
+    Idempotency keys are the principal's own: two principals that use one key share nothing.
+
+    Raises:
+        ValueError: The name is empty, or no text.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        name: object = self.name
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"expected the name of a principal, found {name!r}")
 
 
 class Denied(Exception):
@@ -93,7 +119,9 @@ class Denied(Exception):
         self.headers = {name.lower(): value for name, value in (headers or {}).items()}
 
 
-Hook: TypeAlias = Callable[[RequestContext], Awaitable[Denied | None] | Denied | None]
+#: What a hook returns; a principal is for `authorize_request` alone.
+Verdict: TypeAlias = Denied | Principal | None
+Hook: TypeAlias = Callable[[RequestContext], Awaitable[Verdict] | Verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +151,21 @@ class HooksNotLoaded(HeadwaterError):
     code = "hooks_not_loaded"
 
 
+class Admitted(NamedTuple):
+    """Who has been let in.
+
+    Attributes:
+        key_id: What names the key in the audit log.
+        scope: What idempotency keys of the caller are scoped by; empty for the one caller that
+            holds the key of the workflow service.
+        principal: The name that the hook has returned.
+    """
+
+    key_id: str
+    scope: str = ""
+    principal: str | None = None
+
+
 class Gatekeeper:
     """Asks the hooks."""
 
@@ -132,13 +175,15 @@ class Gatekeeper:
         self._tick_key = tick_key
         self._workflow_key_id = key_id("workflow", workflow_key)
 
-    async def admit(self, context: RequestContext) -> str:
-        """Asks the hook of every route, before anything of the body is read; the id of the key.
+    async def admit(self, context: RequestContext) -> Admitted:
+        """Ask the hook of every route, before anything of the body is read.
 
-        Errors: Problem.
+        Raises:
+            Problem: The request may not pass.
         """
+        principal = None
         if self._hooks.authorize_request is not None:
-            await _ask(self._hooks.authorize_request, context)
+            principal = await _ask(self._hooks.authorize_request, context)
         elif context.policy is not Policy.TICK and not has_key(context.headers, self._workflow_key):
             raise Problem(
                 "unauthorized",
@@ -154,10 +199,8 @@ class Gatekeeper:
                 "header x-api-key",
             )
         if self._hooks.authorize_request is None:
-            return self._workflow_key_id
-        # What it looks at only the hook knows; this is where keys usually are.
-        found = bearer_of(context.headers) or context.headers.get("x-api-key", "")
-        return key_id("hook", found)
+            return Admitted(self._workflow_key_id)
+        return _known_by_hook(context.headers, principal)
 
     async def allow(self, context: RequestContext) -> None:
         """Asks the hook of a policy.
@@ -165,8 +208,11 @@ class Gatekeeper:
         Errors: Problem.
         """
         hook = self._hook(context.policy)
-        if hook is not None:
-            await _ask(hook, context)
+        if hook is not None and await _ask(hook, context) is not None:
+            _LOG.error(
+                "a hook of %s returned a principal: only authorize_request may", context.policy
+            )
+            raise _broken()
 
     def has_hook(self, policy: Policy) -> bool:
         """Whether a policy has a hook."""
@@ -177,7 +223,25 @@ class Gatekeeper:
         return hook
 
 
-async def _ask(hook: Hook, context: RequestContext) -> None:
+def _known_by_hook(headers: Mapping[str, str], principal: Principal | None) -> Admitted:
+    """Who a hook has let in: its principal, else whoever brings the same credentials.
+
+    All credentials count, since only the hook knows which of them it looks at.
+    """
+    if principal is not None:
+        name = principal.name
+        return Admitted(key_id("hook", name), _scope("principal", name), name)
+    credentials = [headers.get(header, "") for header in _CREDENTIALS]
+    brought = bearer_of(headers) or headers.get("x-api-key", "")
+    return Admitted(key_id("hook", brought), _scope("credentials", *credentials))
+
+
+def _scope(*parts: str) -> str:
+    text = json.dumps(parts)
+    return hashlib.blake2b(text.encode(), digest_size=_SCOPE_BYTES).hexdigest()
+
+
+async def _ask(hook: Hook, context: RequestContext) -> Principal | None:
     try:
         async with asyncio.timeout(HOOK_TIMEOUT_S):
             found: object = hook(context)
@@ -192,9 +256,10 @@ async def _ask(hook: Hook, context: RequestContext) -> None:
         raise Problem(
             found.code, found.detail, status=found.status, headers=found.headers, body=found.body
         )
-    if found is not None:
-        _LOG.error("a hook of the workflow service returned %r, neither None nor Denied", found)
-        raise _broken()
+    if found is None or isinstance(found, Principal):
+        return found
+    _LOG.error("a hook returned %r, expected None, Denied or a Principal", found)
+    raise _broken()
 
 
 def _broken() -> Problem:

@@ -25,13 +25,13 @@ class Bulk:
         self._reading = reading
         self._writing = writing
 
-    @accepting
-    async def change(self, workflow: str, asked: BulkChange, prefer: str) -> Response[bytes]:
-        """Changes a page of instances; what one is refused with stops no other.
+    async def page(self, workflow: str, asked: BulkChange) -> Page[InstanceFound]:
+        """Return the page of instances that a change is about.
 
-        Errors: Problem.
+        Raises:
+            Problem: The cursor or the labels cannot be used, or Postgres cannot be read.
         """
-        page = await self._reading.page(
+        return await self._reading.page(
             workflow,
             self._reading.applied(),
             status=asked.status,
@@ -39,6 +39,16 @@ class Bulk:
             page_size=asked.page_size,
             cursor=asked.cursor,
         )
+
+    @accepting
+    async def change(
+        self, workflow: str, asked: BulkChange, page: Page[InstanceFound], prefer: str
+    ) -> Response[bytes]:
+        """Change a page of instances; what one is refused with stops no other.
+
+        Raises:
+            Problem: The command could not be sent.
+        """
         if asked.dry_run or not page.rows:
             found = [BulkChanged(id=row.id, status=row.details.status) for row in page.rows]
             return answer(_page(page, found), {})

@@ -9,6 +9,7 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from typing_extensions import override
 
+from headwater.gateway.http.auditing import note
 from headwater.gateway.http.keys import admit
 from headwater.gateway.http.limited_bodies import JsonRequest
 from headwater.gateway.workflows import bodies
@@ -24,6 +25,8 @@ AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
 
 
+#: Where a request's state keeps the principal that a hook has named.
+_PRINCIPAL: Final = "headwater_principal"
 #: Of a handler that learns which workflow it is about, and then asks the hooks itself.
 NAMED_LATER: Final = "named_later"
 
@@ -58,7 +61,11 @@ class Entrance:
         if isinstance(connection, Request) and connection.method == "OPTIONS":
             return  # It tells which methods a path takes, as the description does to everybody.
         context = self.context_of(connection, handler)
-        admit(connection.scope, await self._gatekeeper.admit(context))
+        note(connection, run_id=context.instance_id, workflow=context.workflow_name)
+        admitted = await self._gatekeeper.admit(context)
+        admit(connection.scope, admitted.key_id, admitted.scope)
+        connection.scope["state"][_PRINCIPAL] = admitted.principal
+        context = replace(context, principal=admitted.principal)
         if context.policy not in _WITH_BODY and not handler.opt.get(NAMED_LATER):
             await self.allow(context)
 
@@ -75,4 +82,5 @@ class Entrance:
             instance_id=connection.path_params.get(INSTANCE, handler.opt.get(INSTANCE)),
             headers=connection.headers,
             runtime=self._runtime,
+            principal=connection.scope["state"].get(_PRINCIPAL),
         )

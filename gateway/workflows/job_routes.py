@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
+from headwater.gateway.http.auditing import note
 from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.http.request_scope import AnyRequest
@@ -115,6 +116,7 @@ async def _gone(request: AnyRequest) -> None:
 async def _allowed(entrance: Entrance, request: AnyRequest, key: str) -> JobKey:
     """Reads a key, and asks whether the caller may work for its instance."""
     found = read_key(key)
+    note(request, run_id=found.instance_id, workflow=found.workflow)
     context = entrance.context_of(request, request.route_handler)
     whose = replace(context, workflow_name=found.workflow, instance_id=found.instance_id)
     await entrance.allow(whose)

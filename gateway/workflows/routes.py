@@ -133,7 +133,6 @@ class WorkflowService:
             ports.of_runs,
             self._writing,
             new_id=ports.new_id,
-            clock=ports.clock,
         )
         self._world = World(self._running, self._writing, limits=limits, new_id=ports.new_id)
         self._jobs = Jobs(

@@ -10,6 +10,7 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headwater.gateway.http.auditing import note
+from headwater.gateway.http.keys import scoped_key
 from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.http.request_scope import AnyRequest
@@ -34,7 +35,7 @@ from headwater.gateway.workflows.entrance import (
     AnyConnection,
     Entrance,
 )
-from headwater.gateway.workflows.idempotency import instance_id_of
+from headwater.gateway.workflows.idempotency import instance_id_of, refuse_made_of_key
 from headwater.gateway.workflows.openapi import drives, writes
 from headwater.gateway.workflows.parameters import (
     BATCH,
@@ -108,9 +109,11 @@ def _creation(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -
         prefer: Prefer = "",
     ) -> Response[bytes]:
         await _allow_new(entrance, request, data.id, data.params)
-        instance_id = data.id or (instance_id_of(key) if key else new_id())
-        note(request, run_id=instance_id)
-        return await writing.create(workflow, instance_id, data, key, prefer)
+        refuse_made_of_key(data.id, "id")
+        own_key = scoped_key(request.scope, key)
+        instance_id = data.id or (instance_id_of(own_key) if key else new_id())
+        note(request, run_id=instance_id, idempotency_key=key)
+        return await writing.create(workflow, instance_id, data, own_key, prefer)
 
     return create_instance
 
@@ -138,9 +141,12 @@ def _creation_of_many(entrance: Entrance, writing: Writing) -> HTTPRouteHandler:
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        for new in data.instances:
+        note(request, run_ids=[new.id for new in data.instances], idempotency_key=key)
+        for number, new in enumerate(data.instances):
+            refuse_made_of_key(new.id, f"instances[{number}].id")
             await _allow_new(entrance, request, new.id, new.params)
-        return await writing.create_batch(workflow, data, key, prefer)
+        own_key = scoped_key(request.scope, key)
+        return await writing.create_batch(workflow, data, own_key, prefer)
 
     return create_instances
 
@@ -246,9 +252,11 @@ def bulk(changes: Bulk) -> HTTPRouteHandler:
         ),
     )
     async def change_instances(
-        workflow: Named, data: JSONBody[BulkChange], prefer: Prefer = ""
+        request: AnyRequest, workflow: Named, data: JSONBody[BulkChange], prefer: Prefer = ""
     ) -> Response[bytes]:
-        return await changes.change(workflow, data, prefer)
+        page = await changes.page(workflow, data)
+        note(request, run_ids=[row.id for row in page.rows], dry_run=data.dry_run)
+        return await changes.change(workflow, data, page, prefer)
 
     return change_instances
 
@@ -281,8 +289,11 @@ def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> H
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
+        note(request, event_type=data.type, idempotency_key=key)
         await _allow_event(entrance, entrance.context_of(request, request.route_handler), data)
-        command = event_of(data, new_id(), key)
+        if data.start_if_missing is not None:
+            refuse_made_of_key(instance_id, "instanceId")
+        command = event_of(data, new_id(), scoped_key(request.scope, key))
         return await writing.send_event(workflow, instance_id, command, prefer)
 
     return send_event

@@ -38,15 +38,20 @@ def received_before(run: Run, once: Once | None) -> Rejection | None:
         return None
     if known.digest != once.digest:
         return _conflict(once, f"an event to {run.instance_id}")
-    return Rejection(EVENT_ALREADY_RECEIVED, f"an event of key {once.key} was received before")
+    return Rejection(EVENT_ALREADY_RECEIVED, f"an event of key {_chosen(once)} was received before")
 
 
 def _conflict(once: Once, what: str) -> Rejection:
     return Rejection(
         IDEMPOTENCY_CONFLICT,
-        f"expected what was sent before with the idempotency key {once.key}, for {what}, found "
-        "something else; use a new key for each thing that is to be done once",
+        f"expected what was sent before with the idempotency key {_chosen(once)}, for {what}, "
+        "found something else; use a new key for each thing that is to be done once",
     )
+
+
+def _chosen(once: Once) -> str:
+    """The key as its caller chose it: before it, there may be what tells callers apart."""
+    return once.key.rpartition(" ")[2]
 
 
 def remember(run: Run, event: EventReceived, at_ms: int) -> None:

@@ -18,7 +18,18 @@ create table audit_logs (
 );
 
 create index audit_logs_of_action on audit_logs (action, "offset");
-create index audit_logs_of_run on audit_logs ((metadata_json::json ->> 'runId'), "offset");
+
+create function audit_runs(metadata text) returns text[]
+language sql immutable parallel safe
+return array(
+    select metadata::json ->> 'runId' where metadata::json ->> 'runId' is not null
+    union all
+    select json_array_elements_text(metadata::json -> 'runIds')
+);
+
+comment on function audit_runs(text) is 'The runs that an operation has touched.';
+
+create index audit_logs_of_run on audit_logs using gin (audit_runs(metadata_json));
 
 comment on table audit_logs is
     'Operations of those who have a key, in the order in which they were done. Topic audit.';

@@ -7,7 +7,7 @@ where "offset" < %(before)s
   and (%(action)s::text is null or action = %(action)s)
   and (%(result)s::text is null or result = %(result)s)
   and (%(key_id)s::text is null or key_id = %(key_id)s)
-  and (%(run_id)s::text is null or metadata_json::json ->> 'runId' = %(run_id)s)
+  and (%(run_id)s::text is null or audit_runs(metadata_json) @> array[%(run_id)s::text])
   and (%(since)s::timestamptz is null or created_at >= %(since)s)
   and (%(until)s::timestamptz is null or created_at < %(until)s)
 order by "offset" desc

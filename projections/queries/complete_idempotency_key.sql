@@ -7,4 +7,4 @@ where project_id = %(project_id)s
   and idempotency_key = %(idempotency_key)s
   and endpoint = %(endpoint)s
   and response_run_id = %(response_run_id)s
-returning state, request_hash, response_run_id, status_code, body, created_at
+returning state, request_hash, response_run_id, status_code, body

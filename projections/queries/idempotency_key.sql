@@ -1,4 +1,4 @@
-select state, request_hash, response_run_id, status_code, body, created_at
+select state, request_hash, response_run_id, status_code, body
 from idempotency
 where project_id = %(project_id)s
   and idempotency_key = %(idempotency_key)s

@@ -1,11 +1,13 @@
--- No row comes back where the key is there and not forgotten: of several at once, one reserves it.
+-- No row comes back where the key is there and neither forgotten nor free: of several at once, one reserves it.
 -- Some others that are forgotten are swept out; who finds a row locked leaves it to whoever holds it.
-with swept as (
+with clock as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms
+), swept as (
     delete from idempotency
     where ctid = any(array(
         select ctid
         from idempotency
-        where created_at <= %(forgotten_ms)s
+        where created_at <= (select now_ms from clock) - %(remembered_ms)s
           and (project_id, idempotency_key, endpoint)
               <> (%(project_id)s, %(idempotency_key)s, %(endpoint)s)
         order by created_at
@@ -17,10 +19,10 @@ insert into idempotency as i (
     project_id, idempotency_key, endpoint, status_code, body, created_at, state, request_hash,
     response_run_id
 )
-values (
-    %(project_id)s, %(idempotency_key)s, %(endpoint)s, %(status_code)s, %(body)s, %(created_at)s,
+select
+    %(project_id)s, %(idempotency_key)s, %(endpoint)s, %(status_code)s, %(body)s, clock.now_ms,
     %(state)s, %(request_hash)s, %(response_run_id)s
-)
+from clock
 on conflict (project_id, idempotency_key, endpoint) do update set
     status_code = excluded.status_code,
     body = excluded.body,
@@ -28,5 +30,6 @@ on conflict (project_id, idempotency_key, endpoint) do update set
     state = excluded.state,
     request_hash = excluded.request_hash,
     response_run_id = excluded.response_run_id
-where i.created_at <= %(forgotten_ms)s
-returning state, request_hash, response_run_id, status_code, body, created_at
+where i.created_at <= excluded.created_at - %(remembered_ms)s
+   or (i.state = 'refused' and i.request_hash <> excluded.request_hash)
+returning state, request_hash, response_run_id, status_code, body

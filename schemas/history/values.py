@@ -112,7 +112,7 @@ class Label(Part, frozen=True):
 class Once(Part, frozen=True):
     """A caller's key for what is to be done once, however often it is asked for."""
 
-    #: The key, as the caller chose it.
+    #: The key, as the caller chose it; before it, and a space, what tells callers apart.
     key: str
     #: The digest of what was asked for under it.
     digest: str

@@ -1,7 +1,11 @@
 """The log of deployments in memory: the fold is the real one."""
 
 from headwater.processors.deployments import Deployments, Outcome
-from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
+from headwater.schemas.deployments import (
+    DeployedWorkflow,
+    DeploymentActivated,
+    DeploymentCreated,
+)
 from headwater.schemas.errors import BrokerUnavailable
 
 
@@ -32,3 +36,24 @@ class MemoryDeployments:
     def _check(self) -> None:
         if self._away:
             raise BrokerUnavailable("expected an answer of memory within 5 s, found none")
+
+
+def with_active_deployment(*workflows: str) -> MemoryDeployments:
+    """A log in which a deployment of these workflows is active."""
+    found = MemoryDeployments()
+    found.deployments.apply(
+        DeploymentCreated(
+            id="dep_1",
+            app="app",
+            digest="00",
+            size=1,
+            offset=0,
+            workflows=tuple(DeployedWorkflow(name=name, kind="code") for name in workflows),
+            by="admin:00000000",
+            at_ms=1,
+        )
+    )
+    found.deployments.apply(
+        DeploymentActivated(id="dep_1", after="", rollback=False, by="admin:00000000", at_ms=2)
+    )
+    return found

@@ -1,5 +1,6 @@
 """Each row of the audit log has the hash that its entry and all before it come to."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 import psycopg
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 
 from headwater.projections.audit.chain import GENESIS, entry_of, linked
 from headwater.projections.audit.plan import AUDIT
+from headwater.projections.audit.queries import Wanted, newest
+from headwater.projections.postgres.reader import PooledReader
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.codec import encode
 from headwater.schemas.topics import AUDIT as TOPIC
@@ -74,3 +77,31 @@ def test_a_record_that_cannot_be_read_or_taken_has_no_row_and_breaks_no_chain(mi
     assert rows(migrated, 'select "offset" from projection_errors order by 1') == [(0,), (2,)]
     found = rows(migrated, 'select "offset", hash from audit_logs order by "offset"')
     assert found == [*zip([1, 3], hashes([good, other], [1, 3]), strict=True)]
+
+
+def test_entries_of_a_run_are_found_also_where_they_are_about_several(module_migrated: str):
+    with psycopg.connect(module_migrated) as connection:
+        connection.execute("truncate audit_logs, projection_offsets")
+    kinds = {
+        "one": '{"runId":"run-1"}',
+        "several": '{"runIds":["run-2","run-1"]}',
+        "claimed": '{"claimedRunId":"run-1","runId":"run-2"}',
+        "none": "{}",
+    }
+    values = [
+        OperationAudited(
+            id=name, key_id="k", project_id="p", action="a", resource="/r", result="success",
+            ip="i", user_agent="u", metadata=metadata, at_ms=START_MS,
+        )
+        for name, metadata in kinds.items()
+    ]  # fmt: skip
+    project(AUDIT, module_migrated, [encode(value) for value in values], [])
+
+    async def found(run_id: str) -> list[str]:
+        async with PooledReader(module_migrated) as reader:
+            entries, _ = await newest(reader, Wanted(run_id=run_id), limit=10)
+        return [each.entry.id for each in entries]
+
+    assert asyncio.run(found("run-1")) == ["several", "one"]
+    assert asyncio.run(found("run-2")) == ["claimed", "several"]
+    assert asyncio.run(found("run-3")) == []

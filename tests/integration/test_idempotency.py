@@ -19,8 +19,8 @@ from headwater.processors.idempotency import (
 from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.postgres.reader import PooledReader
 
+MINUTE_MS = 60_000
 KEY = Key("default", "key-1", "POST /v1/runs")
-NOW = 1_800_000_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -47,51 +47,61 @@ def keys_left(database: str) -> set[str]:
     return {key for (key,) in rows}
 
 
+def age(database: str, by_ms: int, key: str = "") -> None:
+    """Makes keys older, by the clock of Postgres; one of them, or all."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "update idempotency set created_at = created_at - %s where idempotency_key ~ %s",
+            [by_ms, f"^{key}"],
+        )
+
+
 async def at_once(
-    one: IdempotencyKeys, two: IdempotencyKeys, now_ms: int, count: int = 16
+    one: IdempotencyKeys, two: IdempotencyKeys, run: str = "r", request_hash: str = "h"
 ) -> list[Remembered]:
     return await asyncio.gather(
         *(
-            (one, two)[number % 2].reserve(KEY, reservation(f"r-{now_ms}-{number}", "h", now_ms))
-            for number in range(count)
+            (one, two)[number % 2].reserve(KEY, reservation(f"{run}-{number}", request_hash))
+            for number in range(16)
         )
     )
 
 
 def test_of_many_at_once_one_reserves_it_and_all_are_told_its_run(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
-        found = await at_once(one, two, NOW)
+        found = await at_once(one, two)
         assert len(set(found)) == 1
         assert await two.find(KEY) == found[0]
-        assert met(found[0], "h", NOW) == Pending(found[0].response_run_id)
+        assert met(found[0], "h") == Pending(found[0].response_run_id)
 
     asking(module_migrated, act)
 
 
 def test_the_first_answer_stays(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
-        await one.reserve(KEY, reservation("run", "h", NOW))
+        await one.reserve(KEY, reservation("run", "h"))
         answers = await asyncio.gather(
             *((one, two)[n % 2].complete(KEY, "run", 201, f"answer {n}") for n in range(10))
         )
         (answer,) = set(answers)
         assert answer is not None
-        assert met(answer, "h", NOW) == Answered("run", 201, answer.body)
+        assert met(answer, "h") == Answered("run", 201, answer.body)
         # Who reserves it again is told the answer.
-        assert await two.reserve(KEY, reservation("another", "h", NOW)) == answer
+        assert await two.reserve(KEY, reservation("another", "h")) == answer
 
     asking(module_migrated, act)
 
 
 def test_a_key_is_forgotten_after_a_day_and_reserved_anew_by_one(module_migrated: str) -> None:
     async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
-        await one.reserve(KEY, reservation("old", "h", NOW))
+        await one.reserve(KEY, reservation("old", "h"))
         await one.complete(KEY, "old", 201, "answer")
-        almost = NOW + REMEMBERED_MS - 1
-        assert {each.response_run_id for each in await at_once(one, two, almost)} == {"old"}
-        found = await at_once(one, two, NOW + REMEMBERED_MS)
+        age(module_migrated, REMEMBERED_MS - MINUTE_MS)
+        assert {each.response_run_id for each in await at_once(one, two)} == {"old"}
+        age(module_migrated, MINUTE_MS)
+        found = await at_once(one, two)
         assert len(set(found)) == 1
-        assert met(found[0], "h", NOW + REMEMBERED_MS) == Pending(found[0].response_run_id)
+        assert met(found[0], "h") == Pending(found[0].response_run_id)
         # Who still comes with the answer of the day before changes nothing.
         assert await two.complete(KEY, "old", 201, "late") is None
         assert await two.find(KEY) == found[0]
@@ -107,7 +117,7 @@ def test_the_same_key_means_another_thing_elsewhere(module_migrated: str) -> Non
             msgspec.structs.replace(KEY, endpoint="world.queue.publish"),
         ]
         for number, key in enumerate(others):
-            found = await one.reserve(key, reservation(f"run-{number}", "h", NOW))
+            found = await one.reserve(key, reservation(f"run-{number}", "h"))
             assert found.response_run_id == f"run-{number}"
 
     asking(module_migrated, act)
@@ -117,11 +127,53 @@ def test_what_is_forgotten_is_swept_out_by_those_who_come_later(module_migrated:
     async def act(one: IdempotencyKeys, _: IdempotencyKeys) -> None:
         for number in range(25):
             key = msgspec.structs.replace(KEY, idempotency_key=f"old-{number}")
-            await one.reserve(key, reservation(f"run-{number}", "h", NOW + number))
-        later = NOW + REMEMBERED_MS + 23
+            await one.reserve(key, reservation(f"run-{number}", "h"))
+        age(module_migrated, REMEMBERED_MS - MINUTE_MS)
+        for number in range(24):
+            age(module_migrated, MINUTE_MS, f"old-{number}$")
         for number in range(3):
             key = msgspec.structs.replace(KEY, idempotency_key=f"new-{number}")
-            await one.reserve(key, reservation(f"run-{number}", "h", later))
+            await one.reserve(key, reservation(f"run-{number}", "h"))
         assert keys_left(module_migrated) == {"old-24", "new-0", "new-1", "new-2"}
+
+    asking(module_migrated, act)
+
+
+def test_what_is_refused_frees_its_key_for_another_request(module_migrated: str) -> None:
+    async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
+        await one.reserve(KEY, reservation("run", "wrong"))
+        await one.refuse(KEY, "run")
+        # The same request makes the same run: it may have been refused by one worker alone.
+        again = await two.reserve(KEY, reservation("another", "wrong"))
+        assert met(again, "wrong") == Pending("run")
+        found = await at_once(one, two, "corrected", "right")
+        assert len(set(found)) == 1
+        assert met(found[0], "right") == Pending(found[0].response_run_id)
+        # Who still comes with the refusal of the other request changes nothing.
+        await one.refuse(KEY, "run")
+        assert await two.find(KEY) == found[0]
+
+    asking(module_migrated, act)
+
+
+def test_a_refusal_does_not_free_what_was_made_meanwhile(module_migrated: str) -> None:
+    async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
+        await one.reserve(KEY, reservation("run", "h"))
+        await two.complete(KEY, "run", 201, "answer")
+        await one.refuse(KEY, "run")
+        found = await one.reserve(KEY, reservation("another", "other"))
+        assert met(found, "h") == Answered("run", 201, "answer")
+
+    asking(module_migrated, act)
+
+
+def test_what_was_refused_and_then_made_keeps_its_answer(module_migrated: str) -> None:
+    async def act(one: IdempotencyKeys, two: IdempotencyKeys) -> None:
+        await one.reserve(KEY, reservation("run", "h"))
+        await one.refuse(KEY, "run")
+        await two.reserve(KEY, reservation("another", "h"))
+        kept = await two.complete(KEY, "run", 202, "answer")
+        assert kept is not None
+        assert met(kept, "h") == Answered("run", 202, "answer")
 
     asking(module_migrated, act)

@@ -237,7 +237,7 @@ def test_who_comes_after_a_gateway_died_makes_the_run_that_it_had_reserved(house
     async def reserve() -> None:
         async with PooledReader(house.dsn) as reader:
             asked = canonical_hash(["echo", params, None])
-            reserved = reservation(fresh("run_reserved"), asked, now_ms())
+            reserved = reservation(fresh("run_reserved"), asked)
             await IdempotencyKeys(reader).reserve(Key("default", key, "runs.create"), reserved)
 
     asyncio.run(reserve())
@@ -296,8 +296,16 @@ def test_what_cannot_begin_is_refused_and_binds_no_key_to_it(house: House) -> No
     unknown = create(house, {"workflowName": "echo", "deploymentId": "dep_none"}, key)
     assert problem(unknown) == (404, "deployment_not_found")
     assert remembered(house, key) is None
-    missing = create(house, {"workflowName": "no-such"}, fresh("refused"))
+    missing = create(house, {"workflowName": "no-such"}, key)
     assert problem(missing) == (404, "WORKFLOW_NOT_FOUND")
+    wrong = create(house, {"workflowName": "no-such-either"}, key, "gateway2")
+    assert problem(wrong) == (404, "WORKFLOW_NOT_FOUND")
+    corrected = {"workflowName": "echo", "input": fresh("corrected")}
+    made = create(house, corrected, key)
+    assert made.status_code == 201, made.text
+    again = create(house, corrected, key, "gateway2")
+    assert (again.text, again.headers["idempotent-replayed"]) == (made.text, "true")
+    assert problem(create(house, {"workflowName": "no-such"}, key)) == (409, "idempotency_conflict")
     of_house = create(house, {"workflowName": "headwater-prune"}, fresh("refused"))
     assert problem(of_house) == (403, "forbidden")
     for body in ({}, {"workflowName": ""}, {"workflowName": "echo", "inpt": 1}):
@@ -401,7 +409,45 @@ def test_the_audit_log_says_what_was_asked_for_and_whether_it_was_done_before(
     assert [each["idempotencyKey"] for each in metadata[:4]] == [key, key, once, once]
     assert [each["runId"] for each in metadata[:2]] == made
     assert metadata[4]["idempotencyKey"] == f"world.events.create:run_created:{run_id}"
-    assert metadata[4]["runId"] == run_id
+    assert (metadata[4]["runId"], metadata[4]["eventType"]) == (run_id, "run_created")
+
+
+def audited(house: House, run_id: str) -> list[tuple[str, str | None]]:
+    """What `headwater audit list --run-id` lists: actions, with the types of their events."""
+    found = CliRunner().invoke(
+        cli,
+        ["audit", "list", "--run-id", run_id, "--json"],
+        env={"HEADWATER_URL": house.url(), "HEADWATER_ADMIN_KEY": "dev-admin-key"},
+    )
+    assert found.exit_code == 0, found.output
+    rows = json.loads(found.stdout)["entries"]
+    return [(each["action"], each["metadata"].get("eventType")) for each in reversed(rows)]
+
+
+def test_the_entries_of_a_run_are_those_that_touched_it(house: House) -> None:
+    """Whatever headers the callers send, and also where an operation was about many runs."""
+    foreign = {"x-run-id": fresh("foreign"), "x-correlation-id": "theirs"}
+
+    def event(run_id: str, event_type: str, **more: object) -> None:
+        body = {"runId": run_id, "data": {"eventType": event_type, **more}}
+        answer = post(house, "/v1/world/events/create", body, **foreign)
+        assert answer.status_code == 200, answer.text
+
+    run_id, batched = fresh("wrun"), [fresh("batched"), fresh("batched")]
+    event(run_id, "run_created", eventData={"workflowName": "waiting"})
+    event(run_id, "run_cancelled")
+    path = "/api/workflows/workflows/waiting/instances/batch"
+    made = post(house, path, {"instances": [{"id": one} for one in batched]}, **foreign)
+    assert made.status_code == 200, made.text
+    published = post(house, "/v1/world/queue/publish", {"queueName": "echo"}, **foreign).json()
+    expected = {
+        run_id: [("world.events.create", "run_created"), ("world.events.create", "run_cancelled")],
+        published["messageId"]: [("world.queue.publish", None)],
+        **{one: [("instances.create_many", None)] for one in batched},
+        foreign["x-run-id"]: [],
+    }
+    for name, entries in expected.items():
+        house.wait(lambda n=name, e=entries: audited(house, n) == e, f"the entries of {name}", 20)
 
 
 # -- on which deployment

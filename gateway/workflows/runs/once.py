@@ -1,8 +1,8 @@
 """What is asked for under an idempotency key is done once: reserved, made, and answered again."""
 
+import logging
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.writing import Told
@@ -18,6 +18,8 @@ from headwater.processors.idempotency import (
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import IDEMPOTENCY_CONFLICT
 
+_LOG: Final = logging.getLogger("headwater.gateway")
+
 
 class Keys(Protocol):
     """What is remembered of requests.
@@ -29,16 +31,25 @@ class Keys(Protocol):
         """Reserves a key; gives what is remembered from then on."""
 
     async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
-        """Keeps the first answer; gives what is remembered from then on."""
+        """Keep the first answer; return what is remembered from then on."""
+
+    async def refuse(self, key: Key, run_id: str) -> None:
+        """Note that the run of a reservation was refused."""
 
 
 class Made(NamedTuple):
     """What a request came to.
 
-    Shape:  deduped if a request before it had made it already; told is what has just become of it.
+    Attributes:
+        run_id: The run.
+        status: Status of the answer.
+        body: The answer.
+        deduped: Whether an earlier request had made the run already.
+        told: The replies to the command that has just made it.
     """
 
     run_id: str
+    status: int
     body: str
     deduped: bool
     told: Told | None = None
@@ -62,41 +73,50 @@ class Asked(NamedTuple):
 
 
 class Once:
-    """Does what is asked for under keys."""
+    """Does what is requested under keys."""
 
-    def __init__(self, keys: Keys, *, clock: Callable[[], int]) -> None:
+    def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._clock = clock
 
     async def do(self, asked: Asked) -> Made:
-        """Does it, unless it was done; if it is under way, nobody does it twice.
+        """Do what is requested, unless it was done; two who request it at once get one run.
 
-        Errors: Problem; StoreUnavailable, when nothing was made.
+        Raises:
+            Problem: It is refused, or the key stands for something else.
+            StoreUnavailable: Nothing was made.
         """
         make = await asked.prepare()
-        now_ms = self._clock()
-        new = reservation(asked.run_id, asked.request_hash, now_ms)
-        found = met(await self._keys.reserve(asked.key, new), asked.request_hash, now_ms)
-        assert found is not None, "what is reserved now is not forgotten"  # noqa: S101
-        match found:
+        new = reservation(asked.run_id, asked.request_hash)
+        match met(await self._keys.reserve(asked.key, new), asked.request_hash):
             case Pending(run_id):
-                return await self._made(asked, await make(run_id))
-            case Answered(run_id, _, body):
-                return Made(run_id, body, deduped=True)
+                return await self._made(asked, make, run_id)
+            case Answered(run_id, status, body):
+                return Made(run_id, status, body, deduped=True)
             case Conflict():
                 raise Problem(
                     IDEMPOTENCY_CONFLICT,
-                    "expected what was sent before with the idempotency key "
-                    f"{asked.key.idempotency_key}, found something else; use a new key for each "
-                    "thing that is to be done once",
+                    "expected what was sent before with this idempotency key, found something "
+                    "else; use a new key for each thing that is to be done once",
                     field="Idempotency-Key",
                 )
 
-    async def _made(self, asked: Asked, made: Made) -> Made:
-        """What was made, answered as it was the first time."""
+    async def _made(self, asked: Asked, make: Make, run_id: str) -> Made:
+        """Make a run, and answer as it was answered the first time."""
         try:
-            kept = await self._keys.complete(asked.key, made.run_id, HTTPStatus.CREATED, made.body)
+            made = await make(run_id)
+        except Problem:
+            await self._free(asked.key, run_id)
+            raise
+        try:
+            kept = await self._keys.complete(asked.key, run_id, made.status, made.body)
         except StoreUnavailable:
-            # The run is made. Whoever asks again is led to it by the reservation.
+            # The run is made. A request that is sent again finds it by the reservation.
             return made
-        return made if kept is None else made._replace(body=kept.body)
+        return made if kept is None else made._replace(status=kept.status_code, body=kept.body)
+
+    async def _free(self, key: Key, run_id: str) -> None:
+        """Free a key whose request was refused; best effort, the refusal is what is answered."""
+        try:
+            await self._keys.refuse(key, run_id)
+        except StoreUnavailable as error:
+            _LOG.warning("an idempotency key stays bound to what was refused: %s", error)

@@ -13,6 +13,7 @@ from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from headwater.gateway.http.auditing import note
+from headwater.gateway.http.keys import scoped_key
 from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.http.problems import Problem
@@ -137,12 +138,14 @@ def _creation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
                 "Idempotency-Key header is required",
                 field="Idempotency-Key",
             )
+        note(request, workflow=data.workflow_name, idempotency_key=key)
         context = entrance.context_of(request, request.route_handler)
         await entrance.allow(
             replace(context, workflow_name=data.workflow_name),
             lambda: {"id": None, "params": generic(data.input)},
         )
-        made = await running.create_once(data, key)
+        own_key = scoped_key(request.scope, key)
+        made = await running.create_once(data, own_key, lambda run_id: note(request, run_id=run_id))
         note(request, deduped=made.deduped, run_id=made.run_id)
         return _answered(made)
 
@@ -222,9 +225,10 @@ def _cancellation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
         data: JSONBody[Ending],
         workflow_name: _WorkflowName = None,
     ) -> Response[bytes]:
-        found = await running.find(runId, workflow_name)
-        await _allow(entrance, request, found)
         note(request, run_id=runId)
+        found = await running.find(runId, workflow_name)
+        note(request, workflow=found.run.workflow_name)
+        await _allow(entrance, request, found)
         told = await running.cancel(found, data.reason)
         if told is None:
             return answer(found.run, {found.partition: found.offset})
@@ -246,7 +250,7 @@ def _answered(made: Made) -> Response[bytes]:
     position = "" if made.told is None else stated(_positions(made.told.replies))
     return Response(
         made.body.encode(),
-        status_code=_status(made.told, HTTPStatus.CREATED),
+        status_code=made.status,
         media_type="application/json",
         headers=headers | ({HEADER: position} if position else {}),
     )

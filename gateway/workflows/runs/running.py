@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from http import HTTPStatus
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,6 +23,9 @@ from headwater.schemas.history import Once, StartRun
 from headwater.schemas.run_answers import RunCreated
 from headwater.schemas.statuses import RunState
 from headwater.streams.authoring.steering import CANCEL
+
+#: Called with the id of a run before anything is done to it, for the audit log.
+Touches: TypeAlias = Callable[[str], None]
 
 
 class RunPorts(NamedTuple):
@@ -45,46 +49,61 @@ class Running:
         writing: Writing,
         *,
         new_id: Callable[[], str],
-        clock: Callable[[], int],
     ) -> None:
         self._ports = ports
         self._writing = writing
         self._new_id = new_id
-        self._requests = Requests(ports.keys, clock=clock)
+        self._requests = Requests(ports.keys)
 
     def fresh_id(self) -> str:
         """The id of a run that is to be."""
         return f"run_{self._new_id()}"
 
-    async def create_once(self, new: NewRun, key: str) -> Made:
-        """Creates a run under a key; what says the same under it is the same run."""
+    async def create_once(self, new: NewRun, key: str, touches: Touches) -> Made:
+        """Create a run under a key; what says the same under it is the same run."""
         request_hash = canonical_hash([new.workflow_name, generic(new.input), new.deployment_id])
-        return await self.once("runs.create", key, new, self.fresh_id(), request_hash)
+        return await self.once("runs.create", key, new, self.fresh_id(), touches, request_hash)
 
     async def once(
-        self, endpoint: str, key: str, new: NewRun, run_id: str, request_hash: str = ""
+        self,
+        endpoint: str,
+        key: str,
+        new: NewRun,
+        run_id: str,
+        touches: Touches,
+        request_hash: str = "",
     ) -> Made:
-        """Creates a run under a key of an endpoint.
+        """Create a run under a key of an endpoint.
 
-        Shape:  without a hash the key decides, and the workflow, which is half of a run's name.
+        Args:
+            endpoint: What the key belongs to, besides its caller.
+            key: The caller's key.
+            new: The run.
+            run_id: Its id, if the key is new.
+            touches: Called with the id of the run before anything is done to it.
+            request_hash: Hash of what the key stands for; without one the key decides, and the
+                workflow, which is half of a run's name.
         """
         request_hash = request_hash or canonical_hash([new.workflow_name])
         asked = Asked(
             key=Key(self._ports.project_id, key, endpoint),
             request_hash=request_hash,
             run_id=run_id,
-            prepare=partial(self.prepare, new, Once(key, request_hash)),
+            prepare=partial(self.prepare, new, touches, Once(key, request_hash)),
         )
         return await self._requests.do(asked)
 
-    async def prepare(self, new: NewRun, under: Once | None = None) -> Make:
-        """What creates a run, once under a key, if there is a deployment for it."""
+    async def prepare(self, new: NewRun, touches: Touches, under: Once | None = None) -> Make:
+        """Return what creates a run, once under a key, if there is a deployment for it."""
         deployments = await self._ports.deployments.catch_up()
         deployment = asked_for(deployments, new.workflow_name, new.deployment_id)
         command = StartRun(text(new.input), deployment=deployment, once=under)
-        return partial(self._create, new.workflow_name, command)
+        return partial(self._create, new.workflow_name, command, touches)
 
-    async def _create(self, workflow: str, command: StartRun, run_id: str) -> Made:
+    async def _create(
+        self, workflow: str, command: StartRun, touches: Touches, run_id: str
+    ) -> Made:
+        touches(run_id)
         told = await self._writing.tell(workflow, run_id, command)
         (reply,) = told.replies
         run = RunCreated(
@@ -95,7 +114,9 @@ class Running:
         )
         stands = await self._standing(run) if told.applied else run
         body = msgspec.json.encode(stands).decode()
-        return Made(run_id, body, deduped=reply.code == INSTANCE_CREATED_BEFORE, told=told)
+        # What was made can be read by now, or is not yet to be read.
+        status = HTTPStatus.CREATED if told.applied else HTTPStatus.ACCEPTED
+        return Made(run_id, status, body, reply.code == INSTANCE_CREATED_BEFORE, told)
 
     async def _standing(self, run: RunCreated) -> RunCreated:
         """A run that was created, as it stands."""

@@ -8,6 +8,7 @@ import msgspec
 from headwater.gateway.http.json_bodies import invalid
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import Body, check_value, read_part, text
+from headwater.gateway.workflows.idempotency import refuse_made_of_key
 from headwater.gateway.workflows.runs.bodies import (
     EventType,
     HookReceived,
@@ -18,7 +19,7 @@ from headwater.gateway.workflows.runs.bodies import (
     RunCreation,
 )
 from headwater.gateway.workflows.runs.once import Made
-from headwater.gateway.workflows.runs.running import Running
+from headwater.gateway.workflows.runs.running import Running, Touches
 from headwater.gateway.workflows.writing import Writing
 from headwater.processors.runs.limits import name_fault
 from headwater.schemas.failures import INVALID_EVENT_TYPE, INVALID_INSTANCE_ID
@@ -43,6 +44,22 @@ def dedupe_key(event_type: str, run_id: str | None) -> str | None:
     return f"{CREATE_EVENT}:{RUN_CREATED}:{run_id}"
 
 
+def event_type_of(event: NewEvent) -> str:
+    """Return the type of an event, whether or not it can be taken.
+
+    Raises:
+        Problem: The event has none.
+    """
+    try:
+        kind = msgspec.json.decode(event.data, type=EventType).event_type
+    except msgspec.ValidationError as error:
+        raise invalid("data.eventType", f"expected {_one_of()}, found none") from error
+    if not isinstance(kind, str):
+        found = "none" if kind is None else f"{kind!r:.60}"
+        raise invalid("data.eventType", f"expected {_one_of()}, found {found}")
+    return kind
+
+
 class World:
     """Publishes messages, and takes events.
 
@@ -57,55 +74,64 @@ class World:
         self._limits = limits
         self._new_id = new_id
 
-    async def publish(self, message: Message) -> MessagePublished:
-        """Puts a message into a queue: once under a key, and each time without one."""
+    async def publish(self, message: Message, touches: Touches) -> MessagePublished:
+        """Put a message into a queue: once under a key, and each time without one."""
         new = NewRun(
             workflow_name=message.queue_name,
             input=message.message,
             deployment_id=message.opts.deployment_id,
         )
         key = message.opts.idempotency_key
-        made = await self._created(PUBLISH, key, new, self._running.fresh_id())
+        made = await self._created(PUBLISH, key, new, self._running.fresh_id(), touches)
         return MessagePublished(message_id=made.run_id, deduped=made.deduped)
 
-    async def _created(self, endpoint: str, key: str | None, new: NewRun, run_id: str) -> Made:
+    async def _created(
+        self, endpoint: str, key: str | None, new: NewRun, run_id: str, touches: Touches
+    ) -> Made:
         if key is not None:
-            return await self._running.once(endpoint, key, new, run_id)
-        return await (await self._running.prepare(new))(run_id)
+            return await self._running.once(endpoint, key, new, run_id, touches)
+        return await (await self._running.prepare(new, touches))(run_id)
 
-    async def take(self, event: NewEvent) -> EventCreated:
-        """Takes an event of a run."""
-        try:
-            kind = msgspec.json.decode(event.data, type=EventType).event_type
-        except msgspec.ValidationError as error:
-            raise invalid("data.eventType", f"expected {_one_of()}, found none") from error
+    async def take(self, event: NewEvent, kind: str, touches: Touches) -> EventCreated:
+        """Take an event of a run.
+
+        Args:
+            event: The event.
+            kind: Its type, as `event_type_of` returns it.
+            touches: Called with the id of a run before it is created.
+        """
         match kind:
             case "run_created":
-                return await self._create(event.run_id, self._read(RunCreation, event.data))
+                creation = self._read(RunCreation, event.data)
+                return await self._create(event.run_id, creation, touches)
             case "run_cancelled":
                 return await self._cancel(event.run_id, self._read(RunCancellation, event.data))
             case "hook_received":
                 return await self._deliver(event.run_id, self._read(HookReceived, event.data))
             case _:
-                found = "none" if kind is None else f"{kind!r:.60}"
                 raise invalid(
                     "data.eventType",
-                    f"expected {_one_of()}, found {found}; others are Headwater's to write",
+                    f"expected {_one_of()}, found {kind!r:.60}; others are Headwater's to write",
                 )
 
     def _read(self, kind: type[B], data: msgspec.Raw) -> B:
         return read_part(kind, data, self._limits, _AT)
 
-    async def _create(self, run_id: str | None, event: RunCreation) -> EventCreated:
+    async def _create(
+        self, run_id: str | None, event: RunCreation, touches: Touches
+    ) -> EventCreated:
         new = event.event_data
         if run_id is not None:
             most = self._limits.max_instance_id
             fault = name_fault("the id of a run", run_id, most, "max_instance_id")
             if fault:
                 raise Problem(INVALID_INSTANCE_ID, fault, field="runId")
+            refuse_made_of_key(run_id, "runId")
             await self._running.refuse_taken(run_id, new.workflow_name)
         key = dedupe_key(event.event_type, run_id)
-        made = await self._created(CREATE_EVENT, key, new, run_id or self._running.fresh_id())
+        made = await self._created(
+            CREATE_EVENT, key, new, run_id or self._running.fresh_id(), touches
+        )
         return _taken(event.event_type, made.run_id, deduped=made.deduped)
 
     async def _cancel(self, run_id: str | None, event: RunCancellation) -> EventCreated:

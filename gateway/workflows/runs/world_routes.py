@@ -12,7 +12,13 @@ from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows.openapi import worlds
 from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.runs.bodies import Message, NewEvent
-from headwater.gateway.workflows.runs.world import CREATE_EVENT, PUBLISH, World, dedupe_key
+from headwater.gateway.workflows.runs.world import (
+    CREATE_EVENT,
+    PUBLISH,
+    World,
+    dedupe_key,
+    event_type_of,
+)
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
     IDEMPOTENCY_CONFLICT,
@@ -53,8 +59,8 @@ def _publishing(world: World) -> HTTPRouteHandler:
         **worlds(MessagePublished, {"messageId": _ID, "deduped": False}, *_OF_CREATION),
     )
     async def publish_message(request: AnyRequest, data: JSONBody[Message]) -> Response[bytes]:
-        note(request, idempotency_key=data.opts.idempotency_key)
-        published = await world.publish(data)
+        note(request, workflow=data.queue_name, idempotency_key=data.opts.idempotency_key)
+        published = await world.publish(data, lambda run_id: note(request, run_id=run_id))
         note(request, deduped=published.deduped, run_id=published.message_id)
         return answer(published, {})
 
@@ -81,9 +87,10 @@ def _events(world: World) -> HTTPRouteHandler:
     )
     async def create_event(request: AnyRequest, data: JSONBody[NewEvent]) -> Response[bytes]:
         note(request, run_id=data.run_id)
-        taken = await world.take(data)
-        key = dedupe_key(taken.event_type, data.run_id)
-        note(request, deduped=taken.deduped, run_id=taken.run_id, idempotency_key=key)
+        kind = event_type_of(data)
+        note(request, event_type=kind, idempotency_key=dedupe_key(kind, data.run_id))
+        taken = await world.take(data, kind, lambda run_id: note(request, run_id=run_id))
+        note(request, deduped=taken.deduped, run_id=taken.run_id)
         return answer(taken, {})
 
     return create_event

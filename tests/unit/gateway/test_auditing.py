@@ -26,11 +26,15 @@ from headwater.gateway.http.request_scope import STATE_NAME
 from headwater.gateway.settings import Settings
 from headwater.gateway.workflows.authorization import RequestContext, WorkflowHooks
 from headwater.schemas.audit import OperationAudited
+from headwater.schemas.history import ReplySent
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.fakes.audit_log import MemoryAudit
 from tests.fakes.definitions import MemoryDefinitions
+from tests.fakes.deployments import with_active_deployment
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
 from tests.unit.gateway.test_all_routes import application
+from tests.unit.gateway.workflow_fakes import MemoryCommands
 
 KEY = {"x-api-key": "dev-workflow-key"}
 ADMIN = {"x-admin-key": "dev-admin-key"}
@@ -84,17 +88,14 @@ def test_what_is_done_has_an_entry(client: TestClient[Any], audit: MemoryAudit):
     assert (entry.action, entry.resource) == ("graphs.deploy", "/api/graphs/review")
     assert (entry.result, entry.at_ms, entry.user_agent) == ("success", AT_MS, "a robot")
     assert metadata(entry) == {
-        "correlationId": "theirs",
+        "correlationId": answer.headers["x-request-id"],
+        "claimedCorrelationId": "theirs",
+        "claimedRunId": "run-7",
         "deduped": False,
         "lane": "public",
-        "runId": "run-7",
         "status": 201,
+        "workflow": "review",
     }
-
-
-def test_without_a_correlation_id_it_is_the_request_id(client: TestClient[Any], audit: MemoryAudit):
-    answer = client.put("/api/graphs/review", json=GRAPH, headers=KEY)
-    assert metadata(audit.entries[0])["correlationId"] == answer.headers["x-request-id"]
 
 
 def test_what_is_refused_has_an_entry_with_its_code(client: TestClient[Any], audit: MemoryAudit):
@@ -204,8 +205,9 @@ def test_notes_are_in_the_metadata(audit: MemoryAudit):
         client.post("/v1/world/noted", headers={"x-run-id": "run-of-header"})
     first, second = map(metadata, audit.entries)
     assert (first["lane"], first["deduped"], first["runId"]) == ("world_proxy", True, "run-1")
-    assert first["idempotencyKey"] == "theirs"
-    assert (second["runId"], second["idempotencyKey"]) == ("run-of-header", "of-body")
+    assert (first["idempotencyKey"], first["claimedIdempotencyKey"]) == ("of-body", "theirs")
+    assert (second["runId"], second["claimedRunId"]) == ("run-1", "run-of-header")
+    assert (second["idempotencyKey"], "claimedIdempotencyKey" in second) == ("of-body", False)
 
 
 def test_what_callers_say_is_held_to_a_length_and_can_be_stored(audit: MemoryAudit):
@@ -218,7 +220,7 @@ def test_what_callers_say_is_held_to_a_length_and_can_be_stored(audit: MemoryAud
     assert "\0" not in entry.resource
     assert len(entry.resource) <= 1024
     assert len(entry.user_agent) == 256
-    assert len(metadata(entry)["correlationId"]) == 256
+    assert len(metadata(entry)["claimedCorrelationId"]) == 256
 
 
 async def known(_context: RequestContext) -> None:
@@ -312,3 +314,87 @@ def test_the_instance_that_was_made_is_named(client: TestClient[Any], audit: Mem
     (entry,) = audit.entries
     assert (entry.action, entry.resource) == ("instances.create", path)
     assert metadata(entry)["runId"] == "order-1"
+    assert metadata(entry)["workflow"] == "order"
+
+
+CLAIMS = {"x-run-id": "foreign-run", "x-correlation-id": "c", "idempotency-key": "k-1"}
+ORDER = "/api/workflows/workflows/order/instances"
+
+
+#: Paths and bodies of operations, and what their entries have to name.
+TOUCHING: dict[str, tuple[object, dict[str, Any]]] = {
+    ORDER: ({"id": "own"}, {"runId": "own", "idempotencyKey": "k-1"}),
+    f"{ORDER}/own/pause": ({}, {"runId": "own"}),
+    f"{ORDER}/own/cancel": ({}, {"runId": "own"}),
+    f"{ORDER}/own/retry": ({}, {"runId": "own"}),
+    f"{ORDER}/own/events": (
+        {"type": "paid"},
+        {"runId": "own", "eventType": "paid", "idempotencyKey": "k-1"},
+    ),
+    f"{ORDER}/batch": (
+        {"instances": [{"id": "own"}, {"id": "own-2"}]},
+        {"runIds": ["own", "own-2"], "idempotencyKey": "k-1"},
+    ),
+    "/api/jobs/order.own.0.1.1/complete": ({}, {"runId": "own"}),
+    "/api/jobs/order.own.0.1.1/fail": (
+        {"error": {"name": "E", "message": "m"}},
+        {"runId": "own"},
+    ),
+    "/v1/runs/own/cancel": ({}, {"runId": "own", "workflow": None}),
+}
+
+
+def test_an_entry_names_the_run_that_was_touched_whatever_the_caller_says(
+    client: TestClient[Any], audit: MemoryAudit
+):
+    for path, (body, named) in TOUCHING.items():
+        audit.entries.clear()
+        client.post(path, json=body, headers=KEY | CLAIMS)
+        (entry,) = audit.entries
+        held = metadata(entry)
+        expected = {"workflow": "order", **named}
+        assert {name: held.get(name) for name in expected} == expected, path
+        assert (held["claimedRunId"], held["claimedCorrelationId"]) == ("foreign-run", "c"), path
+        claimed = None if "idempotencyKey" in expected else "k-1"
+        assert held.get("claimedIdempotencyKey") == claimed, path
+
+
+WORLD_KEY = {"x-api-key": "dev-world-key"}
+EVENTS: dict[str, dict[str, Any]] = {
+    "run_created": {"eventData": {"workflowName": "order"}},
+    "run_cancelled": {},
+    "hook_received": {"correlationId": "paid"},
+}
+
+
+def test_an_entry_of_an_event_names_its_type_and_its_run(
+    client: TestClient[Any], audit: MemoryAudit
+):
+    for event_type, more in EVENTS.items():
+        audit.entries.clear()
+        body = {"runId": "own", "data": {"eventType": event_type, **more}}
+        client.post("/v1/world/events/create", json=body, headers=WORLD_KEY | CLAIMS)
+        (entry,) = audit.entries
+        held = metadata(entry)
+        assert (held["runId"], held["eventType"]) == ("own", event_type)
+        assert (held["claimedRunId"], held["claimedIdempotencyKey"]) == ("foreign-run", "k-1")
+
+
+def test_an_entry_of_a_message_names_its_run_also_when_nobody_knows_what_came_of_it(
+    audit: MemoryAudit,
+):
+    commands = MemoryCommands()
+
+    def away(_: Addressed) -> ReplySent:
+        raise OutcomeUnknown("no worker", ["c"], worked=False)
+
+    commands.answer = away
+    deployments = with_active_deployment("order")
+    workflows = memory_workflows(deployments=deployments, commands=commands)
+    with TestClient(memory_app(audit=audit, workflows=workflows)) as client:
+        body = {"queueName": "order", "message": 1}
+        client.post("/v1/world/queue/publish", json=body, headers=WORLD_KEY | CLAIMS)
+    (entry,) = audit.entries
+    assert entry.result == "failure"
+    assert metadata(entry)["runId"] == commands.sent[0].instance_id
+    assert metadata(entry)["workflow"] == "order"

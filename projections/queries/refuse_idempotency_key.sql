@@ -1,0 +1,8 @@
+-- What was made by another request meanwhile stays.
+update idempotency
+set state = 'refused'
+where project_id = %(project_id)s
+  and idempotency_key = %(idempotency_key)s
+  and endpoint = %(endpoint)s
+  and response_run_id = %(response_run_id)s
+  and state = 'in_progress'
