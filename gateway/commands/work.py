@@ -137,8 +137,8 @@ async def _work(
     reload: bool,
 ) -> None:
     new_id, cluster, name = ulid_source(clock, os.urandom), cluster_of(settings), process_name()
-    evaluator = started_evaluator()
-    graphs, slots = GraphEngine(limits=settings.limits, evaluator=evaluator), SlotsEngine()
+    evaluator, slots = started_evaluator(), SlotsEngine()
+    graphs = GraphEngine(limits=settings.limits, evaluator=evaluator)
     definitions = DefinitionLog(cluster=cluster, client_id=f"{name}-graphs")
     deployed = DeployedGraphs(definitions, graphs.deploy, clock=clock)
     deployments = DeploymentLog(cluster=cluster, client_id=f"{name}-deployments")
