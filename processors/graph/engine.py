@@ -73,6 +73,9 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import RunStatus
 
+#: Definitions of runs that stay compiled, besides the newest of each workflow.
+_GRAPHS_MAX: Final = 256
+
 
 class GraphEngine:
     """Implements `processors.runs.engine.Engine`, which says what the methods mean.
@@ -112,14 +115,14 @@ class GraphEngine:
         digest = run.definition.digest if run.definition else ""
         found = self._known.get(digest)
         if found is None:
-            found = self._known[digest] = graph_of(json.loads(run.document))
+            found = _kept(self._known, digest, run.document)
         return found
 
     def _of(self, document: Json) -> Graph:
         """The graph of a document of a deployment."""
         found = self._deployed.get(document)
         if found is None:
-            found = self._deployed[document] = graph_of(json.loads(document))
+            found = _kept(self._deployed, document, document)
         return found
 
     def _draft(self, run: GraphRun, now_ms: int) -> Draft:
@@ -315,6 +318,15 @@ class GraphEngine:
     def steps(run: GraphRun) -> list[tuple[str, Entry]]:
         """None: what people see of a graph are its tokens."""
         return []
+
+
+def _kept(graphs: dict[str, Graph], key: str, document: Json) -> Graph:
+    """Read a graph, and keep it in place of the oldest one if there are many."""
+    graph = graph_of(json.loads(document))
+    if len(graphs) >= _GRAPHS_MAX:
+        del graphs[next(iter(graphs))]
+    graphs[key] = graph
+    return graph
 
 
 def _moves_at_ms(run: GraphRun, key: str, at_ms: int) -> int:

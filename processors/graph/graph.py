@@ -120,6 +120,12 @@ def ready_mapping(path: str, mapping: Mapping[str, str]) -> Mapped:
     return ready
 
 
+#: Characters of all expressions that differ, a short one counted as `_SHORT`: what takes about
+#: half a second to compile, for which an owner decides nothing else.
+EXPRESSIONS_MAX: Final = 200_000
+_SHORT: Final = 50
+
+
 class _Compiler:
     """Compiles the expressions of a definition, each text once, and keeps what is wrong."""
 
@@ -129,6 +135,7 @@ class _Compiler:
         # A name that cannot be one is told where it is declared.
         self._items = sorted(name for name in items if may_be_item(name))
         self._compiled: dict[tuple[str, Gives, bool], Expression | ExpressionInvalid] = {}
+        self._left = EXPRESSIONS_MAX
 
     def expression(
         self, path: str, source: str, gives: Gives = Gives.VALUE, *, result: bool = False
@@ -144,6 +151,12 @@ class _Compiler:
         return None
 
     def _compile(self, source: str, gives: Gives, result: bool) -> Expression | ExpressionInvalid:
+        self._left -= max(len(source), _SHORT)
+        if self._left < 0:
+            return ExpressionInvalid(
+                f"expected at most {EXPRESSIONS_MAX} characters in all expressions of a graph, "
+                "found more: over the limit"
+            )
         local = [*self._items, BRANCH, *([RESULT] if result else [])]
         try:
             return Expression(source, gives, SHARED, local)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from headwater.processors.evaluations import Evaluations, Evaluator
+from headwater.processors.json_schemas import SchemaInvalid
 from headwater.processors.runs.decide import not_found
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.engine import Engines, engine_of
@@ -132,7 +133,11 @@ def _unfit(
     schema = made.params
     if schema is None or params is None or value_fault("params", params, VALUE_BYTES_TOP):
         return None
-    fault = params_fault(schema, params, evaluations)
+    try:
+        fault = params_fault(schema, params, evaluations)
+    except SchemaInvalid as error:
+        # A release with other limits has taken it.
+        fault = f"that they cannot be checked: {error}"
     if fault is None:
         return None
     message = f"expected the params that {workflow} takes, found {fault}"
