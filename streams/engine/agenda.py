@@ -49,6 +49,11 @@ class Agenda:
         """Takes out the keys of the instances whose time has come."""
         return self._wakes.due(now_ms)
 
+    def wake_soon(self, keys: Iterable[str], at_ms: int) -> None:
+        """Put back keys that were taken out as woken and for which there was no time."""
+        for key in keys:
+            self._wakes.put(key, at_ms)
+
     def watch(self, started: Started, now_ms: int) -> None:
         """Notes when an attempt takes too long, and when the first of a step is to be seen."""
         if started.step.timeout_ms:

@@ -38,6 +38,14 @@ from headwater.streams.engine.turns import (
 
 #: Hosts of a process have numbers below this, which is part of each activation's.
 HOSTS_MAX: Final = 65_536
+#: How long commands, messages and timers are decided in one turn, and how long instances are
+#: handed out after that; nothing else happens in the process meanwhile. A turn takes longer only by
+#: what is decided when that is over. Under load one append holds what a turn has decided: shorter
+#: turns would make smaller appends.
+SERVED_S: Final = 0.08
+DISPATCHED_S: Final = 0.02
+#: Messages of hosts that are decided before the time is looked at.
+_MESSAGES: Final = 64
 #: As a tuple twice as fast to look at, for every message.
 _ENDS_ATTEMPT: Final = (StepReturned, StepRaised)
 
@@ -56,13 +64,22 @@ class Driver:
 
     Shape:  partitions is how many there are in all, owned or not; wake_up is called when something
             comes that a turn may be due for. Hosts come and go, each with a number from 0 on that
-            it keeps when it is started again.
+            it keeps when it is started again. Without `seconds`, a clock that never goes back, a
+            turn decides all that there is.
     """
 
-    def __init__(self, partitions: int, wake_up: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        partitions: int,
+        wake_up: Callable[[], None] = lambda: None,
+        seconds: Callable[[], float] | None = None,
+    ) -> None:
         self.wake_up = wake_up
         self.partitions: dict[int, Partition] = {}
         self.count = partitions
+        self._seconds = seconds
+        #: The partition that was served last, by its number: the next turn begins behind it.
+        self._served_last = -1
         #: The latest activation, and by host the latest before the present one was started.
         self._last_activation = 0
         self._before_host: dict[int, int] = defaultdict(int)
@@ -152,6 +169,24 @@ class Driver:
         """Whether a partition may take part in a turn."""
         return any(partition.may_turn() for partition in self.partitions.values())
 
+    def has_left(self, closed: Collection[int] = (), *, ready: bool = True) -> bool:
+        """Return whether the last turn had no time for something that may be done at once.
+
+        Args:
+            closed: Hosts that may be given nothing.
+            ready: Whether ready instances may be given to the others.
+        """
+        return any(
+            partition.may_turn()
+            and not partition.owner.has_damaged
+            and (
+                partition.commands
+                or partition.messages
+                or (ready and partition.owner.urgency(closed) is not None)
+            )
+            for partition in self.partitions.values()
+        )
+
     def has_input(self) -> bool:
         """Whether something came in since the last turn."""
         return bool(self._gone) or any(each.has_input() for each in self.partitions.values())
@@ -172,17 +207,21 @@ class Driver:
                 begin; complete if all that was sent until now is known, this moment included.
         """
         self._take_back(now_ms)
-        served = [partition for partition in self.partitions.values() if partition.may_turn()]
-        for partition in served:
-            self._serve(partition, now_ms, complete=complete)
+        served = self._in_turn()
+        over = self._after(SERVED_S)
+        for number, partition in enumerate(served):
+            if number and over():
+                break
+            self._served_last = partition.number
+            self._serve(partition, now_ms, over, complete=complete)
         for partition in served:
             _take_notes(partition, now_ms)
         owners = [partition.owner for partition in served if not partition.owner.has_damaged]
         handed_back, self._handed_back = self._handed_back, False
         # What was handed back waits until somebody allows more.
-        started = _dispatch(
-            owners, now_ms, 0 if handed_back else limit, closed, continuing=continuing
-        )
+        limit = 0 if handed_back else limit
+        over = self._after(DISPATCHED_S)
+        started = _dispatch(owners, now_ms, limit, closed, over, continuing=continuing)
         flights = [
             Flight(partition, partition.owner.take())
             for partition in served
@@ -203,21 +242,55 @@ class Driver:
                 self._handle(partition, sent.get(number, []), now_ms)
                 partition.owner.host_gone(reason, now_ms, host=host, turn=turn)
 
-    def _serve(self, partition: Partition, now_ms: int, *, complete: bool) -> None:
-        """Give an owner what has come for it, until a state has to be read from the log."""
+    def _in_turn(self) -> list[Partition]:
+        """Return the partitions that take part, beginning behind the one that was served last."""
+        served = [partition for partition in self.partitions.values() if partition.may_turn()]
+        if self._seconds is None or len(served) <= 1:
+            return served
+        served.sort(key=lambda partition: partition.number)
+        at = sum(partition.number <= self._served_last for partition in served) % len(served)
+        return served[at:] + served[:at]
+
+    def _after(self, seconds: float) -> Callable[[], bool]:
+        """Return what tells whether so many seconds are over."""
+        clock = self._seconds
+        if clock is None:
+            return _never
+        end = clock() + seconds
+        return lambda: clock() >= end
+
+    def _serve(
+        self, partition: Partition, now_ms: int, over: Callable[[], bool], *, complete: bool
+    ) -> None:
+        """Give an owner what has come for it, until that is over, or it waits for a state."""
         owner = partition.owner
-        commands, partition.commands = partition.commands, []
-        for number, (offset, command) in enumerate(commands):
-            if owner.has_damaged:
-                partition.commands = commands[number:]
-                return
+        if partition.messages_first:
+            self._serve_messages(partition, now_ms, over)
+        decided = 0
+        for offset, command in partition.commands:
+            if owner.has_damaged or (decided and over()):
+                break
             self._receive(partition, offset, command, now_ms)
-        if owner.has_damaged:
-            return
-        messages, partition.messages = partition.messages, []
-        self._handle(partition, messages, now_ms)
+            decided += 1
+        partition.decided(decided)
+        if not partition.messages_first:
+            self._serve_messages(partition, now_ms, over)
+        # Of commands and messages, those that have waited come first the next time.
+        partition.messages_first = bool(partition.messages)
         if not owner.has_damaged:
-            self._wake(partition, now_ms, complete=complete)
+            self._wake(partition, now_ms, over, complete=complete)
+
+    def _serve_messages(self, partition: Partition, now_ms: int, over: Callable[[], bool]) -> None:
+        messages, handled = partition.messages, 0
+        partition.messages = []
+        while handled < len(messages) and not partition.owner.has_damaged:
+            some = messages[handled : handled + _MESSAGES] if self._seconds else messages
+            self._handle(partition, some, now_ms)
+            handled += len(some)
+            if over():
+                break
+        # What came up meanwhile was held back before: it is behind none of these.
+        partition.messages += messages[handled:]
 
     def _receive(self, partition: Partition, offset: int, sent: CommandSent, now_ms: int) -> None:
         known = partition.outcomes.pop(offset, None)
@@ -248,12 +321,14 @@ class Driver:
                 ready.append(message)
         owner.handle(ready, now_ms)
 
-    def _wake(self, partition: Partition, now_ms: int, *, complete: bool) -> None:
-        """Has done what is due, as far as all commands that were sent before are known."""
+    def _wake(
+        self, partition: Partition, now_ms: int, over: Callable[[], bool], *, complete: bool
+    ) -> None:
+        """Has done what is due, as far as all commands that were sent before are decided."""
         due_ms = partition.owner.next_due_ms()
         reached_ms = min(partition.reached_ms, now_ms)
         if due_ms is not None and due_ms <= reached_ms + complete:
-            partition.owner.wake(now_ms, reached_ms, complete=complete)
+            partition.owner.wake(now_ms, reached_ms, complete=complete, over=over)
 
     # -- what follows
 
@@ -311,6 +386,11 @@ class Driver:
                 self._released.to_hosts[host].append(message)
 
 
+def _never() -> bool:
+    """Tell that there is time for everything."""
+    return False
+
+
 def recover(partition: Partition, commit: StepCommit, now_ms: int) -> None:
     """Completes a step whose SQL took effect, and remembers that until the log says so, too."""
     if commit.key in partition.owner.instances.quarantined:
@@ -348,12 +428,13 @@ def _dispatch(
     now_ms: int,
     limit: int | None,
     closed: Collection[int],
+    over: Callable[[], bool],
     *,
     continuing: bool,
 ) -> int:
     """Gives ready instances to hosts; with a limit the most urgent of all owners first."""
     if limit is None:
-        return sum(owner.dispatch(now_ms, closed=closed) for owner in owners)
+        return sum(owner.dispatch(now_ms, closed=closed, over=over) for owner in owners)
     started = 0
     while started < limit:
         ready = [

@@ -48,6 +48,11 @@ from headwater.streams.engine.steps_with_sql import StepsWithSql
 T = TypeVar("T")
 
 
+def _never() -> bool:
+    """Tell that there is time for everything."""
+    return False
+
+
 class Owner:
     """The owner of one partition.
 
@@ -272,13 +277,21 @@ class Owner:
 
     # -- what is ready, and what is due
 
-    def dispatch(self, now_ms: int, limit: int | None = None, closed: Collection[int] = ()) -> int:
-        """Gives ready instances to their hosts, at most `limit`; says how many.
+    def dispatch(
+        self,
+        now_ms: int,
+        limit: int | None = None,
+        closed: Collection[int] = (),
+        over: Callable[[], bool] = _never,
+    ) -> int:
+        """Give ready instances to their hosts, at most `limit`; return how many.
 
-        Shape:  hosts that are closed are given none.
+        Hosts that are closed are given none. Once it is over, the others wait for the next turn.
         """
         count = 0
         while limit is None or count < limit:
+            if count and over():
+                break
             key = self._activations.ready.take(closed)
             if key is None:
                 break
@@ -318,10 +331,21 @@ class Owner:
         """When time next moves something, or None; may be early, never late."""
         return self._agenda.next_due_ms()
 
-    def wake(self, now_ms: int, reached_ms: int | None = None, *, complete: bool = False) -> None:
-        """Does what is due, up to the time before which all commands are known to be here.
+    def wake(
+        self,
+        now_ms: int,
+        reached_ms: int | None = None,
+        *,
+        complete: bool = False,
+        over: Callable[[], bool] = _never,
+    ) -> None:
+        """Do what is due, up to the time before which all commands are known to be here.
 
-        Shape:  complete if those that were sent at that time are known, too.
+        Args:
+            now_ms: The time.
+            reached_ms: That time, `now_ms` without one.
+            complete: Whether those that were sent at that time are known, too.
+            over: Whether the rest has to wait for the next turn.
         """
         until_ms = now_ms if reached_ms is None else reached_ms
         for (activation, key, attempt), request_of in self._agenda.attempts_due(until_ms):
@@ -329,7 +353,13 @@ class Owner:
             started = live.attempts.get(key) if live else None
             if live is not None and started is not None and started.attempt == attempt:
                 self._request(live, request_of(started), now_ms)
-        for key in list(self._agenda.woken(until_ms + 1 if complete else until_ms)):
+            if over():
+                return
+        woken = list(self._agenda.woken(until_ms + 1 if complete else until_ms))
+        for number, key in enumerate(woken):
+            if number and over():
+                self._agenda.wake_soon(woken[number:], until_ms)
+                return
             live = self.instances.find(key)
             if live is None or live.damaged or live.run.ended or live.run.stands_still:
                 continue

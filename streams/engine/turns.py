@@ -39,8 +39,13 @@ class Partition:
     replied: int
     commands: list[tuple[int, CommandSent]] = field(default_factory=list)
     messages: list[HostMessage] = field(default_factory=list)
-    #: Up to when all commands are known to have come.
+    #: Up to when all commands are known to have come, and have been decided.
     reached_ms: int = 0
+    #: Whether messages of hosts, not commands, are served first in the next turn.
+    messages_first: bool = False
+    #: Times up to which all commands have come, of which this many are still to be decided.
+    _reached_behind: deque[tuple[int, int]] = field(default_factory=deque)
+    _decided: int = 0
     #: The latest batch that is durable.
     acknowledged: int = 0
     #: Steps whose SQL took effect, and the batch after which the log knows of them.
@@ -63,6 +68,20 @@ class Partition:
     def has_input(self) -> bool:
         """Whether something came in since its last turn."""
         return bool(self.commands or self.messages or self.posts_sent or self.step_outcomes)
+
+    def reach(self, at_ms: int) -> None:
+        """Record that all commands that were sent before a time have come; some may wait here."""
+        if self.commands:
+            self._reached_behind.append((self._decided + len(self.commands), at_ms))
+        else:
+            self.reached_ms = at_ms
+
+    def decided(self, count: int) -> None:
+        """Take out the first commands, which have been decided."""
+        del self.commands[:count]
+        self._decided += count
+        while self._reached_behind and self._reached_behind[0][0] <= self._decided:
+            self.reached_ms = self._reached_behind.popleft()[1]
 
     def replied_to(self, offset: int) -> None:
         """Takes note that the commands up to this one have their replies."""

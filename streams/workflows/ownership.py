@@ -47,6 +47,10 @@ _POLL_MS: Final = 25
 #: to have been read, so this is how late a timer may be.
 _FETCH_WAIT_MS: Final = 25
 _COMMANDS_MAX: Final = 2_000
+#: Commands of a partition that wait to be decided, and their bytes, from which on no more are
+#: fetched: what a turn decides in a second, and what is little beside the states of a partition.
+_UNDECIDED_MAX: Final = 4_000
+_UNDECIDED_BYTES: Final = 32 * 1024 * 1024
 _SESSION_MS: Final = 10_000
 _METADATA_AGE_MS: Final = 3_000
 _RETRY_S: Final = 1.0
@@ -67,6 +71,10 @@ class _Reading:
 
     fetched: int = 0
     ahead: tuple[int, int] | None = None
+    #: Bytes of the commands that were fetched since none waited to be decided.
+    waiting_bytes: int = 0
+    #: Whether nothing more is fetched until fewer wait.
+    held_back: bool = False
 
 
 class Ownership:
@@ -163,6 +171,7 @@ class Ownership:
         """
         reading = Retrying(log, "commands cannot be read")
         while True:
+            self._hold_back()
             try:
                 fetched = await self._consumer.getmany(
                     timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX
@@ -193,6 +202,23 @@ class Ownership:
             if self._driver.drives(partition):
                 partition.commands.extend(commands)
 
+    def _hold_back(self) -> None:
+        """Fetch nothing more of partitions in which too many commands wait to be decided."""
+        for number, partition in self._driver.partitions.items():
+            waits = len(partition.commands)
+            reading = self._readings[number]
+            if not waits:
+                reading.waiting_bytes = 0
+            too_many = waits >= _UNDECIDED_MAX or reading.waiting_bytes >= _UNDECIDED_BYTES
+            if too_many == reading.held_back or number in self._waiting:
+                continue
+            with contextlib.suppress(IllegalStateError):
+                if too_many:
+                    self._consumer.pause(_commands(number))
+                else:
+                    self._consumer.resume(_commands(number))
+                reading.held_back = too_many
+
     def _decoded(
         self, partition: Partition, records: Sequence[Incoming]
     ) -> list[tuple[int, CommandSent]]:
@@ -206,6 +232,8 @@ class Ownership:
             self._waiting.begin(partition.number, why_waits(newer))
             self._consumer.pause(_commands(partition.number))
             self._consumer.seek(_commands(partition.number), newer.offset)
+        reading = self._readings[partition.number]
+        reading.waiting_bytes += sum(len(record.value or b"") for record in known)
         for record in known:
             try:
                 commands.append((record.offset, decode(record.value, CommandSent)))
@@ -221,7 +249,8 @@ class Ownership:
             with contextlib.suppress(IllegalStateError):
                 reading.fetched = await self._consumer.position(_commands(number))
             if reading.ahead is not None and reading.fetched >= reading.ahead[1]:
-                partition.reached_ms, reading.ahead = reading.ahead[0], None
+                partition.reach(reading.ahead[0])
+                reading.ahead = None
 
     async def _look_ahead(self) -> None:
         """Asks where the commands end, for partitions in which something is due.
@@ -254,7 +283,7 @@ class Ownership:
             if end is None:
                 continue
             if reading.fetched >= end:
-                partition.reached_ms = now_ms
+                partition.reach(now_ms)
             else:
                 reading.ahead = now_ms, end
 

@@ -27,6 +27,7 @@ from headwater.processors.evaluations import Evaluator
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
 from headwater.schemas.history import CommandSent
+from headwater.streams.clock import monotonic
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.driver import Driver
@@ -108,7 +109,7 @@ class WorkflowWorker:
         self._graphs, self._deployed, self._evaluator = graphs, deployed, evaluator
         self._followed = [each for each in (graphs, deployed) if each is not None]
         self._something_came = asyncio.Event()
-        self._driver = Driver(1, self._something_came.set)
+        self._driver = Driver(1, self._something_came.set, monotonic)
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
         self._hosts = self._make_hosts(apps, house, named=reload)
         sent = self._driver.posts_sent
@@ -306,6 +307,9 @@ class WorkflowWorker:
             self._hosts.hold()
             if self._driver.may_turn():
                 self._turn()
+                if self._driver.has_left(self._hosts.closed(), ready=self._ticks is None):
+                    self._something_came.set()
+                    await asyncio.sleep(0)  # Whatever else the process does comes in between.
 
     def _turn(self) -> None:
         limit, closed, continuing = None, self._hosts.closed(), False
