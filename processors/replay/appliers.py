@@ -62,15 +62,17 @@ def _take_over(
             f"expected run {run.run_number} of {run.workflow}/{run.instance_id} to keep entries of "
             f"the run before it, found {', '.join(sorted(known - before.entries.keys()))}"
         )
-    run.entries = {
-        key: _open_again(entry, again[key], run.updated_at_ms)
-        if key in again
-        else _kept(entry, before.sequence)
-        for key, entry in before.entries.items()
-        if key in known
-    }
+    for key, entry in before.entries.items():
+        if key in known:
+            run.entries[key] = _kept(entry, before.sequence)
+    for key, reopened_as in again.items():
+        entry = run.entries[key]
+        if key not in before.left or reopened_as.iteration is not None:
+            entry.sequence = UNRESOLVED
+        _open_again(entry, reopened_as, run.updated_at_ms)
     done_again = [key for key in before.entries if key not in known or key in again]
-    for key in _behind(before.entries, done_again) & known:
+    ended = [key for key in done_again if key not in before.left]
+    for key in _behind(before.entries, ended) & known:
         run.entries[key].excused = True
     run.open = {key: None for key, entry in run.entries.items() if entry.status in OPEN}
     run.mailbox = list(before.mailbox)
@@ -103,20 +105,13 @@ def _kept(entry: Entry, sequence: int) -> Entry:
     )
 
 
-def _open_again(entry: Entry, reopened: Reopened, at_ms: int) -> Entry:
+def _open_again(entry: Entry, reopened: Reopened, at_ms: int) -> None:
     end = reopened.iteration
-    commits = {n: state for n, state in entry.commits.items() if end is None or n < end}
-    return msgspec.structs.replace(
-        entry,
-        status=EntryStatus.PENDING,
-        sequence=UNRESOLVED,
-        result=None,
-        failure=None,
-        updated_at_ms=at_ms,
-        completed_at_ms=None,
-        iteration=max(commits, default=0),
-        commits=commits,
-    )
+    entry.status = _open_status(entry.kind)
+    entry.result, entry.failure = None, None
+    entry.updated_at_ms, entry.completed_at_ms = at_ms, None
+    entry.commits = {n: state for n, state in entry.commits.items() if end is None or n < end}
+    entry.iteration = max(entry.commits, default=0)
 
 
 def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:
@@ -218,8 +213,12 @@ def _steps_retried(run: CodeRun, event: StepsRetried, at_ms: int) -> None:
     run.retried = run.sequence
 
 
+def _open_status(kind: EntryKind) -> EntryStatus:
+    return EntryStatus.WAITING if kind in _WAITS else EntryStatus.PENDING
+
+
 def _entry_opened(run: CodeRun, event: EntryOpened, at_ms: int) -> None:
-    status = EntryStatus.WAITING if event.kind in _WAITS else EntryStatus.PENDING
+    status = _open_status(event.kind)
     _meet(run, event.key, event, status)
     run.entries[event.key] = Entry(
         name=event.name,
@@ -264,9 +263,12 @@ def _entries_cancelled(run: CodeRun, event: EntriesCancelled, at_ms: int) -> Non
         entry.status = EntryStatus.CANCELLED
         if entry.kind is EntryKind.DO:
             entry.wake_at_ms = None
-        entry.sequence = run.sequence
         entry.updated_at_ms = entry.completed_at_ms = at_ms
         run.open.pop(key, None)
+        if event.ended:
+            run.left[key] = None
+        else:
+            entry.sequence = run.sequence
 
 
 def _known(run: CodeRun, event: LoopAdvanced | EntryRolledBack | RollbackFailed) -> Entry:

@@ -5,19 +5,17 @@ It is terminated, whatever its code makes of it; what that has done is rolled ba
 
 from datetime import UTC, datetime
 
-from headwater.processors.replay.ends import TOLD, end_children, ending, failed
+from headwater.processors.replay.ends import TOLD, code_ended, ending, failed
 from headwater.processors.replay.rolling_back import is_to_roll_back
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.waits import caught_up
 from headwater.processors.runs.decide import may_end
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
-from headwater.processors.runs.outbox import queue
 from headwater.schemas.failures import ALREADY_CANCELLED
 from headwater.schemas.history import (
     CancelRequested,
     CancelRun,
-    EntriesCancelled,
     Failure,
     LogWritten,
     RollbackStarted,
@@ -66,11 +64,4 @@ def cut_off(run: CodeRun, why: str) -> list[RunEvent]:
     failure = Failure(TOLD, why)
     if not any(is_to_roll_back(entry) for entry in run.entries.values()):
         return failed(run, failure)
-    if not run.open:
-        return [RollbackStarted(failure, cut_off=True)]
-    keys = tuple(run.open)
-    return [
-        *queue(run, end_children(run, keys, "its parent has ended", cancelled=True)),
-        EntriesCancelled(keys),
-        RollbackStarted(failure, cut_off=True),
-    ]
+    return [*code_ended(run, cancelled=True), RollbackStarted(failure, cut_off=True)]

@@ -9,6 +9,7 @@ from headwater.processors.runs.ends import ended_by, posts_to_end
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
+    EntriesCancelled,
     Failure,
     LogWritten,
     Post,
@@ -20,6 +21,8 @@ from headwater.schemas.history import (
 
 #: What a run fails with whose code was told that it is cancelled, and made no more of it.
 TOLD: Final = "CancelledError"
+#: Why children end.
+_ENDED: Final = "its parent has ended"
 
 
 def ending(
@@ -28,11 +31,33 @@ def ending(
     *,
     with_children: bool = True,
 ) -> list[RunEvent]:
-    """The end of a run, after what it leads to: nothing of a run follows its end."""
-    keys = run.open if with_children else ()
+    """Return the end of a run, after what it leads to: nothing of a run follows its end.
+
+    Args:
+        run: The run.
+        end: The event that ends it.
+        with_children: Whether to end its children and to cancel its open entries, too.
+    """
+    keys = tuple(run.open) if with_children else ()
     cancelled = isinstance(end, RunTerminated) and end.cancelled
-    children = end_children(run, keys, "its parent has ended", cancelled=cancelled)
-    return ended_by(run, end, children)
+    children = end_children(run, keys, _ENDED, cancelled=cancelled)
+    return [*_cancelled(keys), *ended_by(run, end, children)]
+
+
+def code_ended(run: CodeRun, *, cancelled: bool) -> list[RunEvent]:
+    """Return what ends with the code of a run that is about to be rolled back.
+
+    Args:
+        run: The run.
+        cancelled: Whether the run was cancelled, as its children are then.
+    """
+    keys = tuple(run.open)
+    children = end_children(run, keys, _ENDED, cancelled=cancelled)
+    return [*queue(run, children), *_cancelled(keys)]
+
+
+def _cancelled(keys: tuple[str, ...]) -> list[RunEvent]:
+    return [EntriesCancelled(keys, ended=True)] if keys else []
 
 
 def failed(run: CodeRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:

@@ -29,7 +29,7 @@ class ReplayEngine:
 
     kind: Final = KIND
     #: A change of CodeRun, Run, Entry or their parts is a new one.
-    format: Final = 1
+    format: Final = 2
 
     def __init__(
         self,
@@ -113,6 +113,7 @@ class ReplayEngine:
         if run.status is not RunStatus.ERRORED and run.entries:
             run.entries.clear()
             run.open.clear()
+            run.left.clear()
             run.mailbox.clear()
 
     @staticmethod

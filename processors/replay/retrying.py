@@ -46,6 +46,7 @@ def retry(run: CodeRun, command: RetryRun, limits: Limits = USUAL) -> Decision:
             f"expected an errored instance to retry, found {run.instance_id} {run.status}; "
             "restart runs it again from the beginning",
         )
+    run = _as_left(run)
     tree = _Tree(run.entries)
     refused = command.from_key is not None and tree.unreachable(command.from_key)
     if refused:
@@ -53,16 +54,26 @@ def retry(run: CodeRun, command: RetryRun, limits: Limits = USUAL) -> Decision:
     return _retried(run, command, _Again(run, tree, command.from_key), limits)
 
 
+def _as_left(run: CodeRun) -> CodeRun:
+    """Return the run as its code left it: what was cancelled with its end is open."""
+    entries = dict(run.entries)
+    for key in run.left:
+        entries[key] = msgspec.structs.replace(entries[key], status=EntryStatus.PENDING)
+    return msgspec.structs.replace(run, entries=entries, open={**run.open, **run.left})
+
+
 def _retried(run: CodeRun, command: RetryRun, again: "_Again", limits: Limits) -> Decision:
-    reopened = tuple(again.reopened[key] for key in run.entries if key in again.reopened)
     anew = [key for key in run.entries if key in again.anew]
+    continued = {key: Reopened(key, None) for key in run.left if key not in again.anew}
+    reopened = tuple(
+        each for key in run.entries if (each := again.reopened.get(key) or continued.get(key))
+    )
+    kept = run.entries.keys() - {*anew, *(each.key for each in reopened)}
     started = RunStarted(
         run.params,
         run.seed,
         run.parent,
-        kept=tuple(
-            key for key in run.entries if key not in again.anew and key not in again.reopened
-        ),
+        kept=tuple(key for key in run.entries if key in kept),
         reopened=reopened,
         kind=run.kind,
         definition=run.definition,
@@ -71,7 +82,11 @@ def _retried(run: CodeRun, command: RetryRun, again: "_Again", limits: Limits) -
         labels=run.labels,
         limits=recorded(limits),
     )
-    told = {"from": command.from_key, "again": anew, "reopened": [each.key for each in reopened]}
+    told = {
+        "from": command.from_key,
+        "again": anew,
+        "reopened": [key for key in run.entries if key in again.reopened],
+    }
     message = (
         f"run {run.run_number} is retried; done again: {', '.join(anew) or 'nothing'}; "
         f"kept: {len(run.entries) - len(anew)} entries"

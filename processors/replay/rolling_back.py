@@ -3,6 +3,7 @@
 from typing import Final
 
 from headwater.processors.replay.commands import BeginRollback, RolledBack
+from headwater.processors.replay.ends import code_ended
 from headwater.processors.replay.state import CodeRun, Entry
 from headwater.processors.runs.decisions import STALE, Decision
 from headwater.processors.runs.limits import SYSTEM
@@ -27,7 +28,10 @@ def is_to_roll_back(entry: Entry) -> bool:
 
 def begin_rollback(run: CodeRun, asked: BeginRollback, _: int) -> Decision:
     """The code has failed, and there is something to undo."""
-    return STALE if run.rollback else [RollbackStarted(asked.failure)]
+    if run.rollback:
+        return STALE
+    ended = code_ended(run, cancelled=run.cancelling is not None)
+    return [*ended, RollbackStarted(asked.failure)]
 
 
 def rolled_back(run: CodeRun, asked: RolledBack, _: int) -> Decision:

@@ -33,7 +33,8 @@ class CodeRun(Run, kw_only=True):
             how often in a row its code took the host with it, and back_at_ms when it is tried
             again; cancelling that it is to end; logged_at is the latest event that its code had
             seen when it logged last, and lines how many it has logged since that one; told is what
-            the engine has told it, and tells it no more.
+            the engine has told it, and tells it no more; left has the keys of the entries that were
+            open when the code ended.
     """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
@@ -47,3 +48,4 @@ class CodeRun(Run, kw_only=True):
     lines: int = 0
     cancelling: Cancelling | None = None
     told: dict[str, None] = msgspec.field(default_factory=dict)
+    left: dict[str, None] = msgspec.field(default_factory=dict)

@@ -1,4 +1,4 @@
--- A retry takes over entries of the run before it, as they are: those that it reopens without their ends,
+-- A retry takes over entries of the run before it, as they are: those that it reopens, and sleeps that were under way, without their ends,
 -- and the events that nobody has taken. Numbers below 0 keep their order before all that is to come.
 -- A retry of a graph takes over all tokens; those that its run has ended with go on, and who waited for
 -- siblings has as much time left as when that run ended.
@@ -27,7 +27,8 @@ steps as (
     )
     select
         s.workflow_name, s.instance_id, n.run_number, s.step_key, s.name, s.type,
-        case when n.reopened then 'pending' else s.status end, s.attempts, s.max_attempts,
+        case when not n.reopened then s.status when s.type = 'sleep' then 'waiting' else 'pending' end,
+        s.attempts, s.max_attempts,
         s.timeout_ms, case when not n.reopened then s.next_retry_at end, s.wake_at,
         s.wait_event_type, s.child_workflow_name, s.child_instance_id,
         case when not n.reopened then s.result end,

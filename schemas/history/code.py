@@ -122,10 +122,12 @@ class EntryErrored(Tagged, frozen=True):
 
 
 class EntriesCancelled(Tagged, frozen=True):
-    """Entries that were open and are no longer wanted: the losers of a race."""
+    """Entries that were open and that the code awaits no longer, as those of a race's losers."""
 
     #: The entries within their run.
     keys: tuple[str, ...]
+    #: Whether the code has ended: a retry continues with the sleeps and containers among them.
+    ended: bool = False
 
 
 class LoopAdvanced(Tagged, frozen=True):

@@ -11,6 +11,7 @@ from headwater import (
     DuplicateStepError,
     JoinError,
     NonRetryableError,
+    Retry,
     Step,
     WorkflowEvent,
     WorkflowTest,
@@ -41,6 +42,10 @@ def refuse() -> None:
 @workflow("invoice")
 async def invoice(event: WorkflowEvent, step: Step) -> None:
     await step.wait_for_event("paid", type="paid")
+
+
+def refuse_for_now() -> None:
+    raise LookupError("not yet")
 
 
 async def settle_with_a_wait_left(step: Step) -> None:
@@ -455,5 +460,103 @@ def test_tasks_of_a_loop_that_fail_unseen_are_logged_once_however_often_a_run_is
         lines = [line.message for line in (await instance.history()).logs]
         assert [line.rpartition(": ")[2] for line in lines] == ["in 0", "in 1", "in 2"]
         assert all("fails failed unseen: ValueError" in line for line in lines)
+
+    run(scenario, order)
+
+
+@CRASH
+@pytest.mark.parametrize("handlers", [False, True])
+def test_what_a_run_has_left_that_fails_is_cancelled(handlers: bool, crash: bool):
+    undone: list[object] = []
+
+    async def fails(step: Step) -> None:
+        await step.sleep("pause", "1 second")
+        raise ValueError("no")
+
+    async def waits(step: Step) -> None:
+        await step.wait_for_event("word", type="word")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        if handlers:
+            await step.checkpoint("begin")
+            await step.do("pay", lambda: 1, rollback=undone.append)
+        await asyncio.gather(
+            step.wait_for_event("answer", type="answer"),
+            step.sleep("nap", "1 hour"),
+            step.do("tries", refuse_for_now, retries=Retry(delay="1 hour")),
+            step.join("both", waits=waits),
+            step.run_workflow("bill", "invoice", id="inv-1"),
+            fails(step),
+        )
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        if crash:
+            await test.crash()
+        await test.advance("1 second")
+        assert (await error_of(instance)).message == "no"
+        rows = (await instance.history()).steps
+        left = [row for row in rows if row.step_key not in ("begin", "pay", "pause")]
+        assert {row.step_key: row.status for row in left} == dict.fromkeys(
+            ("answer", "nap", "tries", "both", "both/waits/word", "bill"), "cancelled"
+        )
+        assert {row.next_retry_at for row in left} == {None}
+        assert undone == [1] * handlers
+        assert await state_of(test.get("invoice", "inv-1")) == "terminated"
+        await test.advance("2 hours")
+        assert (await instance.history()).steps == rows
+
+    run(scenario, order, invoice)
+
+
+@CRASH
+def test_what_a_run_has_left_is_cancelled_while_it_is_rolled_back(crash: bool):
+    async def takes_long(result: object) -> None:
+        await pass_time("1 minute")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("begin")
+        await step.do("pay", lambda: 1, rollback=takes_long)
+
+        async def fails() -> None:
+            await step.sleep("pause", "1 second")
+            raise ValueError("no")
+
+        await asyncio.gather(
+            step.wait_for_event("answer", type="answer"), step.sleep("nap", "5 seconds"), fails()
+        )
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 second")
+        if crash:
+            await test.crash()
+        await instance.send_event("answer", 1)
+        await test.advance("10 seconds")
+        assert await state_of(instance) == "active"
+        history = await instance.history()
+        assert [row.status for row in history.steps if row.name in ("answer", "nap")] == [
+            "cancelled",
+            "cancelled",
+        ]
+        assert [each.consumed_by_step_key for each in history.events] == [None]
+
+    run(scenario, order)
+
+
+def test_what_a_terminated_run_had_under_way_is_cancelled():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await asyncio.gather(
+            step.wait_for_event("answer", type="answer"), step.sleep("nap", "1 hour")
+        )
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await instance.terminate()
+        await test.run_until_idle()
+        assert [row.status for row in (await instance.history()).steps] == ["cancelled"] * 2
 
     run(scenario, order)

@@ -317,6 +317,15 @@ ENDS = {
     "nothing moves, before an attempt begins": (a_run(retried=6), Suspend(5), STALE),
     "nothing moves in a run that is paused": (a_run(RunStatus.PAUSED), Suspend(9), STALE),
     "rollback begins": (a_run(), BeginRollback(FAILURE), [RollbackStarted(FAILURE)]),
+    "rollback begins, and something is open": (
+        _with("bill", _KIND.CHILD, child=CHILD),
+        BeginRollback(FAILURE),
+        [
+            PostsQueued((Post(0, "invoice", "inv-1", _ENDED),)),
+            EntriesCancelled(("bill",), ended=True),
+            RollbackStarted(FAILURE),
+        ],
+    ),
     "code that was told ends": (
         _told(), Raise(_AS_TOLD), [RunTerminated("why", cancelled=True)],
     ),
@@ -337,7 +346,7 @@ ENDS = {
         Return("1"),
         [
             PostsQueued((Post(0, "invoice", "inv-1", CancelRun("its parent has ended", _ME)),)),
-            EntriesCancelled(("bill",)),
+            EntriesCancelled(("bill",), ended=True),
             RollbackStarted(Failure("CancelledError", "the code had returned before it was told"),
                             cut_off=True),
         ],
@@ -410,6 +419,7 @@ ENDS = {
         _with("bill", _KIND.CHILD, child=CHILD),
         Return("1"),
         [
+            EntriesCancelled(("bill",), ended=True),
             PostsQueued((Post(0, "invoice", "inv-1", _ENDED),)),
             RunCompleted("1"),
         ],

@@ -16,6 +16,7 @@ from headwater.schemas.history import (
     CancelRun,
     Command,
     CompleteJob,
+    EntriesCancelled,
     EntryCompleted,
     EntryErrored,
     EventReceived,
@@ -254,7 +255,11 @@ ACCEPTED = {
         [EntryCompleted("nap", "null"), EntryCompleted("bill", "5")],
     ),
     "an end": (a_run(), TerminateRun("why"), [RunTerminated("why")]),
-    "an end with a child that runs": (_child(), TerminateRun(), [_CASCADE, RunTerminated("")]),
+    "an end with a child that runs": (
+        _child(),
+        TerminateRun(),
+        [EntriesCancelled(("bill",), ended=True), _CASCADE, RunTerminated("")],
+    ),
     "an end of a child": (
         a_run(parent=PARENT, posted=1),
         TerminateRun("why", PARENT),

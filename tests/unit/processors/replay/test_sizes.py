@@ -15,6 +15,7 @@ from headwater.processors.runs.sizes import fitting as _fitting
 from headwater.processors.runs.state import Received
 from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import (
+    EntriesCancelled,
     EntryCompleted,
     FinishChild,
     PostsQueued,
@@ -63,7 +64,10 @@ def test_a_run_ends_that_would_lead_to_more_than_a_record_holds():
     run, decision = _resumed(11)
     events = fitting(run, decision)
     end = _end(events)
-    assert (len(events), end.failure.name) == (1, RECORD_TOO_LARGE)
+    (cancelled,) = events[:-1]
+    assert isinstance(cancelled, EntriesCancelled)
+    assert set(cancelled.keys) == run.open.keys()
+    assert end.failure.name == RECORD_TOO_LARGE
     assert end.failure.message.startswith(
         f"expected what is decided at once to have at most {DECISION_BYTES_MAX} bytes, found 110"
     )
@@ -72,7 +76,8 @@ def test_a_run_ends_that_would_lead_to_more_than_a_record_holds():
     )
     assert "store large data elsewhere" in end.failure.message
     # What it was decided of is there all the same, for a retry.
-    apply(run, end, NOW_MS)
+    for event in events:
+        apply(run, event, NOW_MS)
     assert (run.status, len(run.mailbox)) == (RunStatus.ERRORED, 11)
 
 
@@ -81,7 +86,8 @@ def test_its_children_end_with_it_and_its_parent_is_told():
     run = a_run(entries=entries, parent=PARENT)
     events = fitting(run, _MANY)
     end = _end(events)
-    (queued,) = events[:-1]
+    cancelled, queued = events[:-1]
+    assert cancelled == EntriesCancelled(("bill",), ended=True)
     assert isinstance(queued, PostsQueued)
     ended, told = (post.command for post in queued.posts)
     assert isinstance(ended, TerminateRun)
