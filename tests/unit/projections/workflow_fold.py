@@ -61,6 +61,10 @@ KEPT_MS = 86_400_000
 RETENTION = Retention(of_others=KEPT_MS)
 
 
+#: Statuses of what is open, by type, but for "pending".
+_OPEN_STATUS = {"sleep": "waiting"}
+
+
 class Fold:
     """The tables, by name and primary key."""
 
@@ -222,10 +226,10 @@ class Telling:
         before = (*self.instance_key, self.run["run_number"] - 1)
         tokens = self.tables["workflow_token"]
         token_fold.take_over(tokens, before, self.run, self.at, self.offset)
-        ended = {"status": "pending", "updated_at": self.at}
-        ended |= {"rolled_back_at": None, "rollback_failed_at": None}
         again = {
-            **ended,
+            "updated_at": self.at,
+            "rolled_back_at": None,
+            "rollback_failed_at": None,
             "completed_at": None,
             "result": None,
             "next_retry_at": None,
@@ -233,9 +237,9 @@ class Telling:
         }
         found = [{**steps[*before, key], **self.run} for key in kept if (*before, key) in steps]
         found += [
-            {**steps[*before, key], **self.run, **again}
+            {**row, **self.run, **again, "status": _OPEN_STATUS.get(row["type"], "pending")}
             for key in reopened
-            if (*before, key) in steps
+            if (row := steps.get((*before, key))) is not None
         ]
         found.sort(key=lambda row: (row["ordinal"], row["sequence"]))
         for number, row in enumerate(found, -len(found)):
