@@ -30,6 +30,7 @@ from headwater.processors.replay.entry_keys import keys_at_or_beneath
 from headwater.processors.replay.retrying import retry
 from headwater.processors.replay.rolling_back import (
     begin_rollback,
+    left_undone,
     rollback_raised,
     rolled_back,
 )
@@ -129,7 +130,10 @@ def decide_command(
 ) -> Decision:
     """Decides a command from outside; limits are used if a run begins."""
     if run is None or isinstance(command, StartRun | RestartRun):
-        return started_again(run, runs.begin(run, command, facts, KIND, limits))
+        started = started_again(run, runs.begin(run, command, facts, KIND, limits))
+        if run is None or isinstance(started, Rejection):
+            return started
+        return [*started, *left_undone(run)]
     if isinstance(command, CancelRun):
         return cancel(run, command, facts.reached_ms, facts.now_ms + cleanup_ms)
     return _decide_of(run, command, facts, limits)
@@ -164,7 +168,7 @@ def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
             return resumed + caught_up(run, reached_ms)
         case TerminateRun():
             refused = runs.may_end(run, command)
-            return refused or ending(run, RunTerminated(command.reason))
+            return refused or [*left_undone(run), *ending(run, RunTerminated(command.reason))]
         case RetryRun():
             return retry(run, command, limits)
         case FinishChild():

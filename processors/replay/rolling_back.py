@@ -6,13 +6,14 @@ from headwater.processors.replay.commands import BeginRollback, RolledBack
 from headwater.processors.replay.ends import code_ended
 from headwater.processors.replay.state import CodeRun, Entry
 from headwater.processors.runs.decisions import STALE, Decision
-from headwater.processors.runs.limits import SYSTEM
+from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.processors.runs.requests import RollbackRaised
 from headwater.schemas.history import (
     EntryRolledBack,
     LogWritten,
     RollbackFailed,
     RollbackStarted,
+    RunEvent,
 )
 from headwater.schemas.statuses import EntryStatus
 
@@ -24,6 +25,18 @@ _ROLLBACK_DELAY_MS: Final = 10_000
 def is_to_roll_back(entry: Entry) -> bool:
     """Whether a step's handler has not run yet."""
     return entry.rollback and entry.status is EntryStatus.COMPLETED and not entry.rolled_back
+
+
+def left_undone(run: CodeRun) -> list[RunEvent]:
+    """Return the log line of a rollback that a command ends before all handlers have run."""
+    keys = [key for key, entry in run.entries.items() if is_to_roll_back(entry)]
+    if run.ended or run.rollback is None or not keys:
+        return []
+    text = (
+        f"run {run.run_number} ends while it is rolled back: the rollback handlers of "
+        f"{', '.join(keys)} have not run, and will not"
+    )
+    return [LogWritten("warn", SYSTEM, bounded(text, LOG_MESSAGE_MAX))]
 
 
 def begin_rollback(run: CodeRun, asked: BeginRollback, _: int) -> Decision:

@@ -20,7 +20,7 @@ from headwater.processors.replay.host_messages import Activate, Advanced, Resolv
 from headwater.processors.replay.state import Entry
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure
-from headwater.schemas.statuses import EntryKind, EntryStatus
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import encode
 from headwater.streams.replay.execution import Execution
@@ -30,6 +30,13 @@ from headwater.streams.replay.workflow import Workflow
 
 #: Why a run fails whose code made nothing of it that the run is cancelled.
 _TOLD: Final = Failure(TOLD, "the run was cancelled")
+#: What is logged of a run that nothing can continue.
+_STUCK: Final = (
+    "the code waits for something that no entry will bring: none of its entries is open, so "
+    "neither time nor an event can continue it. Usual cause: an asyncio.Event that nothing sets, "
+    "a lock that is not released, a future without a result. It waits until it is cancelled, "
+    "terminated or restarted"
+)
 #: Smaller than any sequence.
 _NEVER: Final = -1
 
@@ -216,8 +223,12 @@ class Activation:
         if self._run.pending or self._host.is_busy() or self._suspended_at == self._seen:
             return
         self._suspended_at = self._seen
-        if not self._host.hands_back():
-            self._host.send(Suspend(self._seen))
+        if self._host.hands_back():
+            return
+        is_open = any(entry.status in OPEN for entry in self._entries.values())
+        if not is_open and not self._run.calls:
+            self._run.warn(_STUCK, _STUCK)
+        self._host.send(Suspend(self._seen))
 
     def _finish(self, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
         """The author's function has returned or raised."""

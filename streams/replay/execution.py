@@ -70,10 +70,12 @@ class Execution:
     def run_until_rest(self) -> None:
         """Runs the code until it waits for what is not recorded yet, or has ended."""
         run = self.run
+        run.begin_turn()
         try:
             if self.outcome is None:
                 run.loop.run_ready()
             while self.outcome is None and self._give_next():
+                run.begin_turn()
                 run.loop.run_ready()
         except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
             self.outcome = (None, error)
@@ -88,6 +90,7 @@ class Execution:
         untold = None if run.told else run.cancelled_at
         recorded = run.results.next_recorded(before=untold)
         if recorded is not None:
+            run.results_given += 1
             future, entry = recorded
             run.lines.see(entry.sequence)
             if not future.done():

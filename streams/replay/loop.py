@@ -236,11 +236,19 @@ def _awaiting(coroutine: Any) -> Iterator[Any]:  # noqa: ANN401, as above
         coroutine = getattr(coroutine, "cr_await", None)
 
 
-_TIMER: Final = ("asyncio.sleep, timeouts and timers", "use step.sleep, or a timeout of the entry")
+_TIMER: Final = (
+    "asyncio.sleep, timeouts and timers",
+    "use step.sleep, the timeout of the entry, or for whichever is first a step.race with a branch "
+    "that sleeps",
+)
 _REFUSED: Final = {
     "call_later": _TIMER,
     "call_at": _TIMER,
-    "time": ("the clock of the event loop", "use step.now"),
+    "time": (
+        "the clock of the event loop, as asyncio.timeout does",
+        "use step.now; for a timeout use that of the entry, or a step.race with a branch that "
+        "sleeps",
+    ),
     "call_soon_threadsafe": ("what comes from a thread", "use step.do, and the thread inside it"),
     "run_in_executor": ("a thread", "use step.do, and the thread inside it"),
 }

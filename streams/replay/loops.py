@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias
+from typing import Any, Final, Generic, TypeAlias
 
 from headwater.processors.replay.commands import Advance, Close, Fail
 from headwater.processors.replay.entry_keys import iteration_scope
@@ -15,6 +15,10 @@ from headwater.streams.authoring.values import decode, encode
 from headwater.streams.authoring.workflow_values import Break, Continue
 from headwater.streams.replay.branches import S
 from headwater.streams.replay.finished_entries import UntilDue, is_replayed, only_replays
+
+#: Iterations in a row without an entry. Each commit of a loop is an append: a loop that waits for
+#: nothing would make them without end.
+IDLE_MAX: Final = 10_000
 
 #: An async function of an iteration's scope and of the loop's state.
 Body: TypeAlias = Callable[[S, Any], Awaitable[Any]]
@@ -91,6 +95,8 @@ class _Loop(Generic[S]):
         self._cancelled_before = self._task.cancelling()
         #: The event since which its first iteration goes on here.
         self._since = scope.since
+        #: Iterations in a row that have called no entry, and waited for no other code.
+        self._idle = 0
 
     async def result(self, entry: Entry | None) -> Entry:
         """Runs the loop, or what is left of it, and gives its entry with the result."""
@@ -129,6 +135,7 @@ class _Loop(Generic[S]):
             raise
 
     async def _call_body(self, scope: S, at: int, state: str) -> Break | Continue:
+        given = self._run.results_given
         iteration = scope.beneath(iteration_scope(self._key, at))
         iteration.since = max(iteration.since, self._since)
         before = self._run.loop.enter_iteration(self._task, iteration.scope)
@@ -148,6 +155,14 @@ class _Loop(Generic[S]):
             raise LoopError(
                 f'expected the body of the loop "{self._key}" to return Continue(state) or '
                 f"Break(value), found {type(outcome).__name__}"
+            )
+        waited = iteration.has_entries or self._run.results_given != given
+        self._idle = 0 if waited else self._idle + 1
+        if self._idle > IDLE_MAX:
+            raise LoopError(
+                f'expected the body of the loop "{self._key}" to call an entry, found '
+                f"{IDLE_MAX:,} iterations in a row without one, which would go on for ever: wait "
+                "in the body by step.sleep or step.wait_for_event, or compute in a step"
             )
         return outcome
 

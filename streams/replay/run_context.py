@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.processors.replay.commands import CodeCommand, Log
+from headwater.processors.replay.errors import NonDeterministicError
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.replay.state import Entry
 from headwater.processors.replay.trimming import trim
@@ -21,6 +22,9 @@ from headwater.streams.replay.step_calls import StepCalls
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
+#: Calls of `step` without waiting: more than the entries of any run, and log lines that a host has
+#: in memory until they are sent.
+CALLS_MAX: Final = 100_000
 #: Characters of a warning by which it is recognized when it comes again.
 _ONCE_MAX: Final = 256
 
@@ -52,8 +56,8 @@ class RunContext:
         self.cancelled_at = begin.cancelled_at
         self.told = False
         # What is not implemented raises: it needs the world outside.
-        self.loop = WorkflowLoop(self._warn)  # type: ignore[abstract]
-        self._warned: set[str] = set()
+        self.loop = WorkflowLoop(self.warn)  # type: ignore[abstract]
+        self.warned: set[str] = set()
         self.entries = begin.entries
         self.limits = begin.limits or USUAL
         self.journal = Journal(begin.entries, begin.entries_max)
@@ -66,11 +70,26 @@ class RunContext:
         #: message what was called, and its coroutine.
         self.unawaited: dict[int, tuple[object, str, Coroutine[Any, Any, Any]]] = {}
         self._ticket = 0
+        self._tickets_until = CALLS_MAX
+        #: How many results the code was given.
+        self.results_given = 0
 
     def ticket(self) -> int:
-        """The number of the next call of an entry."""
+        """Return the number of the next call of an entry.
+
+        Raises:
+            NonDeterministicError: The code has made CALLS_MAX calls and waited for none.
+        """
         self._ticket += 1
+        if self._ticket > self._tickets_until:
+            raise NonDeterministicError(
+                f"the workflow spins: {CALLS_MAX:,} calls of step without waiting for an entry"
+            )
         return self._ticket
+
+    def begin_turn(self) -> None:
+        """Note that the code runs until it waits for an entry."""
+        self._tickets_until = self._ticket + CALLS_MAX
 
     def send(self, command: CodeCommand, *, awaits: str | None = None) -> None:
         """Send a command to the owner, unless the run is over or is being rolled back.
@@ -94,9 +113,15 @@ class RunContext:
             self.pending.add(awaits)
         self.host.send(command)
 
-    def _warn(self, place: str, text: str) -> None:
-        if place not in self._warned:
-            self._warned.add(place)
+    def warn(self, place: str, text: str) -> None:
+        """Log a warning of the engine, once in a run.
+
+        Args:
+            place: Names the warning; the run remembers it.
+            text: The line.
+        """
+        if place not in self.warned:
+            self.warned.add(place)
             line = bounded(text, LOG_MESSAGE_MAX)
             self.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, once=place))
 
@@ -112,7 +137,7 @@ class RunContext:
             # Names of tasks are not the same on a replay.
             name = getattr(task.get_coro(), "__qualname__", "a coroutine")
             text = f"the task of {name} failed unseen: {failure.name}: {failure.message}"
-            self._warn(bounded(text, _ONCE_MAX), text)
+            self.warn(bounded(text, _ONCE_MAX), text)
 
     def discard(self, scopes: list[str]) -> tuple[Reached, ...]:
         """Ends what runs at some keys and beneath them, which nobody awaits any more.
@@ -131,6 +156,7 @@ class RunContext:
 
     def resolve(self, key: str, entry: Entry) -> None:
         """An entry has its result."""
+        self.results_given += 1
         self.entries[key] = entry
         self.calls.resolved(key)
         self.pending.discard(key)

@@ -26,6 +26,7 @@ from headwater.processors.replay.errors import (
 from headwater.processors.replay.state import BEGINNING, Entry
 from headwater.schemas.statuses import OPEN, EntryKind
 from headwater.streams.authoring.arguments import check_length, check_name
+from headwater.streams.replay.loop import WorkflowLoop
 from headwater.streams.replay.run_context import RunContext
 
 
@@ -57,6 +58,8 @@ class Scope:
         self.above = above
         self.lost = False
         self.ended = False
+        #: Whether its code has called an entry, or that of a scope beneath it.
+        self.has_entries = False
         self.past: bool = past or (above is not None and above.past)
         self.checkpointed: bool = above is not None and above.checkpointed
         self.since: int = BEGINNING if above is None else above.since
@@ -93,9 +96,34 @@ class Scope:
     def track(
         self, ticket: int, name: str, coroutine: Coroutine[Any, Any, Any]
     ) -> Coroutine[Any, Any, Any]:
-        """Remembers a call until it is awaited."""
+        """Remember a call until it is awaited.
+
+        Raises:
+            NonDeterministicError: The code of another run makes the call.
+        """
+        try:
+            self.check_run(name)
+        except NonDeterministicError:
+            coroutine.close()
+            raise
         self.run.unawaited[ticket] = (self, repr(name), coroutine)
         return coroutine
+
+    def check_run(self, name: str) -> None:
+        """Check that this scope is not used by the code of another run.
+
+        Raises:
+            NonDeterministicError: It is.
+        """
+        run = self.run
+        loop = asyncio._get_running_loop()  # noqa: SLF001
+        if loop is not run.loop and isinstance(loop, WorkflowLoop):
+            begin = run.begin
+            raise NonDeterministicError(
+                f'expected "{name}" to be called with the step of this run, found that of '
+                f"{begin.workflow}/{begin.instance_id}, run {begin.run_number}: pass step on as an "
+                "argument, and keep it in no global variable"
+            )
 
     def enter(
         self, ticket: int, name: str, kind: EntryKind, *, or_removed: bool = False
@@ -126,8 +154,15 @@ class Scope:
         if run.strict and key in journal.visited:
             raise HistoryDivergedError(key, kind.value, f"a second {kind.value} of the same name")
         journal.visit(key, entry, or_removed=or_removed)
+        self._note_entry()
         self.under_way[key] = self.current_task()
         return key, entry
+
+    def _note_entry(self) -> None:
+        at: Scope | None = self
+        while at is not None and not at.has_entries:
+            at.has_entries = True
+            at = at.above
 
     def current_task(self) -> asyncio.Task[Any]:
         """The task of the workflow's code that runs now."""

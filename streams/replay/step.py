@@ -357,8 +357,10 @@ class Step(DeterministicValues):
                 child_id = instance_id or child_id_of(
                     run.begin.workflow, run.begin.instance_id, key
                 )
+                longest = run.limits.max_workflow_name
+                fault = name_fault("the name of a workflow", child, longest, "max_workflow_name")
                 longest = run.limits.max_instance_id
-                fault = name_fault("an instance id", child_id, longest, "max_instance_id")
+                fault = fault or name_fault("an instance id", child_id, longest, "max_instance_id")
                 if fault:
                     raise ValueError(fault)
                 wait_ms = None

@@ -17,6 +17,9 @@ class StepCalls:
     def __contains__(self, key: str) -> bool:
         return key in self._calls
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def get(self, key: str) -> Call | None:
         """The call of a key."""
         return self._calls.get(key)

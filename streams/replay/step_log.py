@@ -1,8 +1,10 @@
 """`step.log`: durable log lines."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Generator
+from typing import Any, Final, NoReturn
+
+from typing_extensions import override
 
 from headwater.processors.replay.commands import Log
 from headwater.processors.runs.limits import SYSTEM, control_character
@@ -10,6 +12,29 @@ from headwater.schemas.history import Limits
 from headwater.streams.authoring.attempt import ATTEMPT
 from headwater.streams.authoring.values import encode, sound
 from headwater.streams.replay.scope import Scope
+
+
+class _Written(Coroutine[Any, Any, None]):
+    """What a line gives that is written already: it may be awaited, run, or left alone."""
+
+    @override
+    def send(self, value: object) -> NoReturn:
+        raise StopIteration
+
+    @override
+    def throw(self, *_: object) -> NoReturn:
+        raise StopIteration
+
+    @override
+    def close(self) -> None:
+        pass
+
+    @override
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+_WRITTEN: Final = _Written()
 
 
 class StepLog:
@@ -71,15 +96,17 @@ class StepLog:
         category: str,
     ) -> Coroutine[Any, Any, None]:
         run = self._scope.run
-        # A step's callback may be in a thread, and what it forgets is lost with the attempt.
+        self._scope.check_run(f"log.{level}")
         if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
-            return self._write(0, level, message, data, category)
+            # In a step's callback, which may be a plain function that can await nothing.
+            self._write(level, message, data, category)
+            return _WRITTEN
         ticket = run.ticket()
-        line = self._write(ticket, level, message, data, category)
+        line = self._write_when_awaited(ticket, level, message, data, category)
         run.unawaited[ticket] = (self._scope, f"log.{level}({message!r:.60})", line)
         return line
 
-    async def _write(
+    async def _write_when_awaited(
         self,
         ticket: int,
         level: str,
@@ -87,9 +114,17 @@ class StepLog:
         data: Any,  # noqa: ANN401
         category: str,
     ) -> None:
+        self._scope.run.unawaited.pop(ticket, None)
+        self._write(level, message, data, category)
+
+    def _write(
+        self,
+        level: str,
+        message: str,
+        data: Any,  # noqa: ANN401
+        category: str,
+    ) -> None:
         run = self._scope.run
-        if ticket:
-            run.unawaited.pop(ticket, None)
         text = self._checked(message, data, category)
         attempt = ATTEMPT.get()
         key, number = (attempt.key, attempt.number) if attempt else (None, None)

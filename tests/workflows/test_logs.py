@@ -4,6 +4,7 @@
 # ruff: noqa: G004, G010, PLE1205
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,12 +12,14 @@ import pytest
 from headwater import (
     Break,
     Continue,
+    Retry,
     Step,
+    StepFailedError,
     WorkflowEvent,
     WorkflowTest,
     workflow,
 )
-from tests.workflows.running import HOUR, START, begin, error_of, output, output_of, run
+from tests.workflows.running import CRASH, HOUR, START, begin, error_of, output, output_of, run
 
 
 async def lines_of(instance: object, *attributes: str) -> list[tuple[object, ...]]:
@@ -407,3 +410,40 @@ def test_a_line_that_a_replay_comes_to_again_is_stored_once_unless_its_workflow_
             assert await lines_of(instance, "message", "is_replay") == lines
 
     run(scenario, workflow("order")(scene), workflow("kept", replayed_lines=True)(scene))
+
+
+@CRASH
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_callback_logs_by_the_call_alone(fails: bool, crash: bool):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        def plain() -> None:
+            step.log.info("plain")
+            if fails:
+                raise LookupError("no")
+
+        async def forgets() -> None:
+            step.log.info("forgets")
+
+        async def awaits() -> None:
+            await step.log.info("awaits", {"amount": 1})
+
+        with contextlib.suppress(StepFailedError):
+            await step.do("1", plain, retries=Retry(limit=0))
+        await step.do("2", forgets)
+        await step.do("3", awaits)
+        await step.sleep("nap", "1 hour")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        lines = (await instance.history()).logs
+        assert [(line.message, line.step_key, line.attempt) for line in lines] == [
+            ("plain", "1", 1),
+            ("forgets", "2", 1),
+            ("awaits", "3", 1),
+        ]
+
+    run(scenario, order)

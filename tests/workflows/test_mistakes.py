@@ -12,6 +12,7 @@ import pytest
 
 from headwater import (
     Break,
+    Continue,
     InvalidEventTypeError,
     InvalidInstanceIdError,
     Retry,
@@ -24,7 +25,10 @@ from headwater import (
 )
 from headwater.gateway.paths import path
 from headwater.streams.authoring.batches import batch_of
+from headwater.streams.replay import loops, run_context
+from headwater.streams.replay.loops import IDLE_MAX
 from tests.workflows.running import (
+    CRASH,
     Calls,
     begin,
     error_of,
@@ -104,6 +108,8 @@ def test_a_retry_of_odd_values_is_refused_where_it_is_written(values: dict[str, 
             lambda step: step.run_workflow("bill", "order", timeout=-1),
             'found -1, as the timeout of "bill"',
         ),
+        (lambda step: step.run_workflow("bill", "a\0"), "the name of a workflow of 1 to 64"),
+        (lambda step: step.run_workflow("bill", "order", id="a b"), "an instance id of 1 to 100"),
         (lambda step: step.wait_for_event("word", type=""), "found '', in the wait \"word\""),
         (lambda step: step.wait_for_event("word", type=None), 'found None, in the wait "word"'),
         (
@@ -443,3 +449,174 @@ def test_parameters_of_sql_that_are_text_are_refused():
 
     error = failure(one(lambda step: step.do("save", save, retries=Retry(limit=0))))
     assert error.message == "expected SQL parameters as a list, found 'a'"
+
+
+@pytest.mark.parametrize(
+    "limited",
+    [
+        lambda: asyncio.wait_for(asyncio.get_running_loop().create_future(), 5),
+        lambda: asyncio.sleep(5),
+        lambda: asyncio.timeout(5).__aenter__(),
+    ],
+)
+def test_timeouts_of_asyncio_are_refused_and_a_race_is_named(limited: Callable):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await limited()
+
+    error = failure(order)
+    assert error.name == "NonDeterministicError"
+    assert "step.race" in error.message
+
+
+@pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        (lambda step: step.do("save", bad), "save"),
+        (lambda step: step.now(), "now"),
+        (lambda step: step.uuid(), "uuid"),
+        (lambda step: step.join("both", one=bad), "both"),
+        (lambda step: step.log.info("said"), "log.info"),
+    ],
+)
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_step_of_another_run_is_refused_by_the_name_of_that_run(
+    ended: bool, call: Callable, shown: str
+):
+    kept: list[Step] = []
+
+    @workflow("first")
+    async def first(event: WorkflowEvent, step: Step) -> None:
+        kept.append(step)
+        if not ended:
+            await step.sleep("nap", "1 hour")
+
+    @workflow("second")
+    async def second(event: WorkflowEvent, step: Step) -> None:
+        await call(kept[0])
+
+    async def scenario(test: WorkflowTest) -> None:
+        await begin(test, "first", "f-1")
+        error = await error_of(await begin(test, "second", "s-1"))
+        assert error.name == "NonDeterministicError"
+        assert error.message == (
+            f'expected "{shown}" to be called with the step of this run, found that of '
+            "first/f-1, run 0: pass step on as an argument, and keep it in no global variable"
+        )
+
+    run(scenario, first, second)
+
+
+@CRASH
+def test_a_loop_that_calls_no_entry_ends_with_an_error(crash: bool):
+    async def body(step: Step, state: int) -> Continue:
+        return Continue(state + 1)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.loop("pages", body, state=0, commit_interval=1_000)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await test.create("order", id="o-1")
+        if crash:
+            await test.tick()
+            await test.crash()
+        await test.run_until_idle()
+        error = await error_of(instance)
+        assert error.name == "LoopError"
+        assert f'"pages" to call an entry, found {IDLE_MAX:,} iterations in a row' in error.message
+
+    run(scenario, order)
+
+
+def test_a_loop_may_wait_for_what_other_code_has_from_entries():
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 minute")
+        assert await output_of(instance) == {"takes": 60, "gives": None}
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        queue: asyncio.Queue[int] = asyncio.Queue()
+
+        async def gives(step: Step) -> None:
+            for number in range(60):
+                await step.sleep(f"nap {number}", "1 second")
+                queue.put_nowait(number)
+
+        async def takes(step: Step) -> object:
+            async def body(step: Step, state: int) -> Continue | Break:
+                await queue.get()
+                return Break(state + 1) if state == 59 else Continue(state + 1)
+
+            return await step.loop("pages", body, state=0)
+
+        return await step.join("both", takes=takes, gives=gives)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops, "IDLE_MAX", 3)
+        run(scenario, order)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda step: step.uuid(), lambda step: step.random(), lambda step: step.log.info("x")]
+)
+def test_code_that_calls_without_end_and_never_waits_ends_with_an_error(call: Callable):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        while True:
+            await call(step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_context, "CALLS_MAX", 1_000)
+        error = failure(order)
+    assert error.name == "NonDeterministicError"
+    assert error.message == "the workflow spins: 1,000 calls of step without waiting for an entry"
+
+
+@CRASH
+def test_a_run_that_nothing_can_continue_says_so_once(crash: bool):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.do("save", lambda: 1)
+        await step.checkpoint("here")
+        await asyncio.Event().wait()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        if crash:
+            await test.crash()
+        await instance.send_event("word")
+        await test.advance("1 day")
+        assert (await instance.status()).status == "waiting"
+        (line,) = (await instance.history()).logs
+        assert (line.level, line.category) == ("warn", "system")
+        assert line.message.startswith("the code waits for something that no entry will bring")
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        lambda step: step.sleep("nap", "1 hour"),
+        lambda step: step.wait_for_event("word", type="word"),
+        lambda step: step.do("save", bad),
+        lambda step: step.run_workflow("other", "waiter"),
+    ],
+)
+def test_a_run_that_something_can_continue_says_nothing(waits: Callable):
+    @workflow("waiter")
+    async def waiter(event: WorkflowEvent, step: Step) -> None:
+        await step.sleep("nap", "1 hour")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("here")
+        await waits(step)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert (await instance.history()).logs == []
+
+    run(scenario, order, waiter)

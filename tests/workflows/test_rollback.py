@@ -597,3 +597,83 @@ def test_a_restart_after_a_rollback_does_the_work_again():
         assert (await entry_at(instance, "before money")).type == "checkpoint"
 
     run(scenario, order)
+
+
+@pytest.mark.parametrize("verb", ["restart", "terminate"])
+def test_a_line_says_which_handlers_a_command_leaves_out(verb: str):
+    begun: list[str] = []
+
+    async def takes_long(result: str) -> None:
+        begun.append(result)
+        await pass_time("10 seconds")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await step.do("a", lambda: "a", rollback=takes_long)
+        await step.do("b", lambda: "b", rollback=takes_long)
+        await step.do("c", lambda: "c", rollback=takes_long)
+        if event.run_number:
+            await step.sleep("nap", "1 hour")
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("11 seconds")
+        await getattr(instance, verb)()
+        await test.advance("1 minute")
+        assert begun == ["c", "b"]
+        (line,) = (await instance.history()).logs
+        assert line.message == (
+            "run 0 ends while it is rolled back: the rollback handlers of a, b have not run, and "
+            "will not"
+        )
+
+    run(scenario, order)
+
+
+def test_a_rollback_error_in_a_branch_is_the_error_of_that_branch():
+    undone: list[str] = []
+
+    async def halts(step: Step) -> None:
+        def halt() -> None:
+            raise RollbackError("halt")
+
+        await step.do("check", halt)
+
+    async def other(step: Step) -> None:
+        await step.sleep("nap", "1 hour")
+        await do(step, "late", undone)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        await step.join("both", halts=halts, other=other)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert (await state_of(instance), undone) == ("waiting", [])
+        await test.advance("1 hour")
+        error = await error_of(instance)
+        assert error.name == "JoinError"
+        assert "halts: RollbackError: halt" in error.message
+        assert undone == ["late", "a"]
+
+    run(scenario, order)
+
+
+def test_a_rollback_error_in_a_gather_rolls_back_at_once():
+    undone: list[str] = []
+
+    def halt() -> None:
+        raise RollbackError("halt")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        await asyncio.gather(step.do("check", halt), step.sleep("nap", "1 hour"))
+
+    error = failure(order)
+    assert (error.name, error.message, undone) == ("RollbackError", "halt", ["a"])
