@@ -68,11 +68,14 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
+from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
 
 _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
 
 _SERVICE: Final = "workflow_service"
+#: Where the app keeps the watch of its event loop.
+LOOP_WATCH: Final = "loop_watch"
 
 #: Bodies of the console's forms, which say of themselves what they are.
 _FORMS: Final = BodyKind("application/x-www-form-urlencoded", lambda _: True, b"")
@@ -123,6 +126,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     service = _workflow_service(settings, ports.workflows, limited)
     watching = ports.reader.apart()
+    watch = _loop_watch(metrics)
     receivers: dict[str, Receiver] = {}
     for source in sources:
         receiver = Receiver(
@@ -149,7 +153,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
             *service.routers(),
             *_deployments(settings, ports.workflows, service, limited),
         ],
-        lifespan=[lambda _app: _running(ports, service, watching)],
+        lifespan=[lambda _app: _running(ports, service, watching, watch)],
         middleware=[whole_parameters, auditing],
         before_send=[add_headers],
         after_exception=[strays_told(tell)],
@@ -165,6 +169,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
         ),
     )
     app.state[_SERVICE] = service
+    app.state[LOOP_WATCH] = watch
     return app
 
 
@@ -273,11 +278,21 @@ def _any_other_source(known: str) -> HTTPRouteHandler:
     return take_delivery
 
 
+def _loop_watch(metrics: Metrics) -> LoopWatch:
+    def blocked(found: Blocked) -> None:
+        metrics.loop_blocked()
+        log_blocked(found)
+
+    return LoopWatch(metrics.loop_late, blocked)
+
+
 @asynccontextmanager
 async def _running(
-    ports: Ports, service: WorkflowService, watching: PooledReader
+    ports: Ports, service: WorkflowService, watching: PooledReader, watch: LoopWatch
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as exits:
+        watch.start()
+        exits.callback(watch.stop)
         for log in (ports.log, ports.answers, ports.audit, ports.replays, ports.wiping.log):
             await log.start()
             exits.push_async_callback(log.stop)

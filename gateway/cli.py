@@ -194,6 +194,7 @@ async def _project(settings: "Settings") -> None:
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
+    from headwater.streams.loop_watch import LoopWatch  # noqa: PLC0415 (see above)
 
     cluster = cluster_of(settings)
     await check_topics(cluster)
@@ -203,6 +204,8 @@ async def _project(settings: "Settings") -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     collect_seldom()
+    watch = LoopWatch()
+    watch.start()
     with member_of_house(cluster, f"projector {process_name()}") as membership:
         membership.start()
         rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))

@@ -45,6 +45,7 @@ from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.kafka.topics import check_topics, warn_of_missing
+from headwater.streams.loop_watch import LoopWatch
 from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.definition_log import DefinitionLog
 from headwater.streams.workflows.deployed_code import DeployedCode
@@ -156,7 +157,10 @@ async def _work(
         await pass_over_skipped(cluster)
         await membership.joined()
 
+    watch = LoopWatch()
+    watch.start()
     async with contextlib.AsyncExitStack() as exits:
+        exits.callback(watch.stop)
         database = await _step_database(settings, exits)
         membership = exits.enter_context(member_of_house(cluster, f"workflows {name}"))
         worker = WorkflowWorker(

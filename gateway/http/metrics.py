@@ -83,6 +83,16 @@ class Metrics:
             "Seconds from append to Kafka's acknowledgement.",
         )
         self._registry.register(self._append_seconds)
+        self._loop_late = _Seconds(
+            "headwater_event_loop_late_seconds",
+            "How late the event loop ran a timer, ten times a second.",
+        )
+        self._registry.register(self._loop_late)
+        self._loop_blocked = Counter(
+            "headwater_event_loop_blocked_total",
+            "How often the event loop was blocked for a quarter of a second or longer.",
+            registry=self._registry,
+        )
         self._audited = Counter(
             "headwater_audit_entries_total",
             "Operations by what became of their entries: success, failure, or lost.",
@@ -122,6 +132,14 @@ class Metrics:
     def appended(self, seconds: float) -> None:
         """Counts an append and how long its acknowledgement took."""
         self._append_seconds.observe(seconds)
+
+    def loop_late(self, seconds: float) -> None:
+        """Counts how late the event loop ran a timer."""
+        self._loop_late.observe(seconds)
+
+    def loop_blocked(self) -> None:
+        """Counts a block of the event loop."""
+        self._loop_blocked.inc()
 
     def audited(self, result: str) -> None:
         """Counts an entry of the audit log: of success, of failure, or one that was lost."""

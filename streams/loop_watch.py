@@ -1,0 +1,141 @@
+"""Watching an event loop: how late it runs its callbacks, and what blocked it.
+
+The loop beats ten times a second and measures how late each beat is. A thread looks at the beats.
+When one is overdue it takes the stack of the loop's thread, so the log can name the callback that
+blocks. While a call of C holds the interpreter the thread cannot run, either: it gets the stack
+when the call returns, which is nearly always still the same callback. Requests cost nothing.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Final, NamedTuple
+
+from headwater.streams.clock import cpu_of_thread, monotonic
+
+_LOG: Final = logging.getLogger("headwater.loop")
+
+#: Seconds of a block that is logged: a client notices a quarter of a second.
+BLOCKED_S: Final = 0.25
+#: Seconds between two beats, and between two looks of the thread.
+_BEAT_S: Final = 0.1
+#: How late a beat is, in seconds, when the thread takes a stack: before the block is one to log.
+_SUSPECT_S: Final = BLOCKED_S / 2
+#: Frames of a stack that are logged, the innermost ones.
+_FRAMES_MAX: Final = 12
+_PATH_SHOWN: Final = 100
+
+
+class Blocked(NamedTuple):
+    """A block of the loop.
+
+    Attributes:
+        seconds: How long no callback could run.
+        cpu_seconds: How much of that the loop's thread was on a processor. Much less than
+            `seconds` if a call waited, or if the machine ran other processes.
+        where: The request and the stack, as far as they were seen.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    where: str
+
+
+class LoopWatch:
+    """Watches one event loop.
+
+    Args:
+        late: Called on the loop with the lateness of each beat, in seconds.
+        blocked: Called on the loop after each block of at least `BLOCKED_S`, by default to log it.
+    """
+
+    def __init__(
+        self,
+        late: Callable[[float], None] | None = None,
+        blocked: Callable[[Blocked], None] | None = None,
+    ) -> None:
+        self._late = late
+        self._blocked = blocked or log_blocked
+        #: The longest block, whether logged or not.
+        self.longest = Blocked(0.0, 0.0, "")
+        #: The most that the loop's thread computed without running a beat, in seconds.
+        self.longest_cpu = Blocked(0.0, 0.0, "")
+        self._beat_at = self._cpu_at = 0.0
+        self._seen = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = threading.Event()
+        self._thread_of_loop = 0
+        self._thread = threading.Thread(target=self._look, name="headwater-loop-watch", daemon=True)
+
+    def start(self) -> None:
+        """Start watching the running loop."""
+        self._thread_of_loop = threading.get_ident()
+        self._beat_at, self._cpu_at = monotonic(), cpu_of_thread()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_BEAT_S, self._beat, loop)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._stopped.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        now, cpu = monotonic(), cpu_of_thread()
+        late = max(0.0, now - self._beat_at - _BEAT_S)
+        found = Blocked(late, cpu - self._cpu_at, self._seen)
+        self._beat_at, self._cpu_at, self._seen = now, cpu, ""
+        self._timer = loop.call_later(_BEAT_S, self._beat, loop)
+        self.longest = max(self.longest, found)
+        if found.cpu_seconds > self.longest_cpu.cpu_seconds:
+            self.longest_cpu = found
+        if self._late is not None:
+            self._late(late)
+        if late >= BLOCKED_S:
+            self._blocked(found)
+
+    def _look(self) -> None:
+        while not self._stopped.wait(_BEAT_S):
+            if not self._seen and monotonic() - self._beat_at >= _BEAT_S + _SUSPECT_S:
+                # The only way to another thread's stack; faulthandler and debuggers use it.
+                frame = sys._current_frames().get(self._thread_of_loop)  # noqa: SLF001
+                self._seen = "" if frame is None else _described(frame)
+
+
+def log_blocked(found: Blocked) -> None:
+    """Log a block, with the callback that ran meanwhile."""
+    _LOG.warning(
+        "the event loop was blocked for %.2f s (%.2f s of CPU) by %s",
+        *(found.seconds, found.cpu_seconds, found.where or "a callback that was not seen"),
+    )
+
+
+def _described(innermost: FrameType) -> str:
+    """Describe what a thread runs: the request, if it runs one, and its innermost frames."""
+    frames: list[FrameType] = []
+    request = ""
+    frame: FrameType | None = innermost
+    while frame is not None:
+        frames.append(frame)
+        request = _request_of(frame) or request
+        frame = frame.f_back
+    lines = [
+        f"{Path(each.f_code.co_filename).name}:{each.f_lineno} {each.f_code.co_qualname}"
+        for each in frames[:_FRAMES_MAX]
+    ]
+    return f"{request or 'a callback'}: {' < '.join(lines)}"
+
+
+def _request_of(frame: FrameType) -> str:
+    """Name the HTTP request that a frame handles, by the scope that ASGI functions take."""
+    if "scope" not in frame.f_code.co_varnames:
+        return ""
+    scope = frame.f_locals.get("scope")
+    if not isinstance(scope, dict) or scope.get("type") != "http":
+        return ""
+    return f"{scope.get('method', '')} {str(scope.get('path', ''))[:_PATH_SHOWN]!a}"
