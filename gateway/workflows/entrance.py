@@ -12,6 +12,7 @@ from typing_extensions import override
 from headwater.gateway.http.auditing import note
 from headwater.gateway.http.keys import admit
 from headwater.gateway.http.limited_bodies import JsonRequest
+from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
 from headwater.gateway.workflows.parameters import INSTANCE, WORKFLOW
@@ -73,6 +74,20 @@ class Entrance:
         """Asks the hook of the context's policy; the body is made if there is one to see it."""
         if self._gatekeeper.has_hook(context.policy):
             await self._gatekeeper.allow(replace(context, body=body and body()))
+
+    async def allows(self, context: RequestContext) -> bool:
+        """Whether the hook of the context's policy lets a request pass.
+
+        Raises:
+            Problem: The hook is broken.
+        """
+        try:
+            await self.allow(context)
+        except Problem as problem:
+            if problem.status is None:  # Only what a hook denies has a status of its own.
+                raise
+            return False
+        return True
 
     def context_of(self, connection: AnyConnection, handler: BaseRouteHandler) -> RequestContext:
         """What hooks are told of a request."""

@@ -48,10 +48,11 @@ def asked_for(deployments: Deployments, workflow: str, deployment: str | None) -
         return None
     found = deployment_of(deployments, deployment)
     if deployments.workflow(deployment, workflow) is None:
-        names = ", ".join(each.name for each in found.workflows)
+        # Without the names of others: hooks may keep them from the caller.
         raise Problem(
             WORKFLOW_NOT_FOUND,
-            f"expected a workflow of {found.id}, which has {names}, found {workflow[:64]!r}",
+            f"expected a workflow of {found.id}, found {workflow[:64]!r}; GET "
+            f"/v1/deployments/{found.id} lists those that there are",
             field="workflowName",
         )
     return artifact_of(found)

@@ -199,9 +199,10 @@ def _one(entrance: Entrance, reading: Reading, running: Running) -> HTTPRouteHan
         position: Position,
         workflow_name: _WorkflowName = None,
     ) -> Response[bytes]:
+        if workflow_name is not None:
+            await _allow_named(entrance, request, workflow_name, runId)
         await reading.fresh(position)
-        found = await running.find(runId, workflow_name)
-        await _allow(entrance, request, found)
+        found = await _find_allowed(entrance, request, running, runId, workflow_name)
         return answer(found.run, {found.partition: found.offset})
 
     return get_run
@@ -226,9 +227,10 @@ def _cancellation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
         workflow_name: _WorkflowName = None,
     ) -> Response[bytes]:
         note(request, run_id=runId)
-        found = await running.find(runId, workflow_name)
+        if workflow_name is not None:
+            await _allow_named(entrance, request, workflow_name, runId)
+        found = await _find_allowed(entrance, request, running, runId, workflow_name)
         note(request, workflow=found.run.workflow_name)
-        await _allow(entrance, request, found)
         told = await running.cancel(found, data.reason)
         if told is None:
             return answer(found.run, {found.partition: found.offset})
@@ -238,11 +240,35 @@ def _cancellation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
     return cancel_run
 
 
-async def _allow(entrance: Entrance, request: AnyRequest, found: FoundRun) -> None:
-    """Asks whether a run may be read or managed, now that it is known which it is."""
+async def _allow_named(entrance: Entrance, request: AnyRequest, workflow: str, run_id: str) -> None:
+    """Asks the hooks about a run whose workflow is named, before it is looked up."""
     context = entrance.context_of(request, request.route_handler)
-    run = found.run
-    await entrance.allow(replace(context, workflow_name=run.workflow_name, instance_id=run.run_id))
+    await entrance.allow(replace(context, workflow_name=workflow, instance_id=run_id))
+
+
+async def _find_allowed(
+    entrance: Entrance, request: AnyRequest, running: Running, run_id: str, workflow: str | None
+) -> FoundRun:
+    """Return the run of an id among those that the caller may read or manage.
+
+    The hooks have been asked about a workflow that is named. A run of a workflow that they keep
+    from the caller is answered as one that does not exist.
+
+    Raises:
+        Problem: The hooks refuse, or there is no such run, or there are several.
+    """
+    if workflow is not None:
+        return running.only(await running.find_all(run_id, workflow), run_id)
+    context = replace(entrance.context_of(request, request.route_handler), instance_id=run_id)
+    found = [
+        each
+        for each in await running.find_all(run_id)
+        if await entrance.allows(replace(context, workflow_name=each.run.workflow_name))
+    ]
+    if not found:
+        # Whether one exists or not, the hooks are asked the same, and answer the same.
+        await entrance.allow(context)
+    return running.only(found, run_id)
 
 
 def _answered(made: Made) -> Response[bytes]:

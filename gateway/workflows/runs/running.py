@@ -1,6 +1,6 @@
 """What is done with runs below `/v1`: created once under a key, shown, cancelled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple, TypeAlias
@@ -133,7 +133,15 @@ class Running:
 
     async def find(self, run_id: str, workflow: str | None = None) -> FoundRun:
         """The run of an id."""
-        found = await self._ports.rows.find(run_id, workflow)
+        return self.only(await self.find_all(run_id, workflow), run_id)
+
+    async def find_all(self, run_id: str, workflow: str | None = None) -> list[FoundRun]:
+        """The runs of an id: of one workflow, or of all."""
+        return await self._ports.rows.find(run_id, workflow)
+
+    @staticmethod
+    def only(found: Sequence[FoundRun], run_id: str) -> FoundRun:
+        """Return the only run of those found, all of which the caller may know of."""
         if not found:
             raise Problem(
                 "run_not_found", f"expected a run, found none with the id {run_id[:100]!r}"

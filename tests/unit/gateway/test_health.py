@@ -65,8 +65,10 @@ def test_many_requests_without_a_key_cost_one_query_and_none_of_the_readers(path
 
 
 def test_a_reader_apart_has_one_connection_to_the_same_database() -> None:
-    apart = Reader(NOWHERE, connect_timeout_s=0.1).apart()
-    assert (apart._pool.conninfo, apart._pool.max_size) == (NOWHERE, 1)
+    reader = Reader(NOWHERE, connect_timeout_s=0.1)
+    apart = reader.apart()
+    assert apart._pool.conninfo == reader._pool.conninfo
+    assert (apart._pool.max_size, apart is reader) == (1, False)
 
 
 def test_a_result_is_asked_for_again_when_it_is_old() -> None:

@@ -1,15 +1,25 @@
 """The routes of runs without Postgres: who may, and what is asked before anything is done."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from litestar.testing import TestClient
+from typing_extensions import override
 
 from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
-from tests.unit.gateway.memory_app import memory_app, memory_workflows
+from headwater.gateway.workflows.runs.running import RunPorts
+from headwater.projections.idempotency import IdempotencyKeys
+from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.runs import FoundRun
+from headwater.schemas.run_answers import Run
+from headwater.schemas.statuses import RunState
+from tests.fakes.deployments import MemoryDeployments
+from tests.unit.gateway.memory_app import memory_app, memory_workflows, without_postgres
 from tests.unit.gateway.problem_contract import assert_problem
-from tests.unit.gateway.workflow_fakes import MemoryCommands
+from tests.unit.gateway.workflow_fakes import AT, MemoryCommands
 
 KEY = {"x-api-key": "dev-workflow-key", "idempotency-key": "key"}
 WORLD_KEY = {"x-api-key": "dev-world-key"}
@@ -76,3 +86,124 @@ def test_what_is_wrong_is_said_as_message_too(client: Client) -> None:
         assert problem["message"] == problem["detail"]
     elsewhere = client.get("/api/workflows/workflows?lmit=1", headers=KEY).json()
     assert "message" not in elsewhere
+
+
+class UpToDate(Workflows):
+    """A projection of nothing, which is as far as the history."""
+
+    def __init__(self) -> None:
+        super().__init__(without_postgres())
+
+    @override
+    async def next_offsets(self) -> dict[int, int]:
+        return {}
+
+
+class MemoryRunRows:
+    """Runs by their workflows and ids; counts how often it was asked."""
+
+    def __init__(self, *names: tuple[str, str]) -> None:
+        self._names = names
+        self.asked = 0
+
+    async def find(self, run_id: str, workflow: str | None = None) -> list[FoundRun]:
+        self.asked += 1
+        return [
+            FoundRun(run=_run(name, one), partition=0, offset=1)
+            for name, one in self._names
+            if one == run_id and workflow in {None, name}
+        ]
+
+
+def _run(workflow: str, run_id: str) -> Run:
+    return Run(
+        run_id=run_id,
+        workflow_name=workflow,
+        status=RunState.CANCELLED,
+        deployment_id=None,
+        created_at=AT,
+        started_at=AT,
+        updated_at=AT,
+        completed_at=AT,
+        input=None,
+    )
+
+
+#: A caller asks for a run, and names its workflow or not.
+ASKS: list[Callable[[Client, str, str], httpx.Response]] = [
+    lambda client, run, query: client.get(f"/v1/runs/{run}{query}", headers=KEY),
+    lambda client, run, query: client.post(f"/v1/runs/{run}/cancel{query}", headers=KEY),
+]
+
+
+@contextmanager
+def tenants(rows: MemoryRunRows, *seen: str | None) -> Iterator[Client]:
+    """A gateway whose hooks show workflows of these names; None stands for no name."""
+
+    def only_theirs(context: RequestContext) -> Denied | None:
+        return None if context.workflow_name in seen else Denied(detail="not yours")
+
+    hooks = WorkflowHooks(authorize_instance_read=only_theirs, authorize_management=only_theirs)
+    of_runs = RunPorts(
+        rows=rows,  # type: ignore[arg-type]
+        keys=IdempotencyKeys(without_postgres()),
+        deployments=MemoryDeployments(),
+        project_id="default",
+    )
+    app = memory_app(workflows=memory_workflows(hooks=hooks, of_runs=of_runs, workflows=UpToDate()))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def _answer(answer: httpx.Response) -> tuple[int, dict[str, Any]]:
+    body = answer.json()
+    return answer.status_code, {name: body[name] for name in ("code", "detail", "title")}
+
+
+@pytest.mark.parametrize("seen", [("mine",), ("mine", None)])
+def test_a_run_that_hooks_keep_from_the_caller_is_answered_as_one_that_does_not_exist(
+    seen: tuple[str | None, ...],
+) -> None:
+    rows = MemoryRunRows(("theirs", "run-1"), ("others", "run-1"))
+    with tenants(rows, *seen) as client, tenants(MemoryRunRows(), *seen) as empty:
+        for ask in ASKS:
+            for query in ("?workflowName=theirs", "?workflowName=none"):
+                assert _answer(ask(client, "run-1", query)) == _answer(ask(empty, "run-1", query))
+                assert ask(client, "run-1", query).status_code == 403
+        assert rows.asked == 0
+        for ask in ASKS:
+            found = _answer(ask(client, "run-1", ""))
+            assert found == _answer(ask(empty, "run-1", ""))
+            assert found[0] == (404 if None in seen else 403)
+
+
+def test_of_the_runs_of_an_id_the_caller_is_told_of_those_that_it_may_see() -> None:
+    rows = MemoryRunRows(
+        *(("theirs", "run-1"), ("mine", "run-1")),
+        *(("theirs", "run-2"), ("mine", "run-2"), ("ours", "run-2")),
+    )
+    with tenants(rows, "mine", "ours") as client:
+        for ask in ASKS:
+            for query in ("", "?workflowName=mine"):
+                answer = ask(client, "run-1", query)
+                assert (answer.status_code, answer.json()["workflowName"]) == (200, "mine")
+            problem = assert_problem(ask(client, "run-2", ""), 409, "ambiguous_run")
+            assert "found it in mine and ours;" in problem["detail"]
+            assert "theirs" not in problem["detail"]
+
+
+def test_a_hook_that_is_broken_is_not_taken_for_one_that_denies() -> None:
+    def broken(_: RequestContext) -> None:
+        raise RuntimeError("a bug of the hook's")
+
+    of_runs = RunPorts(
+        rows=MemoryRunRows(("theirs", "run-1")),  # type: ignore[arg-type]
+        keys=IdempotencyKeys(without_postgres()),
+        deployments=MemoryDeployments(),
+        project_id="default",
+    )
+    hooks = WorkflowHooks(authorize_instance_read=broken, authorize_management=broken)
+    app = memory_app(workflows=memory_workflows(hooks=hooks, of_runs=of_runs, workflows=UpToDate()))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        for ask in ASKS:
+            assert_problem(ask(client, "run-1", ""), 500, "internal_error")
