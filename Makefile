@@ -79,6 +79,7 @@ lock: ## Pin the Python packages anew, from pyproject.toml (needs uv)
 	$(LOCK) pyproject.toml --extra server --output-file requirements.txt
 	echo 'setuptools>=77' | $(LOCK) pyproject.toml - --extra local --group dev --constraint requirements.txt \
 		--output-file requirements-dev.txt
+	echo 'setuptools>=77' | $(LOCK) - --constraint requirements-dev.txt --output-file requirements-build.txt
 	$(LOCK) --group bench --output-file requirements-bench.txt
 	$(LOCK) --group notebook --output-file requirements-notebook.txt
 

@@ -65,6 +65,7 @@ class House:
 def opened() -> Iterator[House]:
     """Starts the servers on free ports in a directory that goes with them."""
     directory = Path(tempfile.mkdtemp(prefix="headwater-bench-"))
+    directory.chmod(0o711)  # The account that runs Postgres in the place of root passes through.
     kafka = EmbeddedKafka(directory / "kafka", port=0, report=lambda _line: None)
     postgres = EmbeddedPostgres(directory / "postgres", report=lambda _line: None)
     try:

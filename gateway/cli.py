@@ -177,9 +177,9 @@ def project(kafka: str | None, postgres: str | None) -> None:
     settings = settings_from(kafka=kafka, postgres=postgres)
     import uvloop  # noqa: PLC0415 (see above)
 
-    from headwater.gateway.commands.process import log_to_stderr  # noqa: PLC0415 (see above)
+    from headwater.gateway.commands.process import begin_service  # noqa: PLC0415 (see above)
 
-    log_to_stderr(settings)
+    begin_service(settings)
     uvloop.run(_project(settings))
 
 
@@ -228,14 +228,23 @@ async def _project(settings: "Settings") -> None:
     metavar="ROLE",
     help="Then make this role, which reads the documented tables and views alone.",
 )
+@click.option(
+    "--roles",
+    is_flag=True,
+    help="First make the roles headwater_gateway, headwater_projector and headwater_worker.",
+)
 @postgres_option
 @json_option
-def migrate(reader: str | None, postgres: str | None, as_json: bool) -> None:
+def migrate(reader: str | None, roles: bool, postgres: str | None, as_json: bool) -> None:
     """Bring Postgres' tables up to this release."""
     from headwater.projections.postgres.analysts import make_reader  # noqa: PLC0415 (see above)
     from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
+    from headwater.projections.postgres.roles import make_roles  # noqa: PLC0415 (see above)
 
     dsn = dsn_of(settings_from(postgres=postgres))
+    if roles:
+        made = make_roles(dsn)
+        say(f"Made without a password: {', '.join(made)}." if made else "The roles are there.")
     applied = migrate_database(dsn, say)
     say(f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do.")
     readable = None if reader is None else make_reader(dsn, reader)

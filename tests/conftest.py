@@ -52,6 +52,8 @@ def seed(request: pytest.FixtureRequest) -> int:
 def scratch() -> Iterator[Path]:
     """A directory for the parts' data; not pytest's own, whose closed parents shut Postgres out."""
     directory = Path(tempfile.mkdtemp(prefix="headwater-tests-"))
+    # Where tests run as root, another account runs Postgres and has to pass through.
+    directory.chmod(0o711)
     yield directory
     shutil.rmtree(directory)
 

@@ -24,7 +24,6 @@ def new_database(postgres: str) -> Iterator[str]:
     database = sql.Identifier(name)
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
-    where = conninfo.conninfo_to_dict(postgres)
-    yield f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
+    yield conninfo.make_conninfo(postgres, dbname=name)
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))

@@ -11,6 +11,7 @@ app = marimo.App(width="medium", app_title="A month")
 
 with app.setup:
     import os
+    from pathlib import Path
 
     import marimo as mo
     import matplotlib as mpl
@@ -77,7 +78,9 @@ def plotted(rows):
 def _():
     given = mo.cli_args()
     user = given.get("user") or "user_amara"
-    dsn = os.environ.get("HEADWATER_POSTGRES") or "postgresql://headwater@127.0.0.1:15432/headwater"
+    here = Path(".headwater/postgres/pgpass").absolute()
+    ours = f"postgresql://headwater@127.0.0.1:15432/headwater?passfile={here}"
+    dsn = os.environ.get("HEADWATER_POSTGRES") or ours
     rows = month_of(dsn, user)
     return given, rows, user
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote
 
 import click
 
@@ -62,8 +63,13 @@ def dsn_of(settings: "Settings") -> str:
     """Postgres' address: the one given, else that of the embedded one on this machine."""
     if not settings.postgres and not settings.postgres_port:
         raise SettingsWrong("HEADWATER_POSTGRES: expected a DSN, found nothing and a free port")
-    return settings.postgres or (
+    if settings.postgres:
+        return settings.postgres
+    # Where `projections.postgres.embedded`, which takes long to load, keeps it.
+    password = settings.data_dir.absolute() / "postgres" / "pgpass"
+    return (
         f"postgresql://headwater@{LOOPBACK}:{settings.postgres_port}/headwater"
+        f"?passfile={quote(str(password))}"
     )
 
 

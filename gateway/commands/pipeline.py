@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from headwater.gateway.commands.cluster import cluster_of
-from headwater.gateway.commands.process import log_to_stderr, process_name
+from headwater.gateway.commands.process import begin_service, process_name
 from headwater.gateway.commands.starting import pipeline_rules
 from headwater.gateway.commands.state import stores_of
 from headwater.gateway.settings import Settings
@@ -24,7 +24,7 @@ from headwater.streams.pipeline.worker import run_worker
 
 def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Runs the pipeline until SIGTERM or SIGINT."""
-    log_to_stderr(settings)
+    begin_service(settings)
     cluster = cluster_of(settings)
     rules = pipeline_rules(settings)
     evaluator = started_evaluator(DELIVERY_LIMITS) if rules else EvaluatorProcess()

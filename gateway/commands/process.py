@@ -1,4 +1,4 @@
-"""What a process that serves until it is stopped has of its own: a name, and a log."""
+"""What a process that serves until it is stopped has of its own: a name, a log, its privacy."""
 
 import logging
 import os
@@ -7,14 +7,24 @@ import sys
 from typing import Final
 
 from headwater.gateway.clear_text import clear_text_warnings
+from headwater.gateway.privacy import close_environment
 from headwater.gateway.settings import Settings
 
+#: What our processes create is theirs.
+_UMASK: Final = 0o077
 _LOG: Final = logging.getLogger("headwater")
 
 
 def process_name() -> str:
     """The name of this process among those of the house."""
     return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def begin_service(settings: Settings) -> None:
+    """Begin a process that runs none of authors' code: private, with a log on stderr."""
+    close_environment()
+    os.umask(_UMASK)
+    log_to_stderr(settings)
 
 
 def log_to_stderr(settings: Settings) -> None:

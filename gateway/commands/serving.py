@@ -12,7 +12,7 @@ from headwater.gateway.app import Ports, create_app, end_streams
 from headwater.gateway.blobs.choice import blobs_at
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
-from headwater.gateway.commands.process import log_to_stderr, process_name
+from headwater.gateway.commands.process import begin_service, process_name
 from headwater.gateway.commands.user_tokens import for_users
 from headwater.gateway.http.front import front_of
 from headwater.gateway.http.server import refuse_taken_port
@@ -47,7 +47,7 @@ from headwater.streams.workflows.run_reader import RunReader
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Takes webhooks and answers reads until SIGTERM or SIGINT."""
-    log_to_stderr(settings)
+    begin_service(settings)
     run_as_batch()
     uvloop.run(_serve(settings, clock))
 

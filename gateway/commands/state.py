@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 
+from headwater.gateway.privacy import make_private_folder
 from headwater.gateway.settings import Settings
 from headwater.schemas.errors import PartUnavailable
 from headwater.streams.kafka.state_stores import StateStores
@@ -17,7 +18,7 @@ def stores_of(settings: Settings, clock: Callable[[], int]) -> StateStores:
     """
     folder = settings.state_dir
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder, settings.data_dir)
         writable = os.access(folder, os.W_OK)
     except OSError as error:
         raise _unusable(settings, repr(error)) from error

@@ -12,6 +12,7 @@ import uvloop
 from headwater.gateway.commands.options import examples, settings_from, url_of
 from headwater.gateway.commands.output import say
 from headwater.gateway.http.server import refuse_taken_port, serve
+from headwater.gateway.privacy import close_environment
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.terra_stand_in.app import SWITCHES, create_stand_in
@@ -76,6 +77,8 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (an option each)
     HEADWATER_TERRA_DEV_ID is set. POST /stand-in/faults has it fail, GET /stand-in says how it is.
     """
     settings = settings_from()
+    close_environment()
+    os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     refuse_taken_port(_HOST, port)

@@ -33,6 +33,7 @@ from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.local.demo_day import demo_people
 from headwater.gateway.local.parts import says_more_than_news
 from headwater.gateway.local.supervisor import Part, Supervisor
+from headwater.gateway.privacy import close_environment
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import HOUSE_APP, Settings
 from headwater.gateway.sources import (
@@ -79,6 +80,7 @@ def run_up(
     Shape:  with reload, an app is loaded again when its files change, and what it says is shown.
     Errors: PartUnavailable, BrokerUnavailable, StoreUnavailable.
     """
+    close_environment()
     if settings.kafka or settings.kafka_tls or settings.kafka_sasl:
         cluster_of(settings)  # what is wrong with it is said before anything is started
     settings = with_development_issuer(with_development_sources(settings))
@@ -103,7 +105,7 @@ def run_up(
         else:
             say(f"Logs are in {settings.data_dir / 'logs'}")
             if not given_postgres:  # somebody else's may have a password in it
-                say(f"The rows, in SQL: {psql_program()} {settings.postgres}")
+                say(f"The rows, in SQL: {psql_program()} {shlex.quote(settings.postgres)}")
             key = mentioned("admin_key", settings.admin_key.get_secret_value())
             say(f"The console, in a browser: {url_of(settings)}/console; the key is {key}")
             say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")

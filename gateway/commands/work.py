@@ -23,6 +23,7 @@ from headwater.gateway.commands.starting import rules_of, start_workflows, toget
 from headwater.gateway.commands.state import stores_of
 from headwater.gateway.commands.worker_metrics import counted
 from headwater.gateway.environment import environment
+from headwater.gateway.privacy import close_environment
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import secret_variables
@@ -78,6 +79,7 @@ def run_workflows(
     Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which is in the log,
             and with 78 when another worker has taken its name.
     """
+    close_environment()
     log_to_stderr(settings)
     rules = rules_of(settings)
     # The gateway alone needs them, and code of authors runs in children of this process.

@@ -11,6 +11,7 @@ from headwater.gateway.house.prune_workflow import prune_workflow
 from headwater.gateway.house.replay_workflow import replay_workflow
 from headwater.gateway.house.terra_workflows import TerraWorkflows
 from headwater.gateway.house.world import World
+from headwater.gateway.privacy import close_environment
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
 from headwater.streams.code_host.child import main
@@ -32,4 +33,5 @@ def _house(schedules: Sequence[str]) -> App:
 
 
 if __name__ == "__main__":
+    close_environment()
     main(_house)

@@ -101,7 +101,7 @@ class ChildProcess:
     def start(self) -> str:
         """Starts the process; whether it is ready is for `Part.ready` to say."""
         try:
-            with self.log_file.open("ab") as log:
+            with open(self.log_file, "ab", opener=_private) as log:
                 self._process, self._asked = self._launch(log), False
         except OSError as error:
             raise PartUnavailable(
@@ -144,6 +144,10 @@ class ChildProcess:
     def poll(self) -> int | None:
         """Returns the exit code once it ended."""
         return self._process.poll() if self._process else None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class LogOnScreen:

@@ -38,6 +38,7 @@ from headwater.gateway.local.parts import (
     size_of_log,
 )
 from headwater.gateway.local.restarts import Deaths, RestartPolicy
+from headwater.gateway.privacy import make_private_folder
 from headwater.schemas.errors import PartUnavailable
 
 __all__ = ["EmbeddedPart", "Part", "Supervisor"]
@@ -106,7 +107,7 @@ class Supervisor:
         self._asked_to_stop = False
 
     def __enter__(self) -> Self:
-        self._log_dir.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._log_dir, self._data_dir)
         with contextlib.ExitStack() as exits:
             claim = exits.enter_context(_claimed(self._data_dir, self._report))
             self._leash = exits.enter_context(_leash(claim))
@@ -362,6 +363,7 @@ def _leash(claim: int) -> Iterator[Callable[[str], None]]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         pass_fds=(claim,),
+        env={"PATH": os.defpath},  # Not ours, which has secrets.
     )
     assert process.stdin is not None  # noqa: S101 (a pipe was asked for)
     pipe = process.stdin.fileno()

@@ -13,7 +13,7 @@ import uvloop
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
-from headwater.gateway.commands.process import log_to_stderr
+from headwater.gateway.commands.process import begin_service
 from headwater.gateway.environment import load_settings
 from headwater.gateway.rebuilding.tables import TableRebuild
 from headwater.gateway.rebuilding.workflows import WorkflowRebuild
@@ -87,7 +87,7 @@ async def _leave_with_parent(parent: int) -> NoReturn:
 def main() -> NoReturn:
     """Runs; the argument is the rebuild's id."""
     settings = load_settings()
-    log_to_stderr(settings)
+    begin_service(settings)
     collect_seldom()
     sys.exit(uvloop.run(_run(settings, sys.argv[1])))
 

@@ -23,7 +23,7 @@ def folder_of(settings: Settings) -> Path:
 
 def begun_at(stores: Path, wipes: Wipes) -> None:
     """Notes which wipes there are, unless these stores have been begun before."""
-    stores.mkdir(parents=True, exist_ok=True)
+    stores.mkdir(mode=0o700, parents=True, exist_ok=True)
     note = stores / _BEGUN
     if not note.exists():
         note.write_text(_text(wipes))

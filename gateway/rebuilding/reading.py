@@ -14,7 +14,7 @@ import msgspec
 import uvloop
 
 from headwater.gateway.commands.cluster import cluster_of
-from headwater.gateway.commands.process import log_to_stderr
+from headwater.gateway.commands.process import begin_service
 from headwater.gateway.environment import environment, load_settings
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_of
@@ -125,7 +125,7 @@ def _write(data: bytes) -> None:
 def main() -> NoReturn:
     """Runs; the argument says what to read."""
     settings = load_settings()
-    log_to_stderr(settings)
+    begin_service(settings)
     collect_seldom()
     sys.exit(uvloop.run(_read(settings, msgspec.json.decode(sys.argv[1], type=Wanted))))
 

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from headwater.gateway.loopback import DEVELOPMENT_ISSUER
+from headwater.gateway.privacy import make_data_dir
 
 #: Whom its tokens are for.
 AUDIENCE: Final = "headwater"
@@ -36,7 +37,7 @@ class NoIssuer(Exception):
 def make_issuer(data_dir: Path) -> Path:
     """The file of its key set; it and the key behind it are made if they are not there."""
     key_file, key_set_file = data_dir / _KEY_FILE, data_dir / _KEY_SET_FILE
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_data_dir(data_dir)
     if not key_file.exists():
         pem = Ed25519PrivateKey.generate().private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()

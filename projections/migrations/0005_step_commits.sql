@@ -99,3 +99,48 @@ $$;
 revoke execute on function headwater_steps.commit_step from public;
 comment on function headwater_steps.commit_step is
     'Writes the commit row of a step, for the owner that has the ticket of its partition.';
+
+-- What `discard all` does, but for the plans of the function above, which would be made for each step.
+-- It has no search path of its own, which would be that of the step again when it ends.
+create function headwater_steps.reset_session() returns void
+    language plpgsql
+as $$
+begin
+    execute 'reset all';
+    execute 'close all';
+    execute 'unlisten *';
+    execute 'discard temp';
+    perform pg_catalog.pg_advisory_unlock_all();
+end;
+$$;
+
+revoke execute on function headwater_steps.reset_session from public;
+comment on function headwater_steps.reset_session is
+    'Undoes what the SQL of a step has changed in its session.';
+
+-- A login may change its own password, so SQL of a step could lock the others out. Workers, whose login
+-- makes no roles, call this when the login is refused.
+create function renew_step_login() returns void
+    language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    login record;
+begin
+    select name, verifier into strict login from headwater.step_login;
+    if exists (select from pg_roles where rolname = login.name) then
+        execute format('alter role %I login password %L', login.name, login.verifier);
+    else
+        execute format(
+            'create role %I login nosuperuser nocreatedb nocreaterole noreplication password %L',
+            login.name, login.verifier
+        );
+    end if;
+    if not pg_has_role(login.name, 'headwater_steps', 'usage') then
+        execute format('grant headwater_steps to %I', login.name);
+    end if;
+end;
+$$;
+
+revoke execute on function renew_step_login from public;
+comment on function renew_step_login is
+    'Makes the login of headwater.step_login, or gives it its password again.';

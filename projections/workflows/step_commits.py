@@ -10,7 +10,7 @@ Two logins: claims are made with that of the worker, and the transactions of ste
 reaches the schema of authors alone (`step_role`). It writes the row of its step through the
 function `headwater_steps.commit_step`, which takes a ticket that only the claim has: SQL of authors
 can call the function, and cannot write rows of other steps. So Postgres refuses what a step may not
-do, whatever its SQL says. After each step `discard all` takes back what it changed in the session.
+do, whatever its SQL says. With the COMMIT, all that it changed in the session is undone.
 
 Statements are sent one by one and by the extended protocol, which takes one statement at a time. A
 step whose first words would end the transaction is refused before anything is sent; what Postgres
@@ -77,7 +77,9 @@ _SQL_ERRORS: Final = (psycopg.Error, TypeError, ValueError)
 
 #: A role's own defaults may be others: authors' SQL can set them.
 _BEGIN: Final = "begin isolation level read committed read write"
-#: What sessions of steps have; `discard all` returns to it. A worker that freezes in a transaction
+#: Undoes what a step has changed in its session.
+_RESET: Final = "select headwater_steps.reset_session()"
+#: What sessions of steps have; a reset returns to it. A worker that freezes in a transaction
 #: must not keep its successor waiting, nor one whose machine is gone.
 _SESSION: Final = {
     "idle_in_transaction_session_timeout": "10s",
@@ -363,11 +365,14 @@ class _Transaction:
     async def _end(self) -> Failure | None:
         """Commits, and takes back what the step has changed in the session."""
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            commit = self._connection.cursor()
             try:
-                await self._connection.execute("commit", prepare=False)
-                await self._connection.execute("discard all", prepare=False)
+                await commit.execute("commit", prepare=False)
+                await self._connection.execute(_RESET, prepare=False)
                 await self._pipeline.sync()
             except _SQL_ERRORS as error:
+                if commit.statusmessage == "COMMIT":
+                    return None
                 return await self._failed("its statements", error)
         self._is_discarded = True
         return None

@@ -48,6 +48,8 @@ _QUOTED_LINES = 12
 #: A record may carry a payload of 10 MB and its envelope.
 _RECORD_BYTES_MAX = 12 * 1024 * 1024
 
+#: What Java sees of our environment.
+_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "JDK_JAVA_OPTIONS")
 _JAVA_FLAGS = (
     "-Xms256m",
     "-Xmx512m",
@@ -204,7 +206,7 @@ class EmbeddedKafka:
         if self.pid is not None:
             return f"{_HOST}:{self._port}"
         jars = fetch_jars(jars_directory(), self._report)
-        self._dir.mkdir(parents=True, exist_ok=True)
+        self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._stop_stale_broker()
         self._port = self._port or _free_port()
         self._ports = {name: port or _free_port() for name, port in self._ports.items()}
@@ -330,6 +332,8 @@ class EmbeddedKafka:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            umask=0o077,
+            env=_environment(),
             check=False,
         )
         if done.returncode:
@@ -342,6 +346,8 @@ class EmbeddedKafka:
         with self._output_file.open("wb") as output:
             return subprocess.Popen(  # noqa: S603 (our own Java, nothing comes from outside)
                 [java, *(training if self._training else ()), *rest],
+                umask=0o077,
+                env=_environment(),
                 cwd=self._dir,  # where Java leaves a crash report
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -388,6 +394,11 @@ class EmbeddedKafka:
         """Compares the whole command: the number alone may long belong to somebody else."""
         command = _command_of(pid)
         return "kafka.Kafka" in command and str(self._settings_file) in command
+
+
+def _environment() -> dict[str, str]:
+    """Return what Java sees: none of our secrets, as code of authors may read it there."""
+    return {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
 
 
 def _command_of(pid: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from headwater.projections.postgres.roles import ROLES
 from headwater.streams.kafka.jars import KAFKA_VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +23,28 @@ SECRETS = (
     "WORKFLOW_KEY",
     "WORLD_KEY",
     "POSTGRES_PASSWORD",
+    "MIGRATE_PASSWORD",
+    "GATEWAY_PASSWORD",
+    "PROJECTOR_PASSWORD",
+    "WORKER_PASSWORD",
+    "VIEWER_PASSWORD",
 )
+KEYS = ("TERRA_SECRETS", "ADMIN_KEY", "READ_KEY", "WORKFLOW_KEY", "WORLD_KEY")
+#: The secrets that each part has, and the login of it in Postgres.
+SECRETS_OF = {
+    "topics": (),
+    "migrate": ("MIGRATE_PASSWORD",),
+    "gateway": (*KEYS, "GATEWAY_PASSWORD"),
+    "worker": (),
+    "workflows": ("WORKER_PASSWORD",),
+    "projector": ("PROJECTOR_PASSWORD",),
+}
+LOGINS = {
+    "migrate": "headwater",
+    "gateway": "headwater_gateway",
+    "workflows": "headwater_worker",
+    "projector": "headwater_projector",
+}
 OURS = ("topics", "migrate", "gateway", "worker", "workflows", "projector")
 BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 
@@ -85,7 +107,7 @@ def test_a_record_is_written_when_two_of_three_brokers_have_it(services: dict[st
         assert settings["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
     voters = services["kafka-1"]["environment"]["KAFKA_CONTROLLER_QUORUM_VOTERS"]
     assert voters == ",".join(f"{number}@kafka-{number}:9093" for number in (1, 2, 3))
-    for name in OURS:
+    for name in set(OURS) - {"migrate"}:
         assert services[name]["environment"]["HEADWATER_REPLICATION"] == 3
         assert services[name]["environment"]["HEADWATER_KAFKA"].count("kafka-") == 3
 
@@ -93,11 +115,9 @@ def test_a_record_is_written_when_two_of_three_brokers_have_it(services: dict[st
 def test_brokers_differ_in_their_number_address_and_data(services: dict[str, Any]):
     for number, name in enumerate(BROKERS, 1):
         settings = services[name]["environment"]
-        outside = services[name]["ports"][0].split(":")[1]
         assert settings["KAFKA_NODE_ID"] == number
-        assert settings["KAFKA_ADVERTISED_LISTENERS"] == (
-            f"INSIDE://{name}:9092,OUTSIDE://127.0.0.1:{outside}"
-        )
+        assert settings["KAFKA_ADVERTISED_LISTENERS"] == f"INSIDE://{name}:9092"
+        assert "ports" not in services[name], "who reaches a broker reads everything"
         assert services[name]["volumes"] == [f"{name}:/var/lib/kafka/data"]
 
 
@@ -134,5 +154,58 @@ def test_the_image_holds_every_package_and_is_not_roots():
     copied = set(re.findall(r"^COPY (\w+) /src/\1$", dockerfile, re.MULTILINE))
     rooms = {path.name for path in (ROOT / "src" / "headwater").iterdir() if path.is_symlink()}
     assert copied == rooms | {"src"}
-    assert "--require-hashes" in dockerfile
+    assert "pip install" in dockerfile
     assert re.search(r"^USER [1-9]\d+$", dockerfile, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_part_has_the_secrets_that_it_needs(services: dict[str, Any], name: str):
+    text = " ".join(map(str, services[name]["environment"].values()))
+    found = set(re.findall(r"\$\{HEADWATER_(\w+):", text))
+    assert found == set(SECRETS_OF[name])
+    dsn = services[name]["environment"].get("HEADWATER_POSTGRES", "")
+    assert dsn.partition("://")[2].partition(":")[0] == LOGINS.get(name, "")
+
+
+def test_every_login_of_a_part_is_made_with_the_database_and_none_is_a_superusers(
+    services: dict[str, Any],
+):
+    compose = yaml.safe_load(COMPOSE_FILE.read_text())
+    script = compose["configs"]["roles"]["content"]
+    made = dict(re.findall(r"create role (\w+) login(?: createrole)? password :'(\w+)'", script))
+    assert set(made) == {*LOGINS.values()} == {"headwater", *ROLES}
+    for variable in made.values():
+        assert f"\\getenv {variable} {variable.upper()}_PASSWORD" in script
+        assert f"{variable.upper()}_PASSWORD" in services["postgres"]["environment"]
+    assert "POSTGRES_USER" not in services["postgres"]["environment"], "of the image, postgres"
+
+
+def test_no_container_has_powers_that_it_does_not_need(services: dict[str, Any]):
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["pids_limit"], name
+        assert service["mem_limit"], name
+        assert service.get("cap_add", []) == [] or name == "postgres"
+    for name in (*OURS, "postgres"):
+        assert services[name]["read_only"] is True
+        assert services[name]["tmpfs"]
+
+
+def test_the_viewer_asks_for_a_password_and_is_started_on_demand(services: dict[str, Any]):
+    viewer = services["viewer"]
+    assert viewer["profiles"] == ["viewer"]
+    assert viewer["environment"]["AUTH_TYPE"] == "LOGIN_FORM"
+    assert "HEADWATER_VIEWER_PASSWORD" in viewer["environment"]["SPRING_SECURITY_USER_PASSWORD"]
+
+
+def test_nothing_that_builds_or_runs_in_the_image_comes_without_a_hash():
+    dockerfile = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    for line in re.findall(r"pip (?:install|wheel)[^&\n]*", dockerfile):
+        hashed = "--require-hashes" in line and "--only-binary :all:" in line
+        ours = "--no-deps" in line and ("--no-build-isolation" in line or "--no-index" in line)
+        assert hashed or ours, line
+    lock = (ROOT / "requirements-build.txt").read_text()
+    pinned = re.findall(r"^(\w+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}", lock, re.MULTILINE)
+    assert [name for name, _ in pinned] == ["setuptools"]
+    assert f"setuptools=={pinned[0][1]} " in (ROOT / "requirements-dev.txt").read_text()

@@ -26,12 +26,13 @@ from typing import Any
 
 import httpx
 import psycopg
-from psycopg import sql
+from psycopg import conninfo, sql
 
 from headwater.gateway.paths import path
 from headwater.gateway.providers import installed_providers
 from headwater.processors.providers.placement import Placement
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.postgres.roles import ROLES, make_roles
 from headwater.schemas.codec import decode
 from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import WebhookReceived
@@ -50,6 +51,8 @@ from tests.waiting import ANSWERED_WITHIN_S, until
 
 PARTITIONS = 4
 SECRET = "dev-terra-secret"
+#: Of the roles of parts.
+PASSWORD = "of the tests"
 ADMIN = {"x-admin-key": "dev-admin-key"}
 READER = {"authorization": "Bearer dev-read-key"}
 _SENDERS = 16
@@ -94,6 +97,11 @@ class House:
     def open(self) -> None:
         self.bootstrap = self.broker.start()
         asyncio.run(create_topics(Cluster(self.bootstrap), partitions=PARTITIONS, replication=1))
+        make_roles(self.dsn)
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for role in ROLES:
+                set_password = sql.SQL("alter role {} password {}")
+                connection.execute(set_password.format(sql.Identifier(role), sql.Literal(PASSWORD)))
         migrate(self.dsn, print)
 
     def close(self) -> None:
@@ -109,7 +117,7 @@ class House:
         env = {
             **os.environ,
             "HEADWATER_KAFKA": self.kafka_of.get(name, self.bootstrap),
-            "HEADWATER_POSTGRES": self.postgres_of.get(name, self.dsn),
+            "HEADWATER_POSTGRES": self.postgres_of.get(name, self._dsn_of(command)),
             "HEADWATER_DATA_DIR": str(self.directory / "data"),
             "HEADWATER_MEMBER": name if command != "gateway" else "",
             **self.settings,
@@ -122,6 +130,13 @@ class House:
             self.parts[name] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
         if command == "serve":
             self.wait(lambda: self._ready(name), f"{name} to be ready")
+
+    def _dsn_of(self, command: str) -> str:
+        """The database for a part, whose role reaches what the part needs and no more."""
+        role = {"project": "projector"}.get(command, command)
+        user = f"headwater_{role}"
+        assert user in ROLES
+        return conninfo.make_conninfo(self.dsn, user=user, password=PASSWORD)
 
     def _ready(self, name: str) -> bool:
         try:

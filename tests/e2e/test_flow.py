@@ -35,8 +35,7 @@ def house(scratch: Path, postgres: str) -> Iterator[House]:
     name = f"flow_{uuid4().hex[:8]}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-    where = conninfo.conninfo_to_dict(postgres)
-    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
+    dsn = conninfo.make_conninfo(postgres, dbname=name)
     directory = scratch / name
     directory.mkdir()
     with opened(House(directory, dsn), ("gateway", "gateway2", "worker", "project")) as house:

@@ -47,8 +47,7 @@ def house(scratch: Path, postgres: str, terra: StandIn) -> Iterator[House]:
     name = f"terra_{uuid4().hex[:8]}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-    where = conninfo.conninfo_to_dict(postgres)
-    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
+    dsn = conninfo.make_conninfo(postgres, dbname=name)
     directory = scratch / name
     directory.mkdir()
     jwks = directory / "jwks.json"

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psycopg
 
+from headwater.gateway.commands.options import dsn_of
+from headwater.gateway.environment import load_settings
 from headwater.schemas.history import Command, ReplySent, SendEvent, StartRun
 from tests.e2e.house import free_port
 from tests.waiting import until
@@ -110,7 +112,7 @@ def test_up_runs_an_app_beside_the_rest(tmp_path: Path, scratch: Path):
         lines = read_until(up, "Headwater is up at")
         assert lines[0] == "Workflows of my_package.workflows: order"
         assert any(line.startswith("workflows is ready") for line in lines)
-        dsn = f"postgresql://headwater@127.0.0.1:{postgres}/headwater"
+        dsn = dsn_of(load_settings(data_dir=scratch / "up-app", postgres_port=postgres))
         with psycopg.connect(dsn) as connection:
             connection.execute("create table orders (price integer)")
         approval = SendEvent("e1", "approval", '"me"')

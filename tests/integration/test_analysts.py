@@ -21,7 +21,11 @@ ROLE = "analyst of the tests"
 def analyst(module_migrated: str) -> Iterator[str]:
     """The DSN of the role."""
     assert make_reader(module_migrated, ROLE) == make_reader(module_migrated, ROLE)
-    yield conninfo.make_conninfo(module_migrated, user=ROLE)
+    with psycopg.connect(module_migrated) as connection:
+        connection.execute(
+            sql.SQL("alter role {} password 'of the tests'").format(sql.Identifier(ROLE))
+        )
+    yield conninfo.make_conninfo(module_migrated, user=ROLE, password="of the tests")
     with psycopg.connect(module_migrated) as connection:
         connection.execute(sql.SQL("drop owned by {0}").format(sql.Identifier(ROLE)))
         connection.execute(sql.SQL("drop role {0}").format(sql.Identifier(ROLE)))

@@ -1,8 +1,10 @@
 """The embedded Postgres keeps committed rows through every way of ending it."""
 
 import os
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import textwrap
@@ -11,7 +13,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import conninfo
 
+from headwater.projections.postgres import embedded
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.schemas.errors import PartUnavailable
 
@@ -89,6 +93,66 @@ def test_it_listens_on_loopback_alone_and_commits_durably(server: EmbeddedPostgr
         "jit": "off",
         "server_encoding": "UTF8",
     }
+
+
+def test_nobody_logs_in_without_the_password(server: EmbeddedPostgres):
+    dsn = server.start()
+    assert run(dsn, "SELECT current_user") == [("headwater",)]
+    for wrong in ({"passfile": "/dev/null"}, {"password": "headwater"}, {"user": "postgres"}):
+        with pytest.raises(psycopg.OperationalError, match=r"password|role"):
+            run(conninfo.make_conninfo(dsn, **wrong), "SELECT 1")
+
+
+def test_only_this_user_reads_the_password_the_log_and_the_data(server: EmbeddedPostgres):
+    dsn = server.start()
+    password = Path(conninfo.conninfo_to_dict(dsn)["passfile"]).read_text().split(":")[-1].strip()
+    assert len(password) > 20
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in server._dir.iterdir()}
+    assert (modes["pgpass"], modes["postgres.log"]) == (0o600, 0o600)
+    assert stat.S_IMODE(server._dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE(server._data.stat().st_mode) == 0o700
+    assert password not in dsn
+    assert password not in server.log_file.read_text()
+    command = subprocess.run(
+        ["/bin/ps", "-ww", "-p", str(server.pid), "-o", "args="], capture_output=True, check=True
+    )
+    assert password.encode() not in command.stdout
+    assert not list(server._data.parent.glob("password"))
+
+
+def test_data_of_an_earlier_release_without_a_password_are_refused(server: EmbeddedPostgres):
+    server.start()
+    server.stop()
+    (server._dir / "pgpass").unlink()
+    with pytest.raises(PartUnavailable, match="move the directory away and start again"):
+        server.start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs Postgres as another account")
+def test_a_folder_that_is_closed_to_the_account_stays_closed(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+):
+    elsewhere, closed = scratch / "elsewhere", scratch / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr(embedded, "ELSEWHERE", elsewhere)
+    server = EmbeddedPostgres(closed / "of mine" / "postgres", report=said.append)
+    package = server._bin.parent.parent
+    for name in (package.name, f"{package.name}.libs"):
+        if (package.parent / name).exists():
+            shutil.copytree(package.parent / name, closed / name, symlinks=True)
+    server._bin = closed / package.name / server._bin.parent.name / "bin"
+    try:
+        dsn = server.start()
+        assert run(dsn, "SELECT 1") == [(1,)]
+        assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+        assert stat.S_IMODE((closed / "of mine").stat().st_mode) & stat.S_IRWXO in (0, 0o5)
+        assert [line for line in said if f"its data are in {elsewhere}/postgres-" in line]
+        server.stop()
+        assert server.start() == dsn
+        assert run(dsn, "SELECT 1") == [(1,)]
+        assert len(list(elsewhere.iterdir())) == 2, "programs and data, each once"
+    finally:
+        server.kill()
 
 
 def test_every_test_gets_an_empty_database_of_its_own(fresh_database: str, postgres: str):

@@ -208,6 +208,19 @@ def test_postgres_takes_a_declared_table_and_its_rows(
     assert (opened.isoformat(), since.day) == ("2026-07-01T06:00:00+00:00", 2)
 
 
+def test_the_login_that_migrates_finds_the_tables_and_creates_elsewhere(fresh_database: str):
+    for _ in range(2):
+        migrate(fresh_database, lambda _: None)
+    with psycopg.connect(fresh_database) as connection:
+        found = connection.execute("show search_path").fetchone()
+        assert found == ("public, headwater",)
+        connection.execute("select * from daily_summary")
+        connection.execute("create table of_another_program (i int)")
+        place = "select relnamespace::regnamespace::text from pg_class where relname = %s"
+        found = connection.execute(place, ["of_another_program"]).fetchone()
+        assert found == ("public",)
+
+
 def test_up_says_which_folder_may_go_when_migrations_have_changed(
     fresh_database: str, tmp_path: Path
 ):

@@ -115,8 +115,7 @@ def database(postgres: str) -> Iterator[str]:
     name = sql.Identifier("step_commits")
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-    where = conninfo.conninfo_to_dict(postgres)
-    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/step_commits"
+    dsn = conninfo.make_conninfo(postgres, dbname="step_commits")
     migrate(dsn, lambda _: None)
     yield dsn
     with psycopg.connect(postgres, autocommit=True) as connection:

@@ -247,6 +247,25 @@ def test_what_a_step_leaves_behind_does_not_reach_the_next(play: Play, left: str
     play(script)
 
 
+def test_a_step_has_taken_effect_also_where_its_session_cannot_be_reset_in_time(play: Play):
+    tables = (
+        "do $$ begin for i in 1..400 loop "
+        "execute format('create temp table t%s ()', i); end loop; end $$"
+    )
+
+    async def script(world: World) -> None:
+        hurry = "select set_config('statement_timeout', '1ms', false)"
+        statements = ("insert into charges (id) values ('a')", tables, hurry)
+        try:
+            assert await world.step(*statements, name="hurried") is None
+        except StoreUnavailable:  # It is asked for again, and finds its row.
+            assert await world.step(*statements, name="hurried") is None
+        assert world.ask("select id from authors.charges") == [("a",)]
+        assert await world.step("insert into charges (id) values ('b')") is None
+
+    play(script)
+
+
 @pytest.mark.parametrize("ending", ["select 1", "select 1 / 0"])
 def test_a_lock_that_a_step_keeps_is_released_when_the_step_ends(play: Play, ending: str):
     async def script(world: World) -> None:

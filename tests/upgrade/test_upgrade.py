@@ -192,8 +192,7 @@ def house(scratch: Path, postgres: str, trees: dict[str, Path]) -> Iterator[Mixe
     name = f"upgrade_{uuid4().hex[:8]}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-    where = conninfo.conninfo_to_dict(postgres)
-    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
+    dsn = conninfo.make_conninfo(postgres, dbname=name)
     (scratch / name).mkdir()
     house = Mixed(scratch / name, dsn, trees)
     try:

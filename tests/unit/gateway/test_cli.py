@@ -370,7 +370,10 @@ def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
     [
         ({"postgres": "postgresql://db/x"}, "postgresql://db/x"),
         ({"kafka": "k:9092", "postgres": "postgresql://db/x"}, "postgresql://db/x"),
-        ({}, "postgresql://headwater@127.0.0.1:15432/headwater"),
+        (
+            {"data_dir": "/a b"},
+            "postgresql://headwater@127.0.0.1:15432/headwater?passfile=/a%20b/postgres/pgpass",
+        ),
         ({"kafka": "k:9092"}, None),
         ({"postgres_port": 0}, None),
     ],

@@ -1,0 +1,49 @@
+"""What other users of the machine may not read."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.gateway.commands.state import stores_of
+from headwater.gateway.environment import load_settings
+from headwater.gateway.local.parts import ChildProcess, Part
+from headwater.gateway.local.supervisor import Supervisor
+from headwater.gateway.privacy import make_data_dir
+from headwater.gateway.tokens.development import make_issuer
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(autouse=True)
+def _careless() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def test_a_data_folder_is_its_users_alone(tmp_path: Path):
+    data = tmp_path / "above" / ".headwater"
+    with Supervisor(data_dir=data, report=print):
+        part = Part(name="part", argv=("true",), env={}, ready=lambda: True)
+        child = ChildProcess(part, data / "logs" / "part.log")
+        child.start()
+        child.stop()
+    stores_of(load_settings(data_dir=data), int)
+    make_issuer(data)
+    # Root's may be passed through, for the account that runs Postgres.
+    assert mode(data) == (0o711 if os.geteuid() == 0 else 0o700)
+    assert {mode(data / name) for name in ("logs", "state")} == {0o700}
+    assert mode(data / "logs" / "part.log") == 0o600
+    assert mode(data / "development-issuer.pem") == 0o600
+
+
+def test_a_folder_that_an_operator_has_made_keeps_its_mode(tmp_path: Path):
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o750)
+    make_data_dir(folder)
+    assert mode(folder) == 0o750
