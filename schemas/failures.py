@@ -49,6 +49,7 @@ INSTANCE_NOT_FOUND: Final = "INSTANCE_NOT_FOUND"
 INSTANCE_TERMINAL: Final = "INSTANCE_TERMINAL"
 #: Also the name of the failure that ends a run of which nothing more can be decided.
 INTERNAL: Final = "INTERNAL"
+INVALID_COMMAND: Final = "INVALID_COMMAND"
 INVALID_EVENT_PAYLOAD: Final = "INVALID_EVENT_PAYLOAD"
 INVALID_EVENT_TYPE: Final = "INVALID_EVENT_TYPE"
 INVALID_INSTANCE_ID: Final = "INVALID_INSTANCE_ID"
@@ -308,6 +309,7 @@ REFUSALS: Final = {
         Refusal(SLOT_QUEUE_FULL, 409, "Too many runs wait for a slot of the limit"),
         Refusal(SLOT_GRANTED_BEFORE, 409, "The run has its slot already", settled=True),
         Refusal(RECORD_TOO_LARGE, 409, "No record can hold what would follow"),
+        Refusal(INVALID_COMMAND, 400, "The command has a name that breaks the rules"),
         Refusal(INTERNAL, 500, "The command could not be decided"),
         Refusal(ALREADY_CANCELLED, 409, "The instance is being cancelled already", settled=True),
         Refusal(ALREADY_PAUSED, 409, "The instance is paused already", settled=True),

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from headwater.processors.evaluations import Evaluations, Evaluator
-from headwater.processors.graph import appliers
+from headwater.processors.graph import appliers, encoding
 from headwater.processors.graph.decide import (
     DECIDERS,
     child_finished,
@@ -301,8 +301,8 @@ class GraphEngine:
 
     # -- the state at rest
 
-    encode = staticmethod(msgspec.msgpack.Encoder().encode)
-    decode = staticmethod(msgspec.msgpack.Decoder(GraphRun).decode)
+    encode = staticmethod(encoding.encode)
+    decode = staticmethod(encoding.decode)
 
     @staticmethod
     def drop_finished(run: GraphRun) -> None:

@@ -83,6 +83,13 @@ def holder_of(ticket_: str) -> tuple[str, int]:
     return instance_id, int(run_number)
 
 
+def is_ticket(text: str) -> bool:
+    """Return whether a text is a ticket."""
+    instance_id, _, rest = text.partition("#")
+    run_number, _, seed = rest.partition("#")
+    return bool(instance_id and seed) and run_number.isdecimal() and run_number.isascii()
+
+
 def _own(run: Run) -> str:
     return ticket(run.instance_id, run.run_number, run.seed)
 

@@ -81,6 +81,7 @@ class Commands:
     def _reject(
         self, offset: int, sent: CommandSent, rejection: Rejection, run: Run | None, now_ms: int
     ) -> None:
+        rejection = Rejection(rejection.code, bounded(rejection.message))
         self._staging.note(offset, run, now_ms, CommandRejected(rejection.code, rejection.message))
         self._staging.answer(self._partition, offset, sent, rejection, run)
         if (notice := refusal_notice(sent, rejection, run, now_ms)) is not None:

@@ -6,6 +6,7 @@ import msgspec
 
 from headwater.processors.evaluations import Evaluations, Evaluator
 from headwater.processors.json_schemas import SchemaInvalid
+from headwater.processors.runs.command_names import names_refusal
 from headwater.processors.runs.decide import not_found
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.engine import Engines, engine_of
@@ -56,6 +57,9 @@ class CommandDecider:
         command = sent.command
         assert not isinstance(command, DeleteInstance)  # noqa: S101, no engine decides it
         run = live.run if live else None
+        refusal = names_refusal(command)
+        if refusal is not None:
+            return refusal
         if isinstance(command, AskSlot):
             # It has arrived: whether the workflow is known here or not, it is counted.
             facts = _facts(sent, now_ms)

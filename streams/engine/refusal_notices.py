@@ -7,6 +7,7 @@ from headwater.processors.runs.state import Run
 from headwater.schemas.failures import (
     CHILD_WORKFLOW,
     INSTANCE_EXISTS,
+    INTERNAL,
     SLOT_GRANTED_BEFORE,
     SLOT_QUEUE_FULL,
     is_refused,
@@ -59,8 +60,8 @@ def refusal_notice(
         # Whoever was to have it has ended, or is not there any more: the next one gets it.
         notice = ReturnSlot(command.ticket)
         workflow, instance_id = sent.workflow, command.slots
-    elif isinstance(command, AskSlot) and rejection.code == SLOT_QUEUE_FULL:
-        failure = Failure(SLOT_QUEUE_FULL, bounded(rejection.message))
+    elif isinstance(command, AskSlot) and rejection.code in {SLOT_QUEUE_FULL, INTERNAL}:
+        failure = Failure(rejection.code, bounded(rejection.message))
         notice = GrantSlot(command.ticket, sent.instance_id, failure)
         workflow, instance_id = sent.workflow, holder_of(command.ticket)[0]
     else:

@@ -1,0 +1,79 @@
+"""Names in commands: what keys, rows and indexes hold of them has a maximum length.
+
+The services that take requests have limits of their own, which are smaller; these hold whoever
+writes to the topic of commands.
+"""
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, Final, get_args
+
+import msgspec
+
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, KEY_BYTES_MAX
+from headwater.processors.runs.slots import is_ticket
+from headwater.schemas.failures import INVALID_COMMAND
+from headwater.schemas.history import Artifact, AskSlot, Command, Once, Parent, Sender
+
+#: Fields that are no names: values, texts for people, and what has limits of its own.
+_NO_NAMES: Final = frozenset(
+    {"params", "payload", "start", "output", "message", "failure", "labels", "reason"}
+)
+_PARTS: Final = (Parent, Sender, Once, Artifact)
+
+
+def _names_of(kind: type[msgspec.Struct], path: str = "") -> Iterator[str]:
+    """Yield the paths of the fields of a command that hold names."""
+    for field in msgspec.structs.fields(kind):
+        if field.name in _NO_NAMES or (kind is AskSlot and field.name == "key"):
+            continue
+        members = get_args(field.type) or (field.type,)
+        if str in members:
+            yield path + field.name
+        for part in members:
+            if part in _PARTS:
+                yield from _names_of(part, f"{path}{field.name}.")
+
+
+def _getter(path: str) -> Callable[[Any], Any]:
+    outer, _, inner = path.partition(".")
+    if not inner:
+        return attrgetter(path)
+    part, name = attrgetter(outer), attrgetter(inner)
+
+    def get(command: Any) -> Any:  # noqa: ANN401, a field
+        found = part(command)
+        return None if found is None else name(found)
+
+    return get
+
+
+_NAMES: Final = {
+    kind: tuple((path, _getter(path)) for path in _names_of(kind)) for kind in get_args(Command)
+}
+
+
+def names_refusal(command: Command) -> Rejection | None:
+    """Return the refusal of a command with a name that is too long, or a ticket that is none."""
+    for path, get in _NAMES[type(command)]:
+        name = get(command)
+        # Four bytes is the most that a character takes.
+        if name and 4 * len(name) > KEY_BYTES_MAX and len(name.encode()) > KEY_BYTES_MAX:
+            return _refusal(command, path, f"at most {KEY_BYTES_MAX} bytes", name)
+    reason = getattr(command, "reason", "")
+    if len(reason) > FAILURE_MESSAGE_MAX:
+        most = f"at most {FAILURE_MESSAGE_MAX} characters"
+        return _refusal(command, "reason", most, reason)
+    if isinstance(command, AskSlot) and not is_ticket(command.ticket):
+        return _refusal(command, "ticket", "an instance, a run and a seed", command.ticket)
+    return None
+
+
+def _refusal(command: Command, path: str, expected: str, found: str) -> Rejection:
+    shown = repr(found[:80])
+    return Rejection(
+        INVALID_COMMAND,
+        f"expected {expected} as {path} of {type(command).__name__}, found {len(found)} "
+        f"characters: {shown}",
+    )
