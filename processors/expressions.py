@@ -241,9 +241,9 @@ class Expression:
 
     def _cost(self, shared: Carried, own: Mapping[str, Carried]) -> Cost:
         """The bound of an evaluation; it is computed once for all data of about the same size."""
-        size, items = shared.size, shared.items
+        size, items = len(shared.text), shared.items
         for value in own.values():
-            size += value.size
+            size += len(value.text)
             items += value.items
         key = (size.bit_length(), items.bit_length())
         found = self._costs.get(key)

@@ -23,16 +23,8 @@ class Carried(NamedTuple):
     value: Any
     had_nul: bool
     text: bytes
-
-    @property
-    def size(self) -> int:
-        """Bytes of JSON."""
-        return len(self.text)
-
-    @property
-    def items(self) -> int:
-        """Items that no list or map in it has more of."""
-        return self.text.count(b",") + 1
+    #: Items that no list or map in it has more of.
+    items: int
 
 
 def carried(value: Any) -> Carried:  # noqa: ANN401, any JSON value
@@ -47,10 +39,10 @@ def carried(value: Any) -> Carried:  # noqa: ANN401, any JSON value
         # An integer beyond 64 bits, which CEL does not take; it says so only if it is used.
         text = json.dumps(value).encode()
     if b"\\u0000" not in text:
-        return Carried(value, had_nul=False, text=text)
+        return Carried(value, False, text, text.count(b",") + 1)
     if _STAND_IN.encode() in text:
         raise ValueError("text without both of the characters NUL and U+FDD0, found both")
-    return Carried(_with(value, _NUL, _STAND_IN), had_nul=True, text=text)
+    return Carried(_with(value, _NUL, _STAND_IN), True, text, text.count(b",") + 1)
 
 
 def given_back(value: Any) -> Any:  # noqa: ANN401, what CEL gives

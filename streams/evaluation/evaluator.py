@@ -34,7 +34,7 @@ class EvaluationLimits(msgspec.Struct, frozen=True):
     """What one task may take."""
 
     #: Processor time. A busy machine stops no task.
-    cpu_s: float = 0.2
+    cpu_s: float = 0.25
     #: Time until the process is taken for hung.
     wall_s: float = 5.0
     memory_mib: int = 256
