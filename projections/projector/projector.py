@@ -132,7 +132,8 @@ class Projector:
 
     async def _consume(self, stop: asyncio.Event, backoff: "_Backoff") -> None:
         consumer = _consumer(self._cluster, self._projection.group)
-        consumer.subscribe(self._projection.topics, listener=_Listener(self._on_assigned))
+        listener = _Listener(consumer, self._on_assigned)
+        consumer.subscribe(self._projection.topics, listener=listener)
         try:
             await consumer.start()
             self._consumer = consumer
@@ -187,17 +188,34 @@ class Projector:
         if places is None:
             return
         await self._check_ends(consumer, places, stop)
+        begins = await self._begins(consumer, places)
         for (topic, number), (offset, claims) in places.items():
             # A rebalance may have taken it away, or handed it out anew, while we asked.
             with contextlib.suppress(IllegalStateError):
                 if (topic, number) in self._unsought:
-                    consumer.seek(TopicPartition(topic, number), offset)
+                    begin = max(offset, begins[topic, number])
+                    consumer.seek(TopicPartition(topic, number), begin)
                     consumer.resume(TopicPartition(topic, number))
                     self._waiting.end((topic, number))
                     self._reading[topic, number] = offset
                     self._claims[topic, number] = claims
                     self.positions[topic, number] = offset
         self._unsought.difference_update(wanted)
+
+    async def _begins(
+        self, consumer: AIOKafkaConsumer, places: Mapping[Partition, Place]
+    ) -> dict[Partition, int]:
+        """Return where partitions begin; log those that have lost what was not applied yet."""
+        found = await consumer.beginning_offsets([TopicPartition(*of) for of in places])
+        begins = {(tp.topic, tp.partition): begin for tp, begin in found.items()}
+        for (topic, number), (offset, _) in places.items():
+            if 0 < offset < begins[topic, number]:
+                self._log.error(
+                    "%s/%d from offset %d to %d was deleted before it was applied: it is older "
+                    "than its topic keeps records",
+                    *(topic, number, offset, begins[topic, number] - 1),
+                )
+        return begins
 
     async def _check_ends(
         self, consumer: AIOKafkaConsumer, places: Mapping[Partition, Place], stop: asyncio.Event
@@ -357,7 +375,12 @@ class _Backoff:
 
 
 class _Listener(ConsumerRebalanceListener):
-    def __init__(self, on_assigned: Callable[[Iterable[TopicPartition]], None]) -> None:
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        on_assigned: Callable[[Iterable[TopicPartition]], None],
+    ) -> None:
+        self._consumer = consumer
         self._on_assigned = on_assigned
 
     @override
@@ -366,6 +389,10 @@ class _Listener(ConsumerRebalanceListener):
 
     @override
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        for tp in assigned:
+            # Postgres says where to read: nothing is fetched before that, nor looked for in Kafka.
+            self._consumer.pause(tp)
+            self._consumer.seek(tp, 0)
         self._on_assigned(assigned)
 
 
@@ -382,7 +409,9 @@ def _consumer(cluster: Cluster, group: str) -> AIOKafkaConsumer:
         group_id=group,
         client_id=group,
         enable_auto_commit=False,
-        auto_offset_reset="earliest",
+        # Else a topic that was cut would be read from its beginning, without a word, and what is
+        # new in it left out as applied already.
+        auto_offset_reset="none",
         max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
         fetch_max_bytes=_FETCH_BYTES,
         metadata_max_age_ms=_METADATA_AGE_MS,

@@ -13,6 +13,7 @@ import psycopg
 from typing_extensions import override
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
+from headwater.projections.postgres.schemas import own_dsn
 from tests.e2e.house import House
 from tests.waiting import ANSWERED_WITHIN_S
 
@@ -81,7 +82,10 @@ def never_silent(house: House) -> Iterator[None]:
 
 def _signs_of_life(house: House) -> tuple[int, int]:
     projected = -1
-    with suppress(psycopg.Error), psycopg.connect(house.dsn, connect_timeout=2) as connection:
+    with (
+        suppress(psycopg.Error),
+        psycopg.connect(own_dsn(house.dsn), connect_timeout=2) as connection,
+    ):
         rows = connection.execute("select sum(next_offset)::bigint from projection_offsets")
         projected = (rows.fetchone() or (0,))[0] or 0
     return projected, sum(log.stat().st_size for log in house.directory.glob("*.log"))

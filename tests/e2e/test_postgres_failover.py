@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from headwater.projections.postgres.schemas import own_dsn
 from tests.e2e.campaigns import OwnPostgresHouse, Reader, never_silent
 from tests.e2e.house import opened, under_load
 
@@ -49,7 +50,7 @@ def test_what_postgres_loses_is_projected_again(house: OwnPostgresHouse, fault: 
     assert reader.unknown == []
 
     def all_known() -> bool:
-        with psycopg.connect(house.dsn) as connection:
+        with psycopg.connect(own_dsn(house.dsn)) as connection:
             rows = connection.execute("select instance_id from workflow_instance").fetchall()
         return {*reader.created} <= {instance for (instance,) in rows}
 
