@@ -54,6 +54,7 @@ from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.deployment_log import DeploymentLog
 from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
 from headwater.streams.workflows.reloading import AppChanged
+from headwater.streams.workflows.standstill import StandstillWatch
 from headwater.streams.workflows.worker import WorkflowWorker
 from headwater.streams.workflows.worker_settings import Bounds
 
@@ -192,6 +193,7 @@ async def _work(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,
         )  # fmt: skip
+        exits.enter_context(StandstillWatch(worker.at_work).watching())
         await together(worker.run(), starts)
 
 

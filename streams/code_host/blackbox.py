@@ -11,7 +11,6 @@ import mmap
 import os
 import re
 import sysconfig
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ import msgspec
 
 from headwater.processors.runs.host_messages import Started
 from headwater.streams.code_host.frames import UNSENDABLE
+from headwater.streams.deadlines import anonymous_file
 
 #: EX_SOFTWARE of sysexits.h: an error of our own, whose traceback is in the log.
 EXIT_BROKEN: Final = 70
@@ -60,12 +60,7 @@ class BlackBox:
     @classmethod
     def create(cls) -> "BlackBox":
         """A new one, on a file without a name."""
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("headwater-black-box")
-        else:
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
-        os.ftruncate(descriptor, _SIZE)
+        descriptor = anonymous_file("headwater-black-box", _SIZE)
         # The fault handler writes at the position of the file.
         os.lseek(descriptor, _SIZE, os.SEEK_SET)
         box = cls(descriptor)

@@ -33,8 +33,10 @@ from headwater.streams.code_host.apps import App, AppNotLoaded, Declarations, lo
 from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
 from headwater.streams.code_host.frames import UNSENDABLE, Pipe, frames_of
 from headwater.streams.code_host.host import Host, ToHost
+from headwater.streams.code_host.hosted_run import MayBegin, always
 from headwater.streams.code_host.house_app import HOUSE_APP, house_workflows
 from headwater.streams.code_host.threads import Threads
+from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.garbage import collect_seldom
 from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.scheduling import run_as_batch
@@ -44,6 +46,8 @@ log = logging.getLogger(__name__)
 #: Makes the house's own app, given the names of the schedules that other apps declare.
 House: TypeAlias = Callable[[Sequence[str]], App]
 
+#: In place of the descriptor of deadlines: any step may begin at any time.
+NO_DEADLINES: Final = "-1"
 #: How long attempts that are cancelled may take to clean up when the parent closes the pipe.
 _LEAVE_S: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
@@ -61,6 +65,7 @@ class Child:
         app: App,
         beat_s: float,
         threads_max: int,
+        may_begin: MayBegin,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -81,6 +86,7 @@ class Child:
             now_ms=now_ms,
             call_sync=threads.call,
             tasks=app.tasks,
+            may_begin=may_begin,
         )
         self._pipe = Pipe(connection, received=self._receive, ended=self._end, waits=True)
         self._beat()
@@ -226,22 +232,30 @@ def _load(connection: socket.socket, spec: str, schedules: Sequence[str], house:
 
 
 async def _live(
-    connection: socket.socket, box: BlackBox, app: App, beat_s: float, threads_max: int
+    connection: socket.socket,
+    box: BlackBox,
+    app: App,
+    beat_s: float,
+    threads_max: int,
+    deadlines: SessionDeadlines | None,
 ) -> None:
-    await Child(connection, box, app, beat_s, threads_max).left.wait()
+    may_begin = always if deadlines is None else deadlines.may_begin
+    child = Child(connection, box, app, beat_s, threads_max, may_begin)
+    await child.left.wait()
 
 
 def main(house: House = _schedules_alone) -> NoReturn:
     """Runs until the pipe is closed.
 
-    Arguments: pipe, black box, seconds between beats, threads at most, app; for the house's, names
-    of schedules.
+    Arguments: pipe, black box, deadlines, seconds between beats, threads at most, app; for the
+    house's, names of schedules.
     """
-    pipe, memory, beat_s, threads_max, app, *schedules = sys.argv[1:]
-    for descriptor in (pipe, memory):
+    pipe, memory, shared, beat_s, threads_max, app, *schedules = sys.argv[1:]
+    for descriptor in (pipe, memory, *([] if shared == NO_DEADLINES else [shared])):
         # Programs that authors start must not keep the pipe open.
         os.set_inheritable(int(descriptor), False)
     box = BlackBox(int(memory))
+    deadlines = None if shared == NO_DEADLINES else SessionDeadlines(int(shared))
     _settle_in(box)
     # Before the app is imported, which may give names of its own to what is refused.
     refuse_in_workflows()
@@ -250,7 +264,9 @@ def main(house: House = _schedules_alone) -> NoReturn:
     collect_seldom()
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    life = loop.create_task(_live(connection, box, loaded, float(beat_s), int(threads_max)))
+    life = loop.create_task(
+        _live(connection, box, loaded, float(beat_s), int(threads_max), deadlines)
+    )
     life.add_done_callback(lambda _: loop.stop())
     while not life.done():
         # Not until complete: a task that raises SystemExit would leave it with the loop half run.

@@ -39,7 +39,14 @@ from headwater.schemas.failures import INVALID_PARAMS, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.tasks import Task
-from headwater.streams.code_host.hosted_run import Allowance, CallSync, HostedRun, HostServices
+from headwater.streams.code_host.hosted_run import (
+    Allowance,
+    CallSync,
+    HostedRun,
+    HostServices,
+    MayBegin,
+    always,
+)
 from headwater.streams.code_host.hosted_tasks import BUILT_IN, HostedTasks
 from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow, read_params
@@ -58,10 +65,11 @@ class Host:
     """The workflows of one process, and the tasks of graphs.
 
     Shape:  `emit` is called with each message for owners; who sends them gathers them into frames;
-            hosts may share an allowance of attempts.
+            hosts may share an allowance of attempts; `may_begin` says of an activation whether
+            code of its steps may begin now.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, what a process has
         self,
         workflows: Mapping[str, Workflow],
         *,
@@ -70,11 +78,12 @@ class Host:
         call_sync: CallSync = in_place,
         tasks: Mapping[str, Task] = NO_TASKS,
         allowance: Allowance | None = None,
+        may_begin: MayBegin = always,
     ) -> None:
         refuse_in_workflows()
         self._workflows = dict(workflows)
         self._emit = emit
-        self._services = HostServices(emit, now_ms, call_sync, allowance or Allowance())
+        self._services = HostServices(emit, now_ms, call_sync, allowance or Allowance(), may_begin)
         self._tasks = {**BUILT_IN, **tasks}
         self._runs: dict[int, HostedRun] = {}
         self._graphs: dict[int, HostedTasks] = {}

@@ -3,6 +3,7 @@
 Attempts run on the host's event loop, functions that are not async wherever `call_sync` puts them.
 """
 
+import asyncio
 import contextlib
 import inspect
 import logging
@@ -35,8 +36,6 @@ from headwater.streams.replay.host_port import Call, Handler
 from headwater.streams.replay.workflow import Workflow
 
 if TYPE_CHECKING:
-    import asyncio
-
     from headwater.schemas.history import Failure
 
 log = logging.getLogger(__name__)
@@ -44,6 +43,17 @@ log = logging.getLogger(__name__)
 #: Calls a function that is not async, somewhere; gives its result.
 CallSync: TypeAlias = Callable[..., Awaitable[Any]]
 
+#: Whether code of an activation may begin.
+MayBegin: TypeAlias = Callable[[int], bool]
+
+
+def always(_activation: int) -> bool:
+    """Let any code begin."""
+    return True
+
+
+#: How often it is looked whether code may begin that may not.
+_LOOK_S: Final = 0.02
 #: What asyncio says where no event loop is.
 _NO_LOOP: Final = re.compile("no (running|current) event loop")
 #: Commands that carry a failure.
@@ -125,7 +135,8 @@ class HostServices:
     """What the runs of a host share.
 
     Shape:  `fresh` has the attempts that the owner has not been told of; `busy` counts those that
-            are under way.
+            are under way; `may_begin` says of an activation whether code of its steps may begin
+            now: whether its partition surely belongs to the worker still.
     """
 
     def __init__(
@@ -134,8 +145,10 @@ class HostServices:
         now_ms: Callable[[], int],
         call_sync: CallSync,
         allowance: Allowance,
+        may_begin: MayBegin,
     ) -> None:
         self.emit = emit
+        self.may_begin = may_begin
         self.allowance = allowance
         self.now_ms = now_ms
         self.call_sync = call_sync
@@ -257,7 +270,8 @@ class HostedRun:
         tx = attempt.tx
         command: StepReturned | StepRaised
         try:
-            value = await invoke(self._services, call.callback, *(() if tx is None else (tx,)))
+            given = () if tx is None else (tx,)
+            value = await invoke(self._services, self.number, call.callback, *given)
             if tx is not None:
                 tx.close()
             command = StepReturned(
@@ -290,7 +304,7 @@ class HostedRun:
         failed: BaseException | None = None
         ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number, self._instance))
         try:
-            await invoke(self._services, handler, output)
+            await invoke(self._services, self.number, handler, output)
         except BaseException as error:  # noqa: BLE001, as for steps
             failed = error
         if attempt.counts():
@@ -298,20 +312,49 @@ class HostedRun:
             self.activation.handler_ended(attempt.key, failed)
 
 
-async def invoke(services: HostServices, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
-    """Calls an author's function, which may be async, where it blocks nobody."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    try:
-        value = await services.call_sync(function, *arguments)
-    except RuntimeError as error:
-        if not _NO_LOOP.search(str(error)):
-            raise
-        # In its thread is none. What needs one, as `lambda: asyncio.gather(...)` does, is
-        # written for it, and blocks nothing.
-        value = function(*arguments)
-    # A lambda that calls an async function gives its coroutine.
-    return await value if inspect.isawaitable(value) else value
+class _NotNow(BaseException):
+    """A thread was free for code only when that might not begin any more."""
+
+
+async def invoke(
+    services: HostServices,
+    activation: int,
+    function: Callable[..., Any],
+    *arguments: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """Call an author's function, which may be async, where it blocks nobody.
+
+    It does not begin before its partition surely belongs to the worker: this process may have been
+    suspended since it was told to, or may have had no thread free for long.
+    """
+    while True:
+        while not services.may_begin(activation):  # noqa: ASYNC110, another process allows it
+            await asyncio.sleep(_LOOK_S)
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        try:
+            value = await services.call_sync(_begin, services, activation, function, arguments)
+        except _NotNow:
+            continue
+        except RuntimeError as error:
+            if not _NO_LOOP.search(str(error)):
+                raise
+            # In its thread is none. What needs one, as `lambda: asyncio.gather(...)` does, is
+            # written for it, and blocks nothing.
+            value = function(*arguments)
+        # A lambda that calls an async function gives its coroutine.
+        return await value if inspect.isawaitable(value) else value
+
+
+def _begin(
+    services: HostServices,
+    activation: int,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> Any:  # noqa: ANN401
+    if not services.may_begin(activation):
+        raise _NotNow
+    return function(*arguments)
 
 
 def _raised(call: Call, number: int, error: BaseException) -> StepRaised:

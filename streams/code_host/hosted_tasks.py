@@ -76,7 +76,8 @@ class HostedTasks:
             function = called.function
             if called.takes_info:
                 function = partial(function, info=self._info(call))
-            value = await invoke(self._services, function, json.loads(call.input))
+            given = json.loads(call.input)
+            value = await invoke(self._services, self.number, function, given)
             what = f'the result of task "{call.task}"'
             text = encode(value, what, self._limits.max_result_bytes, "max_result_bytes")
             ended = StepReturned(call.reached, call.attempt, call.policy, text)

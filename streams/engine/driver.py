@@ -80,6 +80,10 @@ class Driver:
         self._seconds = seconds
         #: The partition that was served last, by its number: the next turn begins behind it.
         self._served_last = -1
+        #: Whether a partition is surely owned now; nothing of one that is not is released.
+        self.may_release: Callable[[int], bool] = lambda _: True
+        #: The partition that has its turn, if one has.
+        self.serving: Partition | None = None
         #: The latest activation, and by host the latest before the present one was started.
         self._last_activation = 0
         self._before_host: dict[int, int] = defaultdict(int)
@@ -216,6 +220,7 @@ class Driver:
             self._serve(partition, now_ms, over, complete=complete)
         for partition in served:
             _take_notes(partition, now_ms)
+        self.serving = None
         owners = [partition.owner for partition in served if not partition.owner.has_damaged]
         handed_back, self._handed_back = self._handed_back, False
         # What was handed back waits until somebody allows more.
@@ -239,6 +244,7 @@ class Driver:
         gone, self._gone = self._gone, []
         for host, reason, turn, sent in gone:
             for number, partition in self.partitions.items():
+                self.serving = partition
                 self._handle(partition, sent.get(number, []), now_ms)
                 partition.owner.host_gone(reason, now_ms, host=host, turn=turn)
 
@@ -263,7 +269,7 @@ class Driver:
         self, partition: Partition, now_ms: int, over: Callable[[], bool], *, complete: bool
     ) -> None:
         """Give an owner what has come for it, until that is over, or it waits for a state."""
-        owner = partition.owner
+        self.serving, owner = partition, partition.owner
         if partition.messages_first:
             self._serve_messages(partition, now_ms, over)
         decided = 0
@@ -338,14 +344,24 @@ class Driver:
         Shape:  first is the offset at which the records begin; None if they were given up, or
                 nobody knows what became of them: then nothing follows.
         """
-        partition = flight.partition
-        partition.landed[flight.batch.number] = first
+        flight.partition.landed[flight.batch.number] = first
+        self._follow_landed(flight.partition)
+        self.wake_up()
+
+    def release_confirmed(self) -> None:
+        """Release what follows from batches that waited for their partition to be confirmed."""
+        for partition in self.partitions.values():
+            self._follow_landed(partition)
+        self.wake_up()
+
+    def _follow_landed(self, partition: Partition) -> None:
         while partition.under_way and partition.under_way[0].number in partition.landed:
+            if self.drives(partition) and not self.may_release(partition.number):
+                return
             batch = partition.under_way.popleft()
             landed = partition.landed.pop(batch.number)
             if landed is not None and self.drives(partition):
                 self._follow(partition, batch, landed)
-        self.wake_up()
 
     def take_released(self) -> Released:
         """Gives what may go out since the last call."""

@@ -76,6 +76,8 @@ class Owner:
     ) -> None:
         self.partition = partition
         self.claims = claims
+        #: What was decided last: a command, or the key of an instance.
+        self.at_work: CommandSent | str = ""
         self.instances = instances
         self._room = room = room or Room()
         decider = CommandDecider(instances.engines, code, draw_seed, room, evaluator)
@@ -135,6 +137,7 @@ class Owner:
         if offset <= self.claims.cause:
             return
         self.claims.cause = offset
+        self.at_work = sent
         run_waits_for = self._commands.receive(offset, sent, now_ms)
         if run_waits_for is not None:
             self._end(*run_waits_for, now_ms)
@@ -200,6 +203,7 @@ class Owner:
             return default
 
     def _request(self, live: LiveInstance, request: Request, now_ms: int) -> None:
+        self.at_work = live.key
         mark = self._containment.begin()
         try:
             run, engine = live.run, live.engine

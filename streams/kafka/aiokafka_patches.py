@@ -39,7 +39,8 @@ is then not told from a broker that is away. Here the error also says why.
 Tokens: a broker that refuses one says so in an answer that is no error. aiokafka takes it for a
 yes, and waits for its next answer until it gives up. Here it is the refusal that it is.
 
-Compressing: see `streams.kafka.zstd`.
+Compressing: see `streams.kafka.zstd`. When a membership was confirmed: see
+`streams.kafka.group_confirmations`.
 """
 
 import asyncio
@@ -58,6 +59,7 @@ from aiokafka.consumer.fetcher import Fetcher, FetchResult
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
 from aiokafka.producer.sender import Sender
 
+from headwater.streams.kafka.group_confirmations import note_confirmations
 from headwater.streams.kafka.static_members import mend_static_members
 from headwater.streams.kafka.zstd import use_contexts_again
 
@@ -117,6 +119,7 @@ def mend() -> None:
     AIOKafkaProducer.start = _start_producer  # type: ignore[method-assign]
     AIOKafkaProducer.stop = _stop_producer  # type: ignore[method-assign]
     mend_static_members()
+    note_confirmations()
     use_contexts_again()
 
 

@@ -32,6 +32,8 @@ BATCH_BYTES: Final = 512 * 1024
 
 #: An append takes milliseconds; the election of a leader, seconds.
 _SLOW_S: Final = 5.0
+#: Looks at an append before it is called slow.
+_LOOKS: Final = 5
 #: Longer than a broker that is restarted in order is away from its partitions.
 _GIVE_UP_S: Final = 30.0
 
@@ -223,10 +225,20 @@ class Appender:
         """Says which partitions do not acknowledge, and fails their batches in the end."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
+        look_s, looks = self._slow_s / _LOOKS, 0
+
+        def look() -> None:
+            # Looks are counted and not time: while the loop is busy, or the process suspended, no
+            # answer is read that may have come.
+            nonlocal timer, looks
+            looks += 1
+            timer = loop.call_later(look_s, look)
+            if looks == _LOOKS:
+                slow()
+            elif looks * look_s >= self._give_up_s:
+                give_up()
 
         def slow() -> None:
-            nonlocal timer
-            timer = loop.call_later(self._give_up_s - self._slow_s, give_up)
             log.warning(
                 "%s not acknowledged for %.0f s; usual cause: no leader, or too few copies in sync",
                 _waited_for(sent),
@@ -239,7 +251,7 @@ class Appender:
                 if not batch.acknowledged.done():
                     batch.acknowledged.set_exception(error)
 
-        timer = loop.call_later(self._slow_s, slow)
+        timer = loop.call_later(look_s, look)
         try:
             yield
         finally:

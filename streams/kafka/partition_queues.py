@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Generic, NoReturn, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
 
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
 from headwater.streams.kafka.cluster import Cluster
@@ -17,6 +17,9 @@ from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
+
+#: How often it is looked whether entries are ready.
+_LOOK_S: Final = 0.05
 
 E = TypeVar("E")
 
@@ -27,10 +30,11 @@ class PartitionQueues(Generic[E]):
     Shape:  `records` makes the records of some entries, in their order, when they are about to be
             appended; NotYetReadable has that tried again, and after any other error the entry that
             it comes from is dropped. `appended` is called with each entry
-            whose records are durable. `what` begins the warning: "replies have to wait".
+            whose records are durable. `what` begins the warning: "replies have to wait". An entry
+            is not appended before `ready` is true of it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, what its users do with their entries
         self,
         *,
         cluster: Cluster,
@@ -39,14 +43,18 @@ class PartitionQueues(Generic[E]):
         what: str,
         records: Callable[[Sequence[E]], Sequence[Outgoing]],
         appended: Callable[[E], None],
+        ready: Callable[[E], bool] = lambda _: True,
     ) -> None:
         self._producers = Producers(cluster, client_id)
         self._topic = topic
         self._what = what
         self._records = records
         self._appended = appended
+        self._ready = ready
         self._waiting: defaultdict[int, list[E]] = defaultdict(list)
         self._appending: dict[int, asyncio.Task[None]] = {}
+        #: What is being appended, by the partition that it goes to.
+        self._in_hand: dict[int, list[E]] = {}
         self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
         #: How many partitions there are, once it is connected.
         self.count = 0
@@ -73,8 +81,8 @@ class PartitionQueues(Generic[E]):
             appending.add_done_callback(self._ended)
 
     def drop(self, unwanted: Callable[[E], bool]) -> None:
-        """Forgets entries; those that are being appended go out all the same."""
-        for waiting in self._waiting.values():
+        """Forget entries; those that were sent may be in the log all the same."""
+        for waiting in (*self._waiting.values(), *self._in_hand.values()):
             waiting[:] = [entry for entry in waiting if not unwanted(entry)]
 
     def _ended(self, appending: asyncio.Task[None]) -> None:
@@ -86,13 +94,18 @@ class PartitionQueues(Generic[E]):
         retrying = Retrying(log, f"{self._what} for {self._topic}/{partition}", longest_s=5.0)
         try:
             while entries := self._waiting.pop(partition, None):
+                self._in_hand[partition] = entries
                 await retrying.until_done(lambda: self._append(partition, entries))
                 for entry in entries:
                     self._appended(entry)
         finally:
+            self._in_hand.pop(partition, None)
             del self._appending[partition]
 
     async def _append(self, partition: int, entries: Sequence[E]) -> None:
+        # Those that never will be are dropped.
+        while not all(map(self._ready, entries)):  # noqa: ASYNC110, time passes, or a thread tells
+            await asyncio.sleep(_LOOK_S)
         producer = self._producers.of(partition)
         try:
             await producer.append(self._records_of(entries))

@@ -36,7 +36,7 @@ from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.kafka.cluster import Cluster, PasswordLogin, TokenLogin
 from headwater.streams.kafka.records import Incoming
 
-__all__ = ["SESSION_TIMEOUT_S", "TP", "App", "Batch", "BatchTransport"]
+__all__ = ["HEARTBEAT_S", "SESSION_TIMEOUT_S", "TP", "App", "Batch", "BatchTransport"]
 
 App: TypeAlias = faust.App
 
@@ -60,6 +60,7 @@ _FETCH_WAIT_MS: Final = 250
 _POLL_MAX_S: Final = 10 * 365 * 24 * 3600.0
 #: A worker that is silent for as long loses its partitions to the others.
 SESSION_TIMEOUT_S: Final = 10.0
+HEARTBEAT_S: Final = 1.0
 
 
 class _App(faust.App):
@@ -362,7 +363,7 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
         broker_max_poll_records=_RECORDS_A_FETCH,
         broker_commit_interval=_COMMIT_EVERY_S,
         broker_session_timeout=SESSION_TIMEOUT_S,
-        broker_heartbeat_interval=1.0,
+        broker_heartbeat_interval=HEARTBEAT_S,
         broker_max_poll_interval=_POLL_MAX_S,
         broker_request_timeout=30.0,
         broker_rebalance_timeout=30.0,

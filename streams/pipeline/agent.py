@@ -52,7 +52,7 @@ from headwater.streams.pipeline.tenure import (
     claim,
     last_of,
 )
-from headwater.streams.pipeline.watchdog import Watchdog
+from headwater.streams.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 

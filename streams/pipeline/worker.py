@@ -32,6 +32,7 @@ from headwater.streams.kafka.state_store import Identity, StateStore
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.pipeline._faust import (
+    HEARTBEAT_S,
     SESSION_TIMEOUT_S,
     App,
     at_end,
@@ -46,7 +47,7 @@ from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.lease import Lease, LeaseLost
 from headwater.streams.pipeline.partition_state import FORM
-from headwater.streams.pipeline.watchdog import Stalled, Watchdog, arm, dump
+from headwater.streams.watchdog import Stalled, Watchdog, arm, dump
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +58,9 @@ log = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
 #: How often the lease is renewed: many times in a session timeout, so that no hiccup ends a worker.
 _PULSE_S: Final = 1.0
+#: How long a worker may stand still. Its last heartbeat may have been sent, and its last pulse
+#: have come, so much before it did; the session counts from that heartbeat.
+LEASE_S: Final = SESSION_TIMEOUT_S - HEARTBEAT_S - _PULSE_S
 #: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
 EXIT_CRASHED: Final = 70
 #: EX_CONFIG of sysexits.h: another worker has its name, so starting it again ends that one.
@@ -254,7 +258,7 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
         rules=rules,
         evaluator=evaluator,
     )
-    lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
+    lease = Lease(valid_for_s=LEASE_S, monotonic=monotonic)
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
     _build(app, intake, lease, watchdog, stores, cluster, clock, joined)
     collect_seldom()

@@ -9,12 +9,11 @@ no signal that comes after a later one of the same sender.
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
-from typing_extensions import override
 
 from headwater.processors.triggers.decide import NoEffect, Send, refused, send_of
 from headwater.schemas.codec import decode
@@ -33,6 +32,7 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
+from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.starters.effect_memory import Seen, look_back
@@ -47,9 +47,6 @@ _GROUP: Final = 500
 _BATCH_RECORDS: Final = 500
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 _POLL_MS: Final = 500
-_SESSION_MS: Final = 10_000
-#: Outcomes may take as long as workers are away; heartbeats go on meanwhile.
-_BATCH_MAX_MS: Final = 24 * 60 * 60 * 1_000
 _METADATA_AGE_MS: Final = 3_000
 #: The longest pause before commands without an outcome are sent again.
 _PAUSE_S: Final = 30.0
@@ -81,35 +78,49 @@ class Starter:
         self._fresh: set[TopicPartition] = set()
         self._options = {
             **cluster.options(),
-            "group_id": group,
-            "group_instance_id": member,
             "client_id": group,
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
-            "session_timeout_ms": _SESSION_MS,
-            "heartbeat_interval_ms": _SESSION_MS // 4,
-            "max_poll_interval_ms": _BATCH_MAX_MS,
             "max_partition_fetch_bytes": _FETCH_BYTES,
             "metadata_max_age_ms": _METADATA_AGE_MS,
         }
         self._consumer: AIOKafkaConsumer
+        # Deciding may keep the event loop of this process busy for long.
+        self._member = GroupMember(
+            cluster=cluster,
+            group=group,
+            topic=EFFECTS,
+            member=member,
+            client_id=group,
+            rebalances=self,
+        )
 
     async def run(self) -> None:
-        """Carries out every effect that comes."""
+        """Carry out every effect that comes.
+
+        Raises:
+            MemberFenced: Another process joined under the name of this member.
+        """
         reading = Retrying(log, "effects of deliveries cannot be read")
-        errors = (KafkaError, IllegalStateError, OSError, BrokerUnavailable)
+        await reading.until_done(self._connect, (KafkaError, OSError))
         try:
-            await reading.until_done(self._join, errors)
-            while True:
-                await reading.until_done(self._round, errors)
+            await self._member.start()
+            try:
+                await self._member.during(self._read(reading))
+            finally:
+                await self._member.stop()
         finally:
             await self._consumer.stop()
             await self._appender.stop(within_s=_STOP_S)
 
-    async def _join(self) -> None:
+    async def _connect(self) -> None:
         self._consumer = AIOKafkaConsumer(**self._options)
-        self._consumer.subscribe([EFFECTS], listener=_Listener(self))
         await started(self._consumer)
+
+    async def _read(self, reading: Retrying) -> NoReturn:
+        errors = (KafkaError, IllegalStateError, OSError, BrokerUnavailable)
+        while True:
+            await reading.until_done(self._round, errors)
 
     async def _round(self) -> None:
         for where in list(self._fresh):
@@ -139,21 +150,32 @@ class Starter:
 
     # -- partitions
 
-    def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Takes note of partitions; nothing of them is read until it is known from where on."""
-        self._consumer.pause(*partitions)
-        self._fresh |= set(partitions)
+    async def assigned(self, numbers: frozenset[int]) -> None:
+        """Note the partitions; nothing of them is read until it is known from where on."""
+        if numbers:
+            partitions = [TopicPartition(EFFECTS, number) for number in sorted(numbers)]
+            self._consumer.assign(partitions)
+            self._consumer.pause(*partitions)
+            self._fresh |= set(partitions)
 
-    def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Forgets partitions."""
-        for where in partitions:
+    async def revoked(self, numbers: frozenset[int]) -> None:
+        """Forget partitions."""
+        self._consumer.pause(*self._consumer.assignment())
+        for number in numbers:
+            where = TopicPartition(EFFECTS, number)
             self._seen.pop(where, None)
             self._fresh.discard(where)
             self._waiting.end(where)
 
+    def confirmed(self, sent_s: float) -> None:
+        """Do nothing: commands that are sent again change nothing."""
+
+    def revocation_ended(self) -> None:
+        """Do nothing, for the same reason."""
+
     async def _place(self, where: TopicPartition) -> None:
         """Goes on where the group was; a group that is new begins with the first effect."""
-        start = await self._consumer.committed(where) or 0
+        start = await self._member.committed(where) or 0
         # A topic that was made anew may end before what the group remembers of the old one.
         end = (await self._consumer.end_offsets([where]))[where]
         try:
@@ -171,7 +193,7 @@ class Starter:
     async def _commit(self, where: TopicPartition, offset: int) -> None:
         """Commits; a partition that is somebody else's by now is read again by them."""
         with contextlib.suppress(KafkaError, IllegalStateError):
-            await self._consumer.commit({where: offset})
+            await self._member.commit({where: offset})
 
     # -- batches
 
@@ -247,16 +269,3 @@ def _ids(record: Incoming) -> dict[str, Any]:
         event = decode(record.value, EffectDecided)
         return {"event_id": event.event_id, "request_id": event.request_id}
     return {}
-
-
-class _Listener(ConsumerRebalanceListener):
-    def __init__(self, starter: Starter) -> None:
-        self._starter = starter
-
-    @override
-    async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
-        self._starter.revoked(revoked)
-
-    @override
-    async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
-        self._starter.assigned(assigned)

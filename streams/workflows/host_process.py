@@ -25,6 +25,7 @@ from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
 from headwater.streams.code_host.frames import Pipe
+from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps, hint_of_withheld
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,8 @@ class HostProcess:
 
     Shape:  schedules are those of other apps, for the house's own; `received` is called with
             messages of the host, and `gone` at most once, after the last of them, when the host has
-            ended but not by `stop`; both by the event loop.
+            ended but not by `stop`; both by the event loop. It begins no step of a partition whose
+            deadline is over; without deadlines it always may.
     """
 
     def __init__(  # noqa: PLR0913, what its user chooses
@@ -99,8 +101,9 @@ class HostProcess:
         stall_s: float = STALL_S,
         directory: Path | None = None,
         threads_max: int = THREADS_MAX,
+        deadlines: SessionDeadlines | None = None,
     ) -> None:
-        self._threads_max = threads_max
+        self._deadlines, self._threads_max = deadlines, threads_max
         self._app = app
         self._program = program or Program()
         variables = self._program.environment
@@ -161,14 +164,16 @@ class HostProcess:
     async def _launch(self) -> None:
         ours, theirs = socket.socketpair()
         box = BlackBox.create()
+        shared = -1 if self._deadlines is None else self._deadlines.descriptor
+        inherited = [each for each in (theirs.fileno(), box.descriptor, shared) if each >= 0]
         try:
             self._process = await asyncio.create_subprocess_exec(
                 # Without the current directory, where an author may have a `streams` too.
                 *(sys.executable, "-P", "-m", self._program.module),
-                *(str(theirs.fileno()), str(box.descriptor)),
+                *(str(theirs.fileno()), str(box.descriptor), str(shared)),
                 *(str(self._stall_s / _LOOKS), str(self._threads_max)),
                 *(self._app, *self._schedules),
-                pass_fds=(theirs.fileno(), box.descriptor),
+                pass_fds=inherited,
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=self._directory,

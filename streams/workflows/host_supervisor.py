@@ -10,6 +10,7 @@ from headwater.processors.runs.host_messages import Allow, HostMessage
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
+from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.workflows.host_process import Gone, HostKilled, HostProcess, Program
 
@@ -30,7 +31,7 @@ class HostSupervisor:
             the house's own, and program is what its host runs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917, what its host is given
         self,
         number: int,
         app: str,
@@ -38,8 +39,10 @@ class HostSupervisor:
         schedules: Sequence[str] = (),
         program: Program | None = None,
         threads_max: int = THREADS_MAX,
+        deadlines: SessionDeadlines | None = None,
     ) -> None:
         self.number = number
+        self._deadlines = deadlines
         self._threads_max = threads_max
         self.app = app
         #: What people know it by.
@@ -98,6 +101,7 @@ class HostSupervisor:
             program=self._program,
             directory=folder,
             threads_max=self._threads_max,
+            deadlines=self._deadlines,
         )
         declared = await host.start()
         missing = set(self.declared.workflows) - set(declared.workflows)

@@ -16,6 +16,7 @@ from headwater.processors.runs.limits import THREADS_MAX
 from headwater.processors.runs.slots import Concurrency
 from headwater.streams.code_host.apps import Declarations, side_by_side
 from headwater.streams.code_host.house_app import HOUSE_APP
+from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.workflows.app_environment import environment_of_apps
 from headwater.streams.workflows.host_process import Program
@@ -38,7 +39,7 @@ class Hosts:
     the worker started. A deployment has the same number whenever it has a host.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, what each host is given
         self,
         apps: Sequence[str],
         driver: Driver,
@@ -47,6 +48,7 @@ class Hosts:
         named: bool = False,
         threads_max: int = THREADS_MAX,
         passed: Iterable[str] = (),
+        deadlines: SessionDeadlines | None = None,
     ) -> None:
         """Make the hosts of some apps, and that of the built-in workflows.
 
@@ -57,7 +59,9 @@ class Hosts:
             named: Whether lines that steps print say whose they are.
             threads_max: Threads of each for callbacks that are not async.
             passed: Variables that apps see besides those that they always see.
+            deadlines: A step of a partition whose deadline is over is not begun.
         """
+        self._deadlines = deadlines
         self._threads_max = threads_max
         #: What the hosts of apps see of the environment.
         self.environment = environment_of_apps(passed)
@@ -66,7 +70,12 @@ class Hosts:
         self._driver = driver
         self._house = house
         self._apps = [
-            HostSupervisor(number, app, driver, program=program, threads_max=threads_max)
+            HostSupervisor(
+                *(number, app, driver),
+                program=program,
+                threads_max=threads_max,
+                deadlines=deadlines,
+            )
             for number, app in enumerate(apps, 1)
         ]
         self._all: list[HostSupervisor] = list(self._apps)
@@ -91,7 +100,8 @@ class Hosts:
             declared = side_by_side(apps)
             names = [each.schedule for each in declared.schedules]
             house = HostSupervisor(
-                0, HOUSE_APP, self._driver, names, self._house, self._threads_max
+                *(0, HOUSE_APP, self._driver, names, self._house, self._threads_max),
+                deadlines=self._deadlines,
             )
             self._all.append(house)
             await house.start()
@@ -143,6 +153,7 @@ class Hosts:
             *(number, app, self._driver),
             program=self._program,
             threads_max=self._threads_max,
+            deadlines=self._deadlines,
         )
         begun.start_when_there(f"{app} of {deployment}", workflows, fetch)
         return number

@@ -121,9 +121,26 @@ class Tenure:
 class WorkflowLog:
     """The four workflow topics, for the owner of some of their partitions."""
 
-    def __init__(self, *, cluster: Cluster, client_id: str, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        client_id: str,
+        clock: Callable[[], int],
+        confirmed: Callable[[int, float], None] = lambda *_: None,
+    ) -> None:
+        """Make it; it connects when it is started.
+
+        Args:
+            cluster: The cluster.
+            client_id: Names the clients in the broker's logs, and begins the keys of claims.
+            clock: Unix milliseconds.
+            confirmed: Called with a partition and a time of `clock.monotonic` at which the
+                partition still was the caller's: when an append was sent that counts.
+        """
         self._cluster = cluster
         self._clock = clock
+        self._confirmed = confirmed
         self.broker_clock = BrokerClock(clock, monotonic)
         self._producers = Producers(cluster, f"{client_id}-history", self.broker_clock)
         # A producer of its own: what is no history waits for none, and its errors stop none.
@@ -229,11 +246,11 @@ class WorkflowLog:
                 self._taking(partition, records)
                 before, tenure.checked = tenure.checked, checked
                 outgoing = [_outgoing(partition, key, each, tenure) for key, each in records]
-                sent = await tenure.producer.send(outgoing)
+                sent_s, sent = monotonic(), await tenure.producer.send(outgoing)
             firsts = await tenure.producer.acknowledged(sent)
             if before is not None and not before.done():
                 await asyncio.wait((before,))
-            await self._check(partition, tenure, firsts, sent)
+            await self._check(partition, tenure, firsts, sent, sent_s)
         except NotYetReadable as error:
             tenure.stop(error.message)
             tenure.pause_s = _UNWRITABLE_S
@@ -268,9 +285,14 @@ class WorkflowLog:
         return tenure
 
     async def _check(
-        self, partition: int, tenure: Tenure, firsts: Sequence[int], sent: Sequence[Sent]
+        self,
+        partition: int,
+        tenure: Tenure,
+        firsts: Sequence[int],
+        sent: Sequence[Sent],
+        sent_s: float,
     ) -> None:
-        """Compares where records lie with where they should, after all appends before did."""
+        """Compare where records are with where they should be, after all appends before did."""
         for number, (first, batch) in enumerate(zip(firsts, sent, strict=True)):
             if tenure.stopped:
                 return
@@ -282,6 +304,8 @@ class WorkflowLog:
             elif first > tenure.next:
                 await self._look_for_claims(partition, tenure, first)
             tenure.next = first + batch.records
+        if not tenure.stopped:
+            self._confirmed(partition, sent_s)
 
     async def _look_for_claims(self, partition: int, tenure: Tenure, end: int) -> None:
         """Stops a tenure if a claim was appended since our last record; ours lies before that."""

@@ -35,20 +35,21 @@ _STOP_S: Final = 2.0
 class _Waiting(NamedTuple):
     """A command that is to be sent.
 
-    Shape:  sent is called when it is durable; partition is that of the instance whose post it is,
-            if it is one.
+    Shape:  sent is called when it is durable; partition is that of the instance which sends it, or
+            to which the command came that was refused.
     """
 
     make: Callable[[], CommandSent]
     sent: Callable[[], None]
-    partition: int = -1
+    partition: int
 
 
 class Outbox:
     """Sends the posts of a worker's instances.
 
     Shape:  `sent` is called with (partition, instance key, number of a post) when that one and
-            those before it are durable.
+            those before it are durable. Nothing is sent of a partition while `may_release` is
+            false of its number.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Outbox:
         client_id: str,
         clock: Callable[[], int],
         sent: Callable[[int, str, int], None],
+        may_release: Callable[[int], bool],
     ) -> None:
         self._commands = PartitionQueues[_Waiting](
             cluster=cluster,
@@ -66,6 +68,7 @@ class Outbox:
             what="what workflows send has to wait",
             records=self._records,
             appended=lambda waiting: waiting.sent(),
+            ready=lambda waiting: may_release(waiting.partition),
         )
         self._dead_letters = PartitionQueues[Outgoing](
             cluster=cluster,
@@ -75,7 +78,7 @@ class Outbox:
             records=lambda letters: letters,
             appended=lambda _: None,
         )
-        self._publishing = Publishing(cluster=cluster, sent=self._done)
+        self._publishing = Publishing(cluster=cluster, sent=self._done, may_release=may_release)
         self._clock = clock
         self._sent = sent
         #: Numbers of posts and whether they are durable, by partition and instance.
@@ -99,11 +102,19 @@ class Outbox:
         sent = partial(self._done, partition, sender, post.number)
         self._queue(key, _Waiting(make, sent, partition))
 
-    def deliver(self, commands: Sequence[CommandSent], sent: Callable[[], None]) -> None:
-        """Sends commands that no instance has posted; `sent` is called for each that is durable."""
+    def deliver(
+        self, partition: int, commands: Sequence[CommandSent], sent: Callable[[], None]
+    ) -> None:
+        """Send commands of a partition that no instance posted.
+
+        Args:
+            partition: The partition that they come from.
+            commands: The commands.
+            sent: Called for each that is durable.
+        """
         for command in commands:
             key = instance_key(command.workflow, command.instance_id)
-            self._queue(key, _Waiting(partial(_as_it_is, command), sent))
+            self._queue(key, _Waiting(partial(_as_it_is, command), sent, partition))
 
     def _queue(self, key: str, waiting: _Waiting) -> None:
         self._commands.add(partition_of(key.encode(), self._commands.count), waiting)

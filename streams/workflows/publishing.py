@@ -37,6 +37,8 @@ _TRANSACTION_S: Final = 15.0
 _BEGIN_S: Final = 30.0
 #: How long a producer may take to end.
 _STOP_S: Final = 5.0
+#: How often it is looked whether the partition is surely owned.
+_LOOK_S: Final = 0.05
 
 #: What goes into a transaction at most, but for records of one order: a third of a second's worth.
 #: It has to end in time, however many records have waited for a topic that was away.
@@ -73,7 +75,16 @@ def portion(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
 class Publisher:
     """What the owner of a partition publishes to one topic."""
 
-    def __init__(self, *, cluster: Cluster, partition: int, topic: str, sent: Sent) -> None:
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        partition: int,
+        topic: str,
+        sent: Sent,
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._ready = ready
         self._cluster = cluster
         self._topic = topic
         self._sent = sent
@@ -104,6 +115,8 @@ class Publisher:
             await self._end_producer()
 
     async def _publish_waiting(self) -> None:
+        while not self._ready():  # noqa: ASYNC110, another thread confirms it
+            await asyncio.sleep(_LOOK_S)
         try:
             async with asyncio.timeout(_BEGIN_S):
                 producer = self._producer or await self._begin()
@@ -205,9 +218,17 @@ class Publishing:
     """The publishers of a worker.
 
     Shape:  `sent` is called with (partition, instance key, number of a post) when it is durable.
+            Nothing is published of a partition while `may_release` is false of its number.
     """
 
-    def __init__(self, *, cluster: Cluster, sent: Callable[[int, str, int], None]) -> None:
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        sent: Callable[[int, str, int], None],
+        may_release: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        self._may_release = may_release
         self._cluster = cluster
         self._sent = sent
         self._publishers: dict[tuple[int, str], tuple[Publisher, asyncio.Task[None]]] = {}
@@ -228,6 +249,7 @@ class Publishing:
                 partition=partition,
                 topic=topic,
                 sent=partial(self._sent, partition),
+                ready=partial(self._may_release, partition),
             )
             known = publisher, asyncio.create_task(publisher.run(), name=f"publish to {topic}")
             self._publishers[partition, topic] = known

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -42,10 +42,17 @@ class Replies:
 
     When all up to one are acknowledged, the partition takes note of it: an owner that takes it over
     replies again from there on. What nobody waits for, or names no partition of the topic, is left
-    out.
+    out. Nothing is sent of a partition while `may_release` is false of its number.
     """
 
-    def __init__(self, *, cluster: Cluster, client_id: str, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        client_id: str,
+        outbox: Outbox,
+        may_release: Callable[[int], bool],
+    ) -> None:
         self._outbox = outbox
         self._replies = PartitionQueues[_Reply](
             cluster=cluster,
@@ -54,6 +61,7 @@ class Replies:
             what="replies have to wait",
             records=_records,
             appended=lambda sent: self._sent(sent.open),
+            ready=lambda reply: may_release(reply.open.answers.partition.number),
         )
         #: Of each partition, in order; and whoever waits for those before.
         self._open: defaultdict[Partition, deque[_Open | asyncio.Future[None]]] = defaultdict(deque)
@@ -65,11 +73,13 @@ class Replies:
         self._open[answers.partition].append(opened)
         for to, reply in wanted:
             self._replies.add(to, _Reply(to, reply, opened))
-        self._outbox.deliver(answers.notices, partial(self._sent, opened))
+        number = answers.partition.number
+        self._outbox.deliver(number, answers.notices, partial(self._sent, opened))
         self._note(answers.partition)
 
     def forget(self, partition: Partition) -> None:
-        """Forgets a partition that was given up; what is on its way goes out all the same."""
+        """Forget a partition that was given up; its next owner sends what was not sent."""
+        self._replies.drop(lambda reply: reply.open.answers.partition is partition)
         for each in self._open.pop(partition, ()):
             if isinstance(each, asyncio.Future) and not each.done():
                 each.set_result(None)

@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, StepId
@@ -20,7 +20,8 @@ class StepSql:
     """The SQL of a worker's steps.
 
     Shape:  `settled` is called with what became of a step; `superseded` with a partition that
-            somebody else has claimed in Postgres.
+            somebody else has claimed in Postgres; `confirmed` waits until a partition is surely
+            owned, and gives False once it is given up.
     """
 
     def __init__(
@@ -30,7 +31,9 @@ class StepSql:
         settled: Callable[[StepTransaction, StepOutcome], None],
         waits: Callable[[StepTransaction], None],
         superseded: Callable[[Partition, str], None],
+        confirmed: Callable[[Partition], Awaitable[bool]],
     ) -> None:
+        self._confirmed = confirmed
         self._database = database
         self._settled = settled
         self._waits = waits
@@ -46,6 +49,8 @@ class StepSql:
         # A result that comes too late may take no effect: after its row was removed nobody would
         # know that the step took effect before.
         while True:
+            if not await self._confirmed(partition):
+                return
             try:
                 if not partition.owner.sql.tries(commit):
                     break

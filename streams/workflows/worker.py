@@ -5,11 +5,8 @@ batches of a turn are appended, and what the driver releases goes out.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections import ChainMap
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
@@ -20,16 +17,13 @@ from collections.abc import (
 )
 from typing import Any, Final
 
-from aiokafka.errors import IllegalStateError, KafkaError
-
-from headwater.processors.deployments import Deployments
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
-from headwater.schemas.history import CommandSent
+from headwater.schemas.history import instance_key
 from headwater.streams.clock import monotonic
 from headwater.streams.code_host.apps import Declarations
-from headwater.streams.engine.code import Code
+from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
 from headwater.streams.engine.live_instances import LiveInstances
@@ -41,11 +35,12 @@ from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.workflows.checkpoints import Checkpoints, Taken
+from headwater.streams.workflows.checkpoints import Checkpoints
 from headwater.streams.workflows.deployed_code import DeployedCode
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.hosts import Hosts
+from headwater.streams.workflows.housekeeping import Housekeeping
 from headwater.streams.workflows.incidents import Incidents
 from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
@@ -55,6 +50,7 @@ from headwater.streams.workflows.ownership import Ownership
 from headwater.streams.workflows.reloading import Reloading
 from headwater.streams.workflows.replies import Replies
 from headwater.streams.workflows.restoring import Restoring
+from headwater.streams.workflows.runnable_code import RunnableCode
 from headwater.streams.workflows.step_sql import StepSql
 from headwater.streams.workflows.worker_settings import Bounds, Pace
 
@@ -64,6 +60,10 @@ log = logging.getLogger(__name__)
 _PAUSE_AFTER_FAULT_S: Final = 30.0
 #: How long appends under way are waited for where that is good, and not necessary.
 _APPENDED_S: Final = 5.0
+#: How long a rebalance may wait for replies.
+_REPLIED_S: Final = 1.0
+#: How often it is looked whether a partition is confirmed since this worker was suspended.
+_LOOK_S: Final = 0.05
 
 
 class WorkflowWorker:
@@ -103,40 +103,40 @@ class WorkflowWorker:
         evaluator: Evaluator | None = None,
     ) -> None:
         self._stores, self._joined = InstanceStores(cluster, engines, stores), joined
-        self._engines, self._without_host = engines, dict(workflows or {})
+        self._engines, self._evaluator = engines, evaluator
         self._clock, self._draw_seed, self._name = clock, draw_seed, name
         self._pace, self._bounds = pace or Pace(), bounds or Bounds()
-        self._graphs, self._deployed, self._evaluator = graphs, deployed, evaluator
-        self._followed = [each for each in (graphs, deployed) if each is not None]
         self._something_came = asyncio.Event()
         self._driver = Driver(1, self._something_came.set, monotonic)
-        self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
+        self._deadlines = SessionDeadlines.create()
+        self._driver.may_release = self._deadlines.holds
+        self._log = self._make_log(cluster)
         self._hosts = self._make_hosts(apps, house, named=reload)
-        sent = self._driver.posts_sent
-        self._outbox = Outbox(cluster=cluster, client_id=f"{name}-posts", clock=clock, sent=sent)
+        self._code = RunnableCode(self._hosts, workflows or {}, graphs, deployed)
+        self._outbox, self._replies = self._make_senders(cluster)
         self._ownership = Ownership(
             cluster=cluster,
             name=name,
             member=member,
             driver=self._driver,
             workflow_log=self._log,
+            deadlines=self._deadlines,
             clock=clock,
             take_over=self._take_over,
-            before_giving_up=self._appended,
+            before_giving_up=self._settle,
             given_up=self._given_up,
             after_giving_up=self._hosts.caught_up,
             parked=self._outbox.park,
-            before_deciding=self._before_deciding,
+            before_deciding=self._code.before_deciding,
             ahead_max_ms=self._bounds.ahead_max_ms,
         )
-        self._replies = Replies(cluster=cluster, client_id=f"{name}-replies", outbox=self._outbox)
         self._checkpoints = self._make_checkpoints()
         self._reloading = [Reloading(self._hosts, self._open_runs)] if reload else []
         self._ticks = self._make_ticks() if ticked else None
         self._sql = self._make_sql(database)
+        self._housekeeping = self._make_housekeeping()
         self._appends: dict[asyncio.Task[None], Partition] = {}
-        self._letting_go = False
-        self._background: set[asyncio.Task[None]] = set()
+        self._letting_go, self._background = False, set[asyncio.Task[None]]()
         self._incidents = Incidents()
         self._restoring = self._make_restoring()
 
@@ -154,7 +154,7 @@ class WorkflowWorker:
             await self._connect()
             if self._joined is not None:
                 await self._joined()
-            await self._learn_what_is_deployed()
+            await self._code.start(self._code_changed)
             await self._ownership.start()
             tasks = [self._fault, *map(asyncio.create_task, self._work())]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -171,24 +171,16 @@ class WorkflowWorker:
             for partition in self._driver.partitions.values():
                 partition.owner.instances.store.close()
             await asyncio.gather(self._outbox.stop(), self._replies.stop(), self._log.stop())
-            await asyncio.gather(*(each.stop() for each in self._followed))
-
-    async def _learn_what_is_deployed(self) -> None:
-        if self._deployed is not None:
-            await self._deployed.start(self._hosts, self._code_changed)
-        if self._graphs is not None:
-            await self._graphs.start(self._hosts, self._deployments())
+            await self._code.stop()
+            self._deadlines.close()
 
     def _work(self) -> Iterator[Coroutine[Any, Any, None]]:
         """What is done side by side."""
         yield from (self._ownership.run(), self._replies.run(), self._outbox.run())
         yield from (each.run() for each in self._reloading)
         yield self._turns()
-        yield self._keep_house()
-        if self._deployed is not None:
-            yield self._deployed.run(self._hosts_in_use)
-            if self._graphs is not None:
-                yield self._graphs.follow(self._deployed.activated)
+        yield self._housekeeping.run()
+        yield from self._code.follow(self._hosts_in_use)
 
     async def tick(
         self,
@@ -209,7 +201,28 @@ class WorkflowWorker:
             named=named,
             threads_max=self._bounds.threads_max,
             passed=self._bounds.passed,
+            deadlines=self._deadlines,
         )
+
+    def _make_log(self, cluster: Cluster) -> WorkflowLog:
+        name, confirmed = f"{self._name}-log", self._deadlines.confirm
+        return WorkflowLog(cluster=cluster, client_id=name, clock=self._clock, confirmed=confirmed)
+
+    def _make_senders(self, cluster: Cluster) -> tuple[Outbox, Replies]:
+        outbox = Outbox(
+            cluster=cluster,
+            client_id=f"{self._name}-posts",
+            clock=self._clock,
+            sent=self._driver.posts_sent,
+            may_release=self._deadlines.holds,
+        )
+        replies = Replies(
+            cluster=cluster,
+            client_id=f"{self._name}-replies",
+            outbox=outbox,
+            may_release=self._deadlines.holds,
+        )
+        return outbox, replies
 
     def _make_checkpoints(self) -> Checkpoints:
         return Checkpoints(
@@ -222,15 +235,44 @@ class WorkflowWorker:
 
     def _make_sql(self, database: StepDatabase | None) -> StepSql:
         settled, waits = self._driver.step_settled, self._driver.step_waits
-        return StepSql(database, settled=settled, waits=waits, superseded=self._ownership.lose)
+        return StepSql(
+            database,
+            settled=settled,
+            waits=waits,
+            superseded=self._ownership.lose,
+            confirmed=self._confirmed,
+        )
 
     def _make_restoring(self) -> Restoring:
         lose = self._ownership.lose
         return Restoring(self._log, self._driver, self._appended, self._clock, lose)
 
+    def _make_housekeeping(self) -> Housekeeping:
+        return Housekeeping(
+            driver=self._driver,
+            checkpoints=self._checkpoints,
+            sql=self._sql,
+            pace=self._pace,
+            clock=self._clock,
+            appended=self._appended,
+            commit=self._ownership.commit,
+            warn_of=self._hosts.warn_of,
+        )
+
     def _make_ticks(self) -> Ticks:
         hosts = self._hosts
         return Ticks(self._driver.wake_up, self._owners, hosts.all_numbers, hosts.allow)
+
+    def at_work(self) -> str:
+        """What the event loop is deciding; may be called in any thread."""
+        partition = self._driver.serving
+        if partition is None:
+            return "no decision"
+        latest = partition.owner.at_work
+        if not isinstance(latest, str):
+            key = instance_key(latest.workflow, latest.instance_id)
+            latest = f"{key}, which is sent {type(latest.command).__name__},"
+        return f"a decision for {latest} in partition {partition.number}"
 
     def threads_held(self) -> dict[str, int]:
         """See `Hosts.threads_held`."""
@@ -260,24 +302,6 @@ class WorkflowWorker:
                 if isinstance(message, Activate) and run.deployment is None:
                     yield message
 
-    def _workflows(self) -> Mapping[str, str]:
-        """What may be started; grows with what is deployed."""
-        deployed = {} if self._graphs is None else self._graphs.kinds
-        return ChainMap(self._hosts.kinds(), self._without_host, deployed)
-
-    def _host_numbers(self) -> Mapping[str, int]:
-        deployed = {} if self._graphs is None else self._graphs.hosts
-        return ChainMap(self._hosts.numbers(), deployed)
-
-    def _deployments(self) -> Deployments:
-        return Deployments() if self._deployed is None else self._deployed.deployments
-
-    def _code(self, workflows: Mapping[str, str]) -> Code:
-        of_apps = (workflows, self._hosts.params(), self._hosts.concurrency(), self._host_numbers())
-        if self._deployed is None:
-            return Code(*of_apps)
-        return Code(*of_apps, self._deployments(), self._deployed.host_of)
-
     def _code_changed(self) -> None:
         """Something was deployed or activated."""
         for owner in self._owners():
@@ -287,13 +311,11 @@ class WorkflowWorker:
     def _hosts_in_use(self) -> set[int]:
         return {number for owner in self._owners() for number in owner.hosts_in_use()}
 
-    async def _before_deciding(self, commands: Sequence[CommandSent]) -> None:
-        await asyncio.gather(*(each.before(commands) for each in self._followed))
-
     async def _connect(self) -> None:
         retrying = Retrying(log, "waiting for Kafka")
         await retrying.until_done(self._log.start)
         self._driver.count = await retrying.until_done(self._log.partitions)
+        self._deadlines.set_partitions(self._driver.count)
         await retrying.until_done(self._outbox.connect)
         await retrying.until_done(self._replies.connect)
 
@@ -376,18 +398,26 @@ class WorkflowWorker:
         if appends:
             await asyncio.wait(appends, timeout=_APPENDED_S)
 
-    @contextlib.asynccontextmanager
-    async def _at_rest(self, partition: Partition) -> AsyncIterator[bool]:
-        """Holds a partition until what its owner has decided is durable; tells whether it is."""
-        partition.held = True
-        try:
-            await self._appended([partition.number])
-            yield self._driver.drives(partition) and not (
-                partition.under_way or partition.owner.has_staged()
-            )
-        finally:
-            partition.held = False
-            self._driver.wake_up()
+    async def _settle(self, numbers: Collection[int]) -> None:
+        """Wait for what is under way in partitions, though not for very long.
+
+        Replies that are not sent by then are sent by the next owner.
+        """
+        await self._appended(numbers)
+        self._let_go()
+        partitions = [self._driver.partitions[n] for n in numbers if n in self._driver.partitions]
+        if partitions:
+            sent = asyncio.gather(*map(self._replies.all_sent, partitions))
+            await asyncio.wait([sent], timeout=_REPLIED_S)
+            sent.cancel()
+
+    async def _confirmed(self, partition: Partition) -> bool:
+        """Wait until a partition is surely owned; return False once it is given up."""
+        while self._driver.drives(partition):
+            if self._deadlines.holds(partition.number):
+                return True
+            await asyncio.sleep(_LOOK_S)
+        return False
 
     # -- partitions
 
@@ -400,7 +430,7 @@ class WorkflowWorker:
             raise
 
     async def _restore(self, number: int, replied: int, store: InstanceStore) -> Partition:
-        workflows, params = self._workflows(), self._hosts.params()
+        workflows, params = self._code.workflows(), self._hosts.params()
         concurrency = self._hosts.concurrency()
         epoch = await self._log.claim(number, self._name, dict(workflows), params, concurrency)
         instances = LiveInstances(self._engines, store)
@@ -412,7 +442,7 @@ class WorkflowWorker:
             restored.claims,
             restored.instances,
             restored.wakes,
-            code=self._code(workflows),
+            code=self._code.code(),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,
             room=Room(self._bounds.run_bytes_max),
@@ -446,41 +476,6 @@ class WorkflowWorker:
         self._replies.forget(partition)
         self._sql.forget(partition)
         partition.owner.instances.store.close()
-
-    async def _keep_house(self) -> None:
-        while True:
-            await asyncio.sleep(self._pace.housekeeping_s)
-            rested_ms = self._clock() - self._pace.idle_ms
-            for partition in self._driver.partitions.values():
-                partition.owner.evict(rested_ms, partition.acknowledged, partition.position)
-            await self._write_down()
-            self._hosts.warn_of({name for each in self._owners() for name in each.without_code})
-            self._driver.wake_up()
-            with contextlib.suppress(KafkaError, IllegalStateError):
-                await self._ownership.commit()
-
-    async def _write_down(self) -> None:
-        """Writes the checkpoints that are due, and removes rows that nobody needs any more."""
-        now_s, checkpoints = asyncio.get_running_loop().time(), self._checkpoints
-        driven = self._driver.partitions
-        for partition in list(driven.values()):
-            if checkpoints.is_due(partition, now_s):
-                await self._write_checkpoint(partition, now_s)
-        for partition in list(driven.values()):
-            await self._sql.tidy(partition)
-
-    async def _write_checkpoint(self, partition: Partition, now_s: float) -> None:
-        """Writes a checkpoint; the partition rests only while each of its portions is taken."""
-        taken: Taken | None = None
-        while taken is None or taken.left:
-            async with self._at_rest(partition) as durable:
-                if not durable or partition.owner.has_damaged:
-                    if taken is not None:
-                        taken.put_back()
-                    return
-                taken = self._checkpoints.take(partition, taken)
-            if not await self._checkpoints.write(taken, now_s):
-                return
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Works beside the turns; an error that nobody expects there ends the worker."""

@@ -6,7 +6,7 @@ import msgspec
 
 from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
 from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S
-from headwater.streams.workflows.ownership import AHEAD_MAX_MS
+from headwater.streams.workflows.command_reader import AHEAD_MAX_MS
 
 #: How long an instance rests before only its bytes are kept.
 IDLE_MS: Final = 5_000

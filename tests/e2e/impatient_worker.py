@@ -1,7 +1,8 @@
 """A worker that keeps house often: `python -m tests.e2e.impatient_worker APP …`.
 
 So a short test has what otherwise takes minutes and many records: checkpoints and instances that
-are only bytes, on disk. Beside its apps it has counters, which need no code. Steps may have SQL if
+are only bytes, on disk. Beside its apps it has counters, which need no code; the decision to start
+one blocks the thread until the file `until` is there, if its params name one. Steps may have SQL if
 HEADWATER_POSTGRES says where.
 """
 
@@ -11,21 +12,25 @@ import logging
 import os
 import secrets
 import sys
+import time
 from pathlib import Path
 
 import uvloop
+from typing_extensions import override
 
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
+from headwater.processors.runs.decisions import Decision, Facts
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.projections.workflows.step_commits import StepCommits
+from headwater.schemas.history import RunCommand, StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.aiokafka_patches import mend
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows.worker import WorkflowWorker
 from headwater.streams.workflows.worker_settings import Pace
-from tests.fakes.counter import CounterEngine
+from tests.fakes.counter import Counter, CounterEngine
 from tests.fakes.engines import ENGINES
 
 #: Little, so that not all that rests is in the cache.
@@ -34,6 +39,19 @@ _MEMORY = 8 * 1024 * 1024
 
 def _told(name: str, otherwise: float) -> float:
     return float(os.environ.get(f"IMPATIENT_{name}", otherwise))
+
+
+class BlockingCounterEngine(CounterEngine):
+    """Blocks the thread that decides, as a very long decision does."""
+
+    @override
+    def decide_command(self, run: Counter | None, command: RunCommand, facts: Facts) -> Decision:
+        until = json.loads(command.params).get("until") if isinstance(command, StartRun) else None
+        if until is not None:
+            Path(until).with_suffix(".begun").touch()
+            while not Path(until).exists():
+                time.sleep(0.02)
+        return super().decide_command(run, command, facts)
 
 
 async def main() -> None:
@@ -47,6 +65,7 @@ async def main() -> None:
         idle_ms=int(_told("IDLE_MS", 50)),
     )
     graphs, slots = GraphEngine(), SlotsEngine()
+    blocking = {CounterEngine.kind: BlockingCounterEngine()}
 
     async def joined() -> None:
         declared = await worker.declared()
@@ -59,7 +78,7 @@ async def main() -> None:
         worker = WorkflowWorker(
             cluster=Cluster(os.environ["HEADWATER_KAFKA"]),
             apps=sys.argv[1:],
-            engines={**ENGINES, GraphEngine.kind: graphs, SlotsEngine.kind: slots},
+            engines={**ENGINES, GraphEngine.kind: graphs, SlotsEngine.kind: slots, **blocking},
             workflows={"count": CounterEngine.kind},
             clock=now_ms,
             draw_seed=lambda: secrets.token_hex(8),

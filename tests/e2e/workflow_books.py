@@ -5,7 +5,7 @@ The server is the house's own, so that it can be killed.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -96,7 +96,7 @@ class BookHouse(WorkflowHouse):
         """Who may commit steps: epochs by partition."""
         return dict(self.ask("SELECT partition, epoch FROM step_epochs"))
 
-    def check_entries(self, story: Story, forgiven: Collection[int]) -> None:
+    def check_entries(self, story: Story) -> None:
         """Every completed step has its lines once, no other has any, and none was begun after."""
         completed = Counter(
             (told.key, event.key, json.loads(event.result))
@@ -115,17 +115,14 @@ class BookHouse(WorkflowHouse):
         instances = len({instance for instance, *_ in entries})
         query = "SELECT key, entered FROM counters WHERE scene = %s"
         assert dict(self.ask(query, [self.scene])) == {f"e{n}": instances for n in range(ENTRIES)}
-        self._check_late({(entry[0], entry[1]): entry[3] for entry in entries}, forgiven)
+        self._check_late({(entry[0], entry[1]): entry[3] for entry in entries})
 
-    def _check_late(
-        self, entered_us: dict[tuple[str, str], int], forgiven: Collection[int]
-    ) -> None:
+    def _check_late(self, entered_us: dict[tuple[str, str], int]) -> None:
         # Who takes a partition over waits for what its former owner has sent to Postgres.
         late: list[Mark] = [
             mark
             for mark in self.marks()
             if mark.at_ns // 1_000 > entered_us.get((mark.instance, mark.key), mark.at_ns)
-            and mark.pid not in forgiven
         ]
         assert not late, f"begun after its SQL took effect: {late}"
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 from headwater.processors.runs.engine import engine_of
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.clock import now_ms
+from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.cluster import Cluster
@@ -39,6 +40,7 @@ def ownership(
         member=None,
         driver=driver,
         workflow_log=WorkflowLog(cluster=Cluster(kafka), client_id="tests", clock=now_ms),
+        deadlines=SessionDeadlines.create(),
         clock=now_ms,
         take_over=take_over,
         before_giving_up=before_giving_up,

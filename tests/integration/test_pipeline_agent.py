@@ -28,7 +28,7 @@ from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.stopped import FormsChanged
 from headwater.streams.pipeline.tenure import Fold, PartitionLost
-from headwater.streams.pipeline.watchdog import Watchdog
+from headwater.streams.watchdog import Watchdog
 from tests.fakes.memory_store import MemoryStore
 
 PARTITION = 0

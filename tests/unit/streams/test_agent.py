@@ -34,7 +34,7 @@ from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.lease import LeaseLost
 from headwater.streams.pipeline.tenure import Fold, LogCut, PartitionLost
-from headwater.streams.pipeline.watchdog import Stalled, Watchdog
+from headwater.streams.watchdog import Stalled, Watchdog
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, incoming, raw, received
 from tests.unit.streams.test_wiping import ordered

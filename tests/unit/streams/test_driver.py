@@ -298,3 +298,34 @@ def test_a_step_may_be_given_up_while_postgres_cannot_be_asked():
     released = worker.follows(worker.flight(), 2)
     assert released.to_hosts == {0: [Drop(activation, STEP.key)]}, "its host waits for it no longer"
     assert not step.partition.owner.sql.tries(step.commit)
+
+
+def test_nothing_follows_from_a_batch_before_its_partition_is_confirmed():
+    worker = Worker(0, 1)
+    worker.driver.may_release = lambda number: number == 1
+    first, other = worker.start(0), worker.start(1)
+    released = worker.follows(first, 1)
+    assert (released.answers, released.to_hosts) == ([], {})
+    assert _answered(worker.follows(other, 1)) == ["1-0"], "others go on"
+    worker.driver.release_confirmed()
+    assert worker.driver.take_released().answers == []
+    worker.driver.may_release = lambda _: True
+    worker.driver.release_confirmed()
+    released = worker.driver.take_released()
+    assert _answered(released) == ["0-0"]
+    assert [type(each) for each in released.to_hosts[0]] == [Activate]
+
+
+def test_what_waits_to_be_confirmed_is_never_released_of_a_partition_that_is_given_up():
+    worker = Worker(0)
+    worker.driver.may_release = lambda _: False
+    flight = worker.start(0)
+    worker.follows(flight, 1)
+    (activation,) = worker.driver.partitions[0].owner.activations()
+    worker.driver.give_up(0)
+    worker.take_on(0)
+    worker.driver.may_release = lambda _: True
+    worker.driver.release_confirmed()
+    released = worker.driver.take_released()
+    assert released.answers == []
+    assert released.to_hosts == {0: [Forget(activation)]}

@@ -27,7 +27,11 @@ _LARGE = "x" * MAX_RECORD_BYTES
 def _sendable(command: Command) -> tuple[CommandSent | None, bytes, CommandSent]:
     sent = records.sent(command, command_id="other/x#4")
     outbox = Outbox(
-        cluster=Cluster("nowhere:1"), client_id="test", clock=lambda: 5, sent=lambda *_: None
+        cluster=Cluster("nowhere:1"),
+        client_id="test",
+        clock=lambda: 5,
+        sent=lambda *_: None,
+        may_release=lambda _: True,
     )
     return *outbox._sendable(sent), sent
 

@@ -1,6 +1,7 @@
 """Up to which command a partition has its replies: in order, whichever are durable first."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,9 @@ class Queues:
     def add(self, partition: int, entry: object) -> None:
         self.entries.append((partition, entry))
 
+    def drop(self, unwanted: Callable[[Any], bool]) -> None:
+        self.entries = [each for each in self.entries if not unwanted(each[1])]
+
 
 def reply(command: str) -> ReplySent:
     return ReplySent(
@@ -31,8 +35,16 @@ def reply(command: str) -> ReplySent:
 class Scene:
     def __init__(self) -> None:
         cluster = Cluster("nowhere:1")
-        outbox = Outbox(cluster=cluster, client_id="test", clock=lambda: 0, sent=lambda *_: None)
-        self.replies = Replies(cluster=cluster, client_id="test", outbox=outbox)
+        outbox = Outbox(
+            cluster=cluster,
+            client_id="test",
+            clock=lambda: 0,
+            sent=lambda *_: None,
+            may_release=lambda _: True,
+        )
+        self.replies = Replies(
+            cluster=cluster, client_id="test", outbox=outbox, may_release=lambda _: True
+        )
         self.queues = Queues()
         self.replies._replies = cast("Any", self.queues)
         owner = cast("Any", SimpleNamespace())

@@ -12,7 +12,7 @@ from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, St
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import Failure
 from headwater.streams.engine.step_database import StepDatabase
-from headwater.streams.engine.turns import StepOutcome, StepTransaction
+from headwater.streams.engine.turns import Partition, StepOutcome, StepTransaction
 from headwater.streams.workflows.step_sql import StepSql
 
 POLICY: Final = RetryPolicy(2, 1_000, "constant")
@@ -51,6 +51,10 @@ class Wants:
         return True
 
 
+async def at_once(_: Partition) -> bool:
+    return True
+
+
 def test_a_fault_in_the_sql_of_a_step_fails_that_attempt_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ):
@@ -60,6 +64,7 @@ def test_a_fault_in_the_sql_of_a_step_fails_that_attempt_and_is_logged(
         settled=lambda _, outcome: settled.append(outcome),
         waits=lambda _: pytest.fail("expected no waiting"),
         superseded=lambda *_: pytest.fail("expected the partition to stay"),
+        confirmed=at_once,
     )
     commit = StepCommit("order/o-1", 0, RETURNED)
     asyncio.run(sql.run(StepTransaction(cast("Any", Wants()), 1, commit)))
@@ -108,6 +113,7 @@ def test_what_would_undo_a_step_waits_until_it_is_known_whether_its_sql_took_eff
         settled=lambda _, outcome: settled.append(outcome),
         waits=waited.append,
         superseded=lambda *_: pytest.fail("expected the partition to stay"),
+        confirmed=at_once,
     )
     commit = StepCommit("order/o-1", 0, RETURNED)
     asyncio.run(sql.run(StepTransaction(cast("Any", Wants()), 1, commit)))
@@ -131,6 +137,7 @@ def test_a_step_waits_where_there_is_no_database_and_the_log_names_it(
         settled=lambda _, outcome: settled.append(outcome),
         waits=waited.append,
         superseded=lambda *_: pytest.fail("expected the partition to stay"),
+        confirmed=at_once,
     )
     commit = StepCommit("order/o-1", 0, RETURNED)
     asyncio.run(sql.run(StepTransaction(cast("Any", WantsForAWhile()), 1, commit)))
@@ -138,3 +145,31 @@ def test_a_step_waits_where_there_is_no_database_and_the_log_names_it(
     assert len(waited) == 1
     assert 'the SQL of step "pay" of order/o-1 has to wait' in caplog.text
     assert "start the worker with HEADWATER_POSTGRES set" in caplog.text
+
+
+def test_the_sql_of_a_step_waits_until_its_partition_is_confirmed_and_never_runs_of_one_given_up():
+    settled: list[StepOutcome] = []
+    confirmed: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def confirm(_: Partition) -> bool:
+        return await confirmed.get()
+
+    async def scenario() -> None:
+        sql = StepSql(
+            Breaks(),
+            settled=lambda _, outcome: settled.append(outcome),
+            waits=lambda _: pytest.fail("expected no waiting for Postgres"),
+            superseded=lambda *_: pytest.fail("expected the partition to stay"),
+            confirmed=confirm,
+        )
+        step = StepTransaction(cast("Any", Wants()), 1, StepCommit("order/o-1", 0, RETURNED))
+        running = asyncio.create_task(sql.run(step))
+        await asyncio.sleep(0)
+        assert not settled
+        confirmed.put_nowait(True)
+        await running
+        confirmed.put_nowait(False)
+        await sql.run(step)
+
+    asyncio.run(scenario())
+    assert settled == [RETURNED]

@@ -196,3 +196,84 @@ def test_a_thread_that_does_not_return_is_counted_and_named_with_its_step(
     drive(scenario)
     assert "1 of 2 threads are held" in caplog.text
     assert 'attempt 3 of "charge" of order/o-1' in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_step_begins_only_while_its_partition_is_surely_owned(is_async: bool):
+    owned, asked, begun = False, asyncio.Event(), threading.Event()
+
+    def may_begin(_activation: int) -> bool:
+        asked.set()
+        return owned
+
+    async def paid() -> str:
+        begun.set()
+        return "paid"
+
+    def pays() -> str:
+        begun.set()
+        return "paid"
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        return await step.do("pay", paid if is_async else pays)
+
+    async def scenario() -> None:
+        nonlocal owned
+        sent: asyncio.Queue[object] = asyncio.Queue()
+        host = Host(
+            {"order": order},
+            emit=sent.put_nowait,
+            now_ms=lambda: 0,
+            call_sync=Threads(lambda: None, 2).call,
+            may_begin=may_begin,
+        )
+        host.handle([Activate(1, "order", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10)])
+        async with asyncio.timeout(PATIENCE_S):
+            await asked.wait()
+            asked.clear()
+            await asked.wait()
+            assert not begun.is_set()
+            owned = True
+            while not isinstance(getattr(await sent.get(), "request", None), StepReturned):
+                pass
+        host.stop()
+
+    asyncio.run(scenario())
+    assert begun.is_set()
+
+
+def test_a_step_that_waited_for_a_thread_does_not_begin_after_its_deadline():
+    owned, begun = True, threading.Event()
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        return await step.do("pay", begun.set)
+
+    async def scenario() -> None:
+        nonlocal owned
+        threads, hanging = Threads(lambda: None, 1), Hanging()
+        host = Host(
+            {"order": order},
+            emit=lambda _: None,
+            now_ms=lambda: 0,
+            call_sync=threads.call,
+            may_begin=lambda _: owned,
+        )
+        holding = asyncio.create_task(threads.call(hanging))
+        async with asyncio.timeout(PATIENCE_S):
+            await hanging.began()
+            host.handle([Activate(1, "order", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10)])
+            # Its attempt has begun, and waits for the one thread.
+            while threads._pool._work_queue.empty():  # noqa: ASYNC110, nobody would set an event
+                await asyncio.sleep(0)
+            owned = False
+            hanging.let_go.set()
+            await holding
+            await threads.call(lambda: None)
+            assert not begun.is_set()
+            host.handle([Forget(1)])
+        host.stop()
+
+    asyncio.run(scenario())
+    assert not begun.is_set()

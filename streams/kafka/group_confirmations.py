@@ -1,0 +1,45 @@
+"""When the coordinator of a group last confirmed that this process is a member of it.
+
+aiokafka keeps no time of heartbeats that were answered. What matters is when the request was sent:
+the coordinator keeps a member for a session after it has received it, and the answer may have been
+read much later, by a process that was suspended in between.
+"""
+
+from typing import Any, Final
+
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+
+from headwater.streams.clock import monotonic
+
+_HEARTBEAT: Final = 12
+_SYNC_GROUP: Final = 14
+#: No error, and REBALANCE_IN_PROGRESS, which is answered to a member that is to join again.
+_MEMBER: Final = (0, 27)
+
+_SEND: Final = GroupCoordinator._send_req  # noqa: SLF001 (aiokafka has no hook there)
+
+
+def note_confirmations() -> None:
+    """Makes it so for all of this process; calling it again changes nothing."""
+    GroupCoordinator._send_req = _send_req  # type: ignore[method-assign] # noqa: SLF001
+
+
+def confirmed_s(coordinator: Any) -> float | None:  # noqa: ANN401 (a GroupCoordinator)
+    """When the request was sent that last confirmed the membership; None before the first.
+
+    Returns:
+        Seconds of `clock.monotonic`.
+    """
+    found: float | None = getattr(coordinator, "confirmed_s", None)
+    return found
+
+
+async def _send_req(self: Any, request: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
+    sent_s = monotonic()
+    response = await _SEND(self, request)  # type: ignore[no-untyped-call]
+    if response.API_KEY in (_HEARTBEAT, _SYNC_GROUP) and response.error_code in _MEMBER:
+        self.confirmed_s = sent_s
+        confirmed = getattr(self._subscription.listener, "on_confirmed", None)
+        if confirmed is not None:
+            confirmed(sent_s)
+    return response

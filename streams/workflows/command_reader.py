@@ -1,0 +1,308 @@
+"""Reads the commands of the partitions that a worker owns, and how far time may move them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import IllegalStateError, KafkaError
+
+from headwater.schemas.codec import decode
+from headwater.schemas.errors import (
+    BrokerUnavailable,
+    HeadwaterError,
+    UndecodableRecord,
+    UnknownSchema,
+)
+from headwater.schemas.history import CommandSent
+from headwater.schemas.newer import Waiting, readable, why_waits
+from headwater.schemas.topics import WORKFLOW_COMMANDS
+from headwater.streams.engine.driver import Driver
+from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.clients import started
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.records import Incoming
+from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.workflows.log import WorkflowLog
+
+log = logging.getLogger(__name__)
+
+_POLL_MS: Final = 25
+#: How long the broker may hold a fetch. Time moves instances only as far as the commands are known
+#: to have been read, so this is how late a timer may be.
+_FETCH_WAIT_MS: Final = 25
+_COMMANDS_MAX: Final = 2_000
+#: Commands of a partition that wait to be decided, and their bytes, from which on no more are
+#: fetched: what a turn decides in a second, and what is little beside the states of a partition.
+_UNDECIDED_MAX: Final = 4_000
+_UNDECIDED_BYTES: Final = 32 * 1024 * 1024
+_METADATA_AGE_MS: Final = 3_000
+#: How long the end of the commands is waited for: meanwhile no commands are read.
+_END_S: Final = 2.0
+#: By how much our clock may be ahead of the broker's: those of a cluster differ by less.
+AHEAD_MAX_MS: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far the commands of a partition were read.
+
+    `fetched` is the offset up to which they were; `ahead` a time, and where they ended then or
+    later, or None when nothing is due.
+    """
+
+    fetched: int = 0
+    ahead: tuple[int, int] | None = None
+    #: Bytes of the commands that were fetched since none waited to be decided.
+    waiting_bytes: int = 0
+    #: Whether nothing more is fetched until fewer wait.
+    held_back: bool = False
+
+
+class CommandReader:
+    """A consumer without a group: who owns a partition says which of them it reads, and from where.
+
+    Args:
+        cluster: The cluster.
+        name: Names this client in the broker's logs.
+        driver: Gets the commands.
+        workflow_log: Knows the clock of the broker.
+        clock: Unix milliseconds.
+        parked: Called with commands that cannot be read.
+        before_deciding: Awaited with commands before they are decided, if given.
+        ahead_max_ms: While our clock is ahead of Kafka's by more than this, nothing comes due.
+        waiting: Notes the partitions that wait for a newer release.
+    """
+
+    def __init__(  # noqa: PLR0913, what a worker does with commands
+        self,
+        *,
+        cluster: Cluster,
+        name: str,
+        driver: Driver,
+        workflow_log: WorkflowLog,
+        clock: Callable[[], int],
+        parked: Callable[[Incoming, HeadwaterError], None],
+        before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None,
+        ahead_max_ms: int,
+        waiting: Waiting,
+    ) -> None:
+        self._driver = driver
+        self._log = workflow_log
+        self._clock = clock
+        self._parked = parked
+        self._before_deciding = before_deciding
+        self._ahead_max_ms, self._is_ahead = ahead_max_ms, False
+        self._waiting = waiting
+        self._progress: dict[int, _Progress] = {}
+        # No pause: reading goes on meanwhile, and what it has read is not to wait.
+        self._ends = Retrying(
+            log,
+            "timers wait, as the end of the commands cannot be read",
+            sleep=lambda _: asyncio.sleep(0),
+        )
+        self._options = {
+            **cluster.options(),
+            "client_id": name,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "fetch_max_wait_ms": _FETCH_WAIT_MS,
+            "metadata_max_age_ms": _METADATA_AGE_MS,
+        }
+        self._consumer: AIOKafkaConsumer
+
+    async def start(self) -> None:
+        """Connect, waiting for Kafka."""
+        await Retrying(log, "waiting for Kafka").until_done(self._connect, (KafkaError, OSError))
+
+    async def _connect(self) -> None:
+        self._consumer = AIOKafkaConsumer(**self._options)
+        await started(self._consumer)
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self._consumer.stop()
+
+    # -- which partitions
+
+    def assign(self, numbers: Collection[int]) -> None:
+        """Replace the partitions that may be read; none is read before `begin`."""
+        if not numbers:  # aiokafka would ask for all topics of the cluster
+            self._consumer.pause(*self._consumer.assignment())
+            return
+        assigned = [_commands(number) for number in sorted(numbers)]
+        self._consumer.assign(assigned)
+        self._consumer.pause(*assigned)
+
+    def begin(self, number: int, offset: int) -> None:
+        """Read a partition from an offset on.
+
+        Raises:
+            ValueError: There is no such offset.
+            IllegalStateError: The partition may not be read.
+        """
+        self._consumer.seek(_commands(number), offset)
+        self._consumer.resume(_commands(number))
+        self._progress[number] = _Progress()
+
+    def pause(self, number: int) -> None:
+        """Read a partition no longer."""
+        with contextlib.suppress(IllegalStateError):
+            self._consumer.pause(_commands(number))
+
+    # -- reading
+
+    async def run(self) -> NoReturn:
+        """Fetch commands until it is cancelled."""
+        reading = Retrying(log, "commands cannot be read")
+        while True:
+            self._hold_back()
+            try:
+                fetched = await self._consumer.getmany(
+                    timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX
+                )
+            except (KafkaError, OSError) as error:
+                await reading.failed(error)
+                continue
+            reading.succeeded()
+            await self._read(fetched)
+            for line in self._waiting.due(self._clock()):
+                log.warning("%s", line)
+            await self._note_positions()
+            await self._look_ahead()
+            self._driver.wake_up()
+
+    async def _read(self, fetched: Mapping[TopicPartition, Sequence[Incoming]]) -> None:
+        read = [
+            (partition, self._decoded(partition, records))
+            for where, records in fetched.items()
+            if (partition := self._driver.partitions.get(where.partition)) is not None
+        ]
+        if self._before_deciding is not None and read:
+            await self._before_deciding([sent for _, some in read for _, sent in some])
+        for partition, commands in read:
+            # One that was given up meanwhile is read again by whoever takes it over.
+            if self._driver.drives(partition):
+                partition.commands.extend(commands)
+
+    def _hold_back(self) -> None:
+        """Fetch nothing more of partitions in which too many commands wait to be decided."""
+        for number, partition in self._driver.partitions.items():
+            waits = len(partition.commands)
+            reading = self._progress[number]
+            if not waits:
+                reading.waiting_bytes = 0
+            too_many = waits >= _UNDECIDED_MAX or reading.waiting_bytes >= _UNDECIDED_BYTES
+            if too_many == reading.held_back or number in self._waiting:
+                continue
+            with contextlib.suppress(IllegalStateError):
+                if too_many:
+                    self._consumer.pause(_commands(number))
+                else:
+                    self._consumer.resume(_commands(number))
+                reading.held_back = too_many
+
+    def _decoded(
+        self, partition: Partition, records: Sequence[Incoming]
+    ) -> list[tuple[int, CommandSent]]:
+        commands: list[tuple[int, CommandSent]] = []
+        if partition.number in self._waiting:
+            return commands
+        known, newer = readable(records)
+        if newer is not None:
+            # Instances go on with what they have; time stands still for them, as behind every
+            # command that was not read (see `_look_ahead`).
+            self._waiting.begin(partition.number, why_waits(newer))
+            self._consumer.pause(_commands(partition.number))
+            self._consumer.seek(_commands(partition.number), newer.offset)
+        reading = self._progress[partition.number]
+        reading.waiting_bytes += sum(len(record.value or b"") for record in known)
+        for record in known:
+            try:
+                commands.append((record.offset, decode(record.value, CommandSent)))
+            except (UndecodableRecord, UnknownSchema) as error:
+                log.error("a command is parked as a dead letter: %s", error)  # noqa: TRY400
+                self._parked(record, error)
+        return commands
+
+    async def _note_positions(self) -> None:
+        """Takes note of how far each partition was read: past its last record, if it has any."""
+        for number, partition in list(self._driver.partitions.items()):
+            reading = self._progress[number]
+            with contextlib.suppress(IllegalStateError):
+                reading.fetched = await self._consumer.position(_commands(number))
+            if reading.ahead is not None and reading.fetched >= reading.ahead[1]:
+                partition.reach(reading.ahead[0])
+                reading.ahead = None
+
+    async def _look_ahead(self) -> None:
+        """Asks where the commands end, for partitions in which something is due.
+
+        Time moves nothing beyond `reached_ms`: an event that was sent before the end of a wait, and
+        lies unread in the topic, has to be seen before the wait is said to have ended without it.
+        What was fetched does not show it: an answer may be as old as its request, and this process
+        may have been suspended in between.
+        """
+        now_ms = self._clock()
+        due = [
+            partition
+            for number, partition in self._driver.partitions.items()
+            if self._progress[number].ahead is None
+            and (partition.owner.next_due_ms() or now_ms + 1) <= now_ms
+        ]
+        if not due or await self._clock_is_ahead():
+            return
+        try:
+            async with asyncio.timeout(_END_S):
+                ends = await self._consumer.end_offsets(
+                    [_commands(each.number) for each in due if self._has_leader(each.number)]
+                )
+        except (KafkaError, OSError) as error:  # also TimeoutError
+            await self._ends.failed(error)
+            return
+        self._ends.succeeded()
+        for partition in due:
+            reading, end = self._progress[partition.number], ends.get(_commands(partition.number))
+            if end is None:
+                continue
+            if reading.fetched >= end:
+                partition.reach(now_ms)
+            else:
+                reading.ahead = now_ms, end
+
+    async def _clock_is_ahead(self) -> bool:
+        """Whether our clock is further ahead of the broker's than it may be: then no time comes.
+
+        What was seen of the broker's may be old, and this machine may have slept since: it is
+        asked again before anybody is told.
+        """
+        known = self._log.broker_clock
+        if known.is_doubtful(self._ahead_max_ms):
+            try:
+                await self._log.ask_the_time()
+            except BrokerUnavailable as error:
+                log.warning("the broker does not tell its time: %s", error)
+        ahead_ms = known.ahead_ms()
+        was, self._is_ahead = self._is_ahead, ahead_ms > self._ahead_max_ms
+        if self._is_ahead and not was:
+            log.error(
+                "the clock of this machine is %.0f s ahead of Kafka's: no timer, schedule or "
+                "timeout of a workflow comes due here until it is right, or ahead by less than "
+                "%.0f s (HEADWATER_MAX_CLOCK_AHEAD_S)",
+                *(ahead_ms / 1_000, self._ahead_max_ms / 1_000),
+            )
+        elif was and not self._is_ahead:
+            log.info("the clock of this machine is right again: what is due goes on")
+        return self._is_ahead
+
+    def _has_leader(self, number: int) -> bool:
+        """Whether the commands of a partition have one: aiokafka would wait for it, 40 s long."""
+        cluster = self._consumer._client.cluster  # noqa: SLF001 (there is no other way to ask)
+        return cluster.leader_for_partition(_commands(number)) not in {None, -1}
+
+
+def _commands(number: int) -> TopicPartition:
+    return TopicPartition(WORKFLOW_COMMANDS, number)

@@ -1,0 +1,262 @@
+"""Goal: whatever comes and goes, and whatever clocks say, nothing is lost, doubled or stands still.
+
+Method: as in `test_workflows_killing` and `test_killing`, for minutes: under load that never ends,
+workers of both kinds join, leave in order and die, ten of them; or the clocks of single processes
+jump by an hour, to and fro. Everything is accounted for as there. Besides, work that is not done
+may not rest for a minute without a warning in the log of some part.
+
+TEST_STORM_S says for how many seconds; 300 without it.
+"""
+
+import asyncio
+import itertools
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+from typing_extensions import override
+
+from tests.e2e.house import House
+from tests.e2e.house import opened as opened_house
+from tests.e2e.house import under_load as deliveries
+from tests.e2e.test_workflows_killing import INSTANCES, under_load
+from tests.e2e.workflow_books import BookHouse
+from tests.e2e.workflow_house import ROOT, Story, opened
+
+pytestmark = pytest.mark.soak
+
+STORM_S: Final = float(os.environ.get("TEST_STORM_S", "300"))
+#: Workers of each kind.
+WORKERS: Final = 5
+STANDSTILL_S: Final = 60.0
+HOUR_S: Final = 3_600
+CLOCKS: Final = Path(__file__).parent / "clocks"
+_WARNING: Final = re.compile(r" (WARNING|ERROR|CRITICAL) ")
+
+
+class Standstill:
+    """Fails when nothing was done for a minute and no part has warned of anything meanwhile."""
+
+    def __init__(self, directory: Path, done: Callable[[], int]) -> None:
+        self._logs, self._done = directory, done
+        self._since_s, self._known = time.monotonic(), -1
+        self._warnings = self._count()
+
+    def _count(self) -> int:
+        return sum(
+            len(_WARNING.findall(file.read_text(errors="replace")))
+            for file in self._logs.glob("*.log")
+        )
+
+    def look(self) -> None:
+        done, now_s = self._done(), time.monotonic()
+        if done != self._known:
+            self._since_s, self._known, self._warnings = now_s, done, self._count()
+        elif now_s - self._since_s > STANDSTILL_S:
+            assert self._count() > self._warnings, (
+                f"expected work or a warning within {STANDSTILL_S} s, found {done} done since "
+                f"{now_s - self._since_s:.0f} s"
+            )
+            self._since_s, self._warnings = now_s, self._count()
+
+
+# -- workers that come and go
+
+
+async def workflows_in_a_storm(house: BookHouse, seed: int) -> int:
+    """Plays rounds of instances while workers come and go; gives how many rounds."""
+    draw, numbers = random.Random(seed), itertools.count(1)
+    over = asyncio.get_running_loop().time() + STORM_S
+
+    async def storm() -> None:
+        while True:
+            names = list(house.workers)
+            if len(names) < WORKERS and (len(names) < 2 or draw.random() < 0.5):
+                house.start(f"worker{next(numbers)}", member=False)
+            elif draw.random() < 0.5:
+                house.kill(draw.choice(names))
+            else:
+                # It takes its time, and others go on.
+                ending = asyncio.to_thread(house.stop, draw.choice(names))
+                leaving.append(asyncio.create_task(ending))
+            await asyncio.sleep(draw.uniform(0.5, 6))
+
+    leaving: list[asyncio.Task[None]] = []
+    storming = asyncio.create_task(storm())
+    try:
+        return await rounds(house, over)
+    finally:
+        storming.cancel()
+        await asyncio.gather(storming, *leaving, return_exceptions=True)
+
+
+async def rounds(house: BookHouse, over: float) -> int:
+    """Plays rounds of instances until a time; gives how many."""
+    for played in itertools.count(1):
+        await under_load(house, lambda story: ended(house, story))
+        if asyncio.get_running_loop().time() > over:
+            return played
+    raise AssertionError
+
+
+async def ended(house: BookHouse, story: Story) -> None:
+    """Waits for the instances of a round, of which something has to happen within a minute."""
+    standstill = Standstill(house.directory, lambda: len(story.told))
+
+    def count() -> int:
+        keys = [each.partition("/") for each in list(story.views)]
+        return sum(
+            story.ended(f"{shape}/{name}") for shape, _, name in keys if house.concerns(name)
+        )
+
+    while count() < INSTANCES:
+        standstill.look()
+        house.restart_ended()
+        await asyncio.sleep(1)
+
+
+def deliveries_in_a_storm(house: House, seed: int) -> None:
+    """Posts deliveries while workers come and go."""
+    draw, numbers = random.Random(seed), itertools.count(2)
+    standstill = Standstill(house.directory, lambda: outcomes(house))
+    over, leaving = time.monotonic() + STORM_S, []
+    with deliveries(house, seed):
+        while time.monotonic() < over:
+            names = [name for name in house.parts if name.startswith("worker")]
+            if len(names) < WORKERS and (len(names) < 2 or draw.random() < 0.5):
+                house.start(f"worker{next(numbers)}")
+            elif draw.random() < 0.5:
+                house.kill(draw.choice(names))
+            else:
+                # It takes its time, and others go on.
+                leaving.append(house.parts.pop(draw.choice(names)))
+                leaving[-1].send_signal(signal.SIGTERM)
+            house.start_crashed()
+            standstill.look()
+            time.sleep(draw.uniform(0.5, 6))
+    house.check()
+    for part in leaving:
+        assert part.wait(60) == 0
+
+
+def outcomes(house: House) -> int:
+    with psycopg.connect(house.dsn) as connection:
+        row = connection.execute("select count(*) from webhook_outcomes").fetchone()
+    return row[0] if row else 0
+
+
+def test_ten_workers_that_come_and_go_lose_double_and_stall_nothing(
+    scratch: Path, fresh_database: str, seed: int
+):
+    for name in ("storm-workflows", "storm-deliveries"):
+        (scratch / name).mkdir()
+    with (
+        opened(BookHouse(scratch / "storm-workflows", "tests.e2e.graph_app")) as books,
+        opened_house(House(scratch / "storm-deliveries", fresh_database)) as house,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        delivering = pool.submit(deliveries_in_a_storm, house, seed)
+        asyncio.run(workflows_in_a_storm(books, seed))
+        delivering.result()
+
+
+# -- clocks that jump
+
+
+class Clocks:
+    """The clocks of the parts of a house; each jumps by itself (see `clocks/sitecustomize.py`)."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._directory.mkdir()
+
+    def environment(self, name: str) -> dict[str, str]:
+        path = os.pathsep.join(map(str, (CLOCKS, ROOT)))
+        return {"TEST_CLOCKS": str(self._directory), "TEST_CLOCK": name, "PYTHONPATH": path}
+
+    def jump(self, name: str, by_s: float) -> None:
+        written = self._directory / f".{name}"
+        written.write_text(str(by_s))
+        written.replace(self._directory / name)
+
+    @contextmanager
+    def jumping(self, seed: int, *names: str) -> Iterator[None]:
+        """Has one clock after the other jump, from another thread; at last all are right again."""
+        draw, over = random.Random(seed), threading.Event()
+
+        def jump() -> None:
+            while not over.wait(draw.uniform(1, 8)):
+                self.jump(draw.choice(names), draw.choice([-HOUR_S, 0, HOUR_S]))
+            for name in names:
+                self.jump(name, 0)
+
+        with ThreadPoolExecutor(1) as pool:
+            jumping = pool.submit(jump)
+            try:
+                yield
+            finally:
+                over.set()
+                jumping.result()
+
+
+class ShiftedBooks(BookHouse):
+    def __init__(self, directory: Path, *apps: str) -> None:
+        super().__init__(directory, *apps)
+        self.clocks = Clocks(directory / "clocks")
+
+    @override
+    def launch(self, name: str, arguments: list[str], told: dict[str, str]) -> None:
+        super().launch(name, arguments, {**told, **self.clocks.environment(name)})
+
+
+class ShiftedHouse(House):
+    def __init__(self, directory: Path, dsn: str) -> None:
+        super().__init__(directory, dsn)
+        self.clocks = Clocks(directory / "clocks")
+
+    @override
+    def start(self, name: str, *arguments: str) -> None:
+        self.settings = self.clocks.environment(name)
+        super().start(name, *arguments)
+
+
+def test_workflows_lose_double_and_stall_nothing_while_clocks_jump(scratch: Path, seed: int):
+    directory = scratch / "clocks-workflows"
+    directory.mkdir()
+
+    async def play(house: BookHouse) -> None:
+        await rounds(house, asyncio.get_running_loop().time() + STORM_S)
+
+    with opened(ShiftedBooks(directory, "tests.e2e.graph_app")) as house:
+        for name in ("one", "two", "three"):
+            house.start(name)
+        names = [f"{name}{end}" for name in ("one", "two", "three") for end in ("", "-host")]
+        with house.clocks.jumping(seed, *names, "project"):
+            asyncio.run(play(house))
+
+
+def test_deliveries_lose_double_and_stall_nothing_while_clocks_jump(
+    scratch: Path, fresh_database: str, seed: int
+):
+    directory = scratch / "clocks-deliveries"
+    directory.mkdir()
+    with opened_house(ShiftedHouse(directory, fresh_database)) as house:
+        house.start("worker2")
+        standstill = Standstill(house.directory, lambda: outcomes(house))
+        over = time.monotonic() + STORM_S
+        with house.clocks.jumping(seed, "worker", "worker2", "project"), deliveries(house, seed):
+            while time.monotonic() < over:
+                house.start_crashed()
+                standstill.look()
+                time.sleep(1)
+        house.check()
