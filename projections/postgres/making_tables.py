@@ -4,11 +4,12 @@ Tables that come with Headwater are made by migrations. A package has none: its 
 their declarations when the projector starts. Columns are only ever added, as everywhere.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
 from headwater.projections.errors import TableUnfit, store_edge
 from headwater.projections.postgres.schemas import own_dsn
@@ -38,13 +39,34 @@ def make_tables(
         connection.execute(statement("lock_migrations"))
         connection.execute(statement("create_schemas"))
         for table in tables:
-            found = connection.execute(statement("columns_of_table"), {"name": table.name})
-            present: dict[str, str] = dict(found.fetchall())
-            if not present:
-                report(f"Postgres: making the table {table.name}")
-                connection.execute(ddl_of(table).encode())
-            else:
-                _widen(connection, table, present, report)
+            with _permitted(table):
+                _make(connection, table, report)
+
+
+@contextlib.contextmanager
+def _permitted(table: Table) -> Iterator[None]:
+    """Translate a missing privilege.
+
+    Raises:
+        TableUnfit: The login may not make or widen the table.
+    """
+    try:
+        yield
+    except errors.InsufficientPrivilege as error:
+        raise TableUnfit(
+            f"expected the table {table.name} as its package declares it, found that this login "
+            f"may not change it ({error.diag.message_primary}); run `headwater migrate`"
+        ) from error
+
+
+def _make(connection: psycopg.Connection, table: Table, report: Callable[[str], None]) -> None:
+    found = connection.execute(statement("columns_of_table"), {"name": table.name})
+    present: dict[str, str] = dict(found.fetchall())
+    if not present:
+        report(f"Postgres: making the table {table.name}")
+        connection.execute(ddl_of(table).encode())
+    else:
+        _widen(connection, table, present, report)
 
 
 def _widen(
@@ -70,4 +92,7 @@ def _widen(
                 f"{found or 'none'}; usual causes: a table of another program, or a column whose "
                 "type was changed (declare one of another name instead)"
             )
-    connection.execute("\n".join(column_comments(table)).encode())
+    owned = connection.execute(statement("owns_table"), {"name": table.name}).fetchone()
+    if owned == (True,):
+        # A projector with a role of its own leaves them to `headwater migrate`.
+        connection.execute("\n".join(column_comments(table)).encode())

@@ -11,12 +11,16 @@ from psycopg import conninfo, sql
 from headwater.gateway.cli import cli
 from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import StepCommit
+from headwater.projections.errors import TableUnfit
+from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.roles import ROLES, make_roles
 from headwater.projections.workflows import step_commits
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import StoreUnavailable
+from headwater.schemas.installed_tables import INSTALLED
 from tests.fakes.step_sql import returned
+from tests.fakes.toy_table import TOY_BOXES
 
 PASSWORD = "of the tests"
 Login = Callable[[str], "psycopg.Connection[tuple[object, ...]]"]
@@ -121,6 +125,13 @@ def test_no_role_of_a_part_has_a_power_over_the_server(login: Login, roles: str)
             [[*ROLES]],
         )
         assert found.fetchone() == (len(ROLES),)
+
+
+def test_a_projector_finds_the_tables_of_packages_and_makes_none(roles: str):
+    dsn = dsn_of(roles, "headwater_projector")
+    make_tables(dsn, print, INSTALLED)
+    with pytest.raises(TableUnfit, match=r"toy_boxes .*run `headwater migrate`"):
+        make_tables(dsn, print, [TOY_BOXES])
 
 
 def test_a_worker_claims_partitions_with_its_role(roles: str):
