@@ -138,7 +138,9 @@ class StandIn:
             self.slept.append(seconds)
             await asyncio.sleep(seconds / HASTE)
 
-        return Terra(self.access(**more), draw=lambda: 0.0, wall_s=time.time, sleep=sleep)
+        return Terra(
+            self.access(**more), draw=lambda: 0.0, wall_s=time.time, sleep=sleep, haste=HASTE
+        )
 
 
 @contextmanager

@@ -28,10 +28,16 @@ class TerraUser(msgspec.Struct, frozen=True):
     created_at: str | None = None
 
 
-class Page(msgspec.Struct, frozen=True):
-    """A page of connections; next is the number of the page behind it."""
+class NamedUser(msgspec.Struct, frozen=True):
+    """What is read of a connection of which nothing else can be read."""
 
-    results: tuple[TerraUser, ...] = ()
+    user_id: str
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of connections, each read by itself; next is the number of the page behind it."""
+
+    results: tuple[msgspec.Raw, ...] = ()
     next: int | None = None
 
 
@@ -39,7 +45,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
     """The connections: a page of them, or all at once."""
 
     data: Page | None = None
-    users: tuple[TerraUser, ...] | None = None
+    users: tuple[msgspec.Raw, ...] | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True):

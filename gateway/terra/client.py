@@ -1,4 +1,6 @@
-"""The client of Terra's API: paced, with time limits, and tried again where that may help.
+"""The client of Terra's API: in turns, with time limits, and tried again where that may help.
+
+A `Retry-After` of Terra's holds the user or connection that the request was about, and nobody else.
 
 What is asked of Terra twice changes nothing there but the number of deliveries, and those are told
 apart from copies by what they change. So everything may be sent again whose answer is lost.
@@ -8,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import date
+from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar
 
 import httpx
@@ -19,11 +22,13 @@ from headwater.gateway.terra.answers import (
     LabAccepted,
     Page,
     Subscriptions,
-    TerraUser,
     WidgetSession,
 )
 from headwater.gateway.terra.errors import TerraFailed, TerraRefused
-from headwater.gateway.terra.pace import Pace, backoff_s, is_passing, retry_after_s
+from headwater.gateway.terra.listing import Listing, SharedListing, read_listing
+from headwater.gateway.terra.pace import backoff_s, is_passing, retry_after_s
+from headwater.gateway.terra.scheduler import Scheduler
+from headwater.gateway.terra.turns import ACCOUNT, FLIGHTS, Lane, Party, QueueFull, Turns
 from headwater.schemas.errors import PARSE_ERRORS
 
 A = TypeVar("A")
@@ -32,15 +37,16 @@ A = TypeVar("A")
 DATA_TYPES: Final = ("activity", "sleep", "daily", "body")
 
 #: A request for data is only noted by Terra; a lab report has to be sent first.
-_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
-_UPLOAD_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0)
+_TIMEOUTS: Final = {
+    Lane.DATA: httpx.Timeout(15.0, connect=5.0),
+    Lane.LABS: httpx.Timeout(60.0, connect=5.0),
+}
 #: Seconds until an answer is there whole, from when all was sent: those above are for each piece.
 _WHOLE_S: Final = 60.0
 #: Attempts at a request; whoever needs more, tries again later.
 _ATTEMPTS: Final = 4
 #: A server that asks for more patience than this is asked again by whoever needs it, later.
 _PATIENCE_S: Final = 60.0
-_CONNECTIONS: Final = 16
 _PER_PAGE: Final = 500
 #: 500 users each: more than that, and the server pages in circles.
 _PAGES_MAX: Final = 10_000
@@ -51,9 +57,18 @@ _SHOWN: Final = 200
 class Terra:
     """Terra's API.
 
-    Shape:  `async with Terra(...) as terra`. The clock is steady, in seconds; `wall_s` is Unix
-            time; `draw` gives numbers in [0, 1).
-    Errors: TerraNotConfigured, TerraFailed and TerraRefused, from every request.
+    Use it as `async with Terra(...) as terra`, within one event loop.
+
+    Args:
+        access: Where Terra is.
+        draw: Returns numbers in [0, 1).
+        wall_s: Unix time, in seconds.
+        sleep: Waits before a request is repeated.
+        attempts: Attempts at a request.
+        haste: How many times faster than the event loop's the clock of turns runs, for tests.
+
+    Raises:
+        TerraNotConfigured: From every request; TerraFailed and TerraRefused, too.
     """
 
     def __init__(
@@ -64,19 +79,27 @@ class Terra:
         wall_s: Callable[[], float],
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         attempts: int = _ATTEMPTS,
+        haste: float = 1.0,
     ) -> None:
         self._access = access
         self._draw = draw
         self._wall_s = wall_s
         self._sleep = sleep
         self._attempts = attempts
-        self._pace = Pace(access.rate)
-        self._http = httpx.AsyncClient(
-            base_url=access.api.rstrip("/") + "/",
-            headers={"dev-id": access.dev_id, "x-api-key": access.api_key},
-            timeout=_TIMEOUT,
-            limits=httpx.Limits(max_connections=_CONNECTIONS),
-        )
+        self._haste = haste
+        self._turns = Turns(access.rate)
+        self._scheduler = Scheduler(self._turns, self._steady_s, haste)
+        # A connection for each request that may be under way: none waits for one within httpx.
+        self._http = {
+            lane: httpx.AsyncClient(
+                base_url=access.api.rstrip("/") + "/",
+                headers={"dev-id": access.dev_id, "x-api-key": access.api_key},
+                timeout=_TIMEOUTS[lane],
+                limits=httpx.Limits(max_connections=connections),
+            )
+            for lane, connections in FLIGHTS.items()
+        }
+        self._listing = SharedListing(self._list_subscriptions, wall_s, self._steady_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,7 +109,9 @@ class Terra:
 
     async def close(self) -> None:
         """Ends the connections."""
-        await self._http.aclose()
+        await self._listing.close()
+        for client in self._http.values():
+            await client.aclose()
 
     def require(self) -> None:
         """Sees that Terra can be asked at all.
@@ -111,23 +136,28 @@ class Terra:
             "auth_failure_redirect_url": failure_url,
         }
         body = {name: value for name, value in wanted.items() if value is not None}
-        return await self._ask("POST", self._access.widget_path, WidgetSession, json=body)
+        party = Party(Lane.DATA, "user", reference_id)
+        return await self._ask(party, "POST", self._access.widget_path, WidgetSession, json=body)
 
-    async def subscriptions(self, reference_id: str) -> tuple[TerraUser, ...]:
-        """The connections that Terra has for one of our users.
+    async def subscriptions(self) -> Listing:
+        """Return the connections that Terra has for all users, as of at most a minute ago.
 
-        Terra lists those of all users, so every page is read.
+        Terra lists those of all users, so all callers share one read of its pages.
         """
-        found: list[TerraUser] = []
+        self._access.require()
+        return await self._listing.get()
+
+    async def _list_subscriptions(self, listed_s: float) -> Listing:
+        entries: list[msgspec.Raw] = []
         number: int | None = 0
         for _ in range(_PAGES_MAX):
             query = {"page": number, "per_page": _PER_PAGE}
-            answer = await self._ask("GET", "/subscriptions", Subscriptions, params=query)
+            answer = await self._ask(ACCOUNT, "GET", "/subscriptions", Subscriptions, params=query)
             page = answer.data or Page(answer.users or ())
-            found += (user for user in page.results if user.reference_id == reference_id)
+            entries += page.results
             number = page.next
             if number is None:
-                return tuple(found)
+                return read_listing(entries, listed_s)
         raise TerraFailed(f"expected an end of /subscriptions, found none after {_PAGES_MAX} pages")
 
     async def request_data(self, kind: str, user_id: str, start: date, end: date) -> str:
@@ -142,7 +172,8 @@ class Terra:
             "to_webhook": "true",
             "with_samples": "false",
         }
-        accepted = await self._ask("GET", f"/{kind}", Accepted, params=query)
+        party = Party(Lane.DATA, "connection", user_id)
+        accepted = await self._ask(party, "GET", f"/{kind}", Accepted, params=query)
         if accepted.status == "error":
             raise TerraRefused(
                 f"expected Terra to take a request for {kind}, found an error: {accepted.message}"
@@ -157,17 +188,24 @@ class Terra:
         Shape:  gives Terra's id of the upload, and its whole answer as text.
         """
         answer = await self._send(
+            Party(Lane.LABS, "user", reference_id),
             "POST",
             "/lab-reports",
             params={"reference_id": reference_id},
             data={"reference_id": reference_id},
             files={self._access.lab_field: (name, content, content_type)},
-            timeout=_UPLOAD_TIMEOUT,
         )
         return self._read(answer, LabAccepted).upload_id, answer.text
 
-    async def _ask(self, method: str, path: str, kind: type[A], **more: Any) -> A:  # noqa: ANN401
-        return self._read(await self._send(method, path, **more), kind)
+    async def _ask(
+        self,
+        party: Party,
+        method: str,
+        path: str,
+        kind: type[A],
+        **more: Any,  # noqa: ANN401 (what httpx takes)
+    ) -> A:
+        return self._read(await self._send(party, method, path, **more), kind)
 
     def _read(self, answer: httpx.Response, kind: type[A]) -> A:
         try:
@@ -179,15 +217,27 @@ class Terra:
                 answer.status_code,
             ) from error
 
-    async def _send(self, method: str, path: str, **more: Any) -> httpx.Response:  # noqa: ANN401
-        """Sends a request until it is answered with success, as often as that may help."""
+    async def _send(
+        self,
+        party: Party,
+        method: str,
+        path: str,
+        **more: Any,  # noqa: ANN401 (what httpx takes)
+    ) -> httpx.Response:
+        """Send a request until it is answered with success, as often as that may help."""
         self._access.require()
         repeats = 0
         while True:
-            asked: float | None = None
-            await self._sleep(self._pace.turn_s(_steady_s()))
+            retry_s: float | None = None
+            self._refuse_held(party, method, path)
             try:
-                answer = await self._answered(method, path.lstrip("/"), **more)
+                async with self._scheduler.turn(party):
+                    answer = await self._answered(party.lane, method, path.lstrip("/"), **more)
+            except QueueFull:
+                raise TerraFailed(
+                    f"expected fewer requests that wait for their turn, for {party.kind} "
+                    f"{party.name} or for all; try again later"
+                ) from None
             except (httpx.RequestError, TimeoutError) as error:
                 failed = TerraFailed(
                     f"expected an answer from {method} {self._access.api}{path}, found none: "
@@ -197,32 +247,62 @@ class Terra:
                 if answer.is_success:
                     return answer
                 failed = _failure(answer)
-                asked = retry_after_s(answer.headers.get("retry-after", ""), self._wall_s())
-            if asked is not None:
-                # For every request, this one among them.
-                self._pace.hold(_steady_s() + min(asked, _PATIENCE_S))
+                retry_s = retry_after_s(answer.headers.get("retry-after", ""), self._wall_s())
+            if retry_s is not None:
+                self._hold(party, retry_s)
             repeats += 1
-            hopeless = isinstance(failed, TerraRefused) or (asked or 0.0) > _PATIENCE_S
-            if hopeless or repeats >= self._attempts:
+            if isinstance(failed, TerraRefused) or repeats >= self._attempts:
+                raise failed
+            if (retry_s or 0.0) > _PATIENCE_S:
                 raise failed
             await self._sleep(backoff_s(repeats - 1, self._draw()))
 
-    async def _answered(self, method: str, path: str, **more: Any) -> httpx.Response:  # noqa: ANN401
-        """The answer to a request; a slow line may send that for as long as it sends any of it.
+    def _hold(self, party: Party, retry_s: float) -> None:
+        if party == ACCOUNT:
+            # All users would wait for as long.
+            retry_s = min(retry_s, _PATIENCE_S)
+        now_s = self._steady_s()
+        self._turns.hold(party, now_s + retry_s, now_s)
 
-        Errors: httpx.RequestError; TimeoutError.
+    def _refuse_held(self, party: Party, method: str, path: str) -> None:
+        """Refuse a request that would wait for longer than anybody does.
+
+        Raises:
+            TerraFailed: Terra has asked for that.
+        """
+        held_s = self._turns.held_s(party, self._steady_s())
+        if held_s > _PATIENCE_S:
+            raise TerraFailed(
+                f"{method} {self._access.api}{path} was not sent: Terra has asked to wait for "
+                f"another {held_s:.0f} s with requests of this {party.kind}",
+                HTTPStatus.TOO_MANY_REQUESTS,
+            )
+
+    async def _answered(
+        self,
+        lane: Lane,
+        method: str,
+        path: str,
+        **more: Any,  # noqa: ANN401 (what httpx takes)
+    ) -> httpx.Response:
+        """Return the answer to a request; a slow line may send it for as long as it sends any.
+
+        Raises:
+            httpx.RequestError: There is none.
+            TimeoutError: It did not come whole in time.
         """
         async with asyncio.timeout(None) as whole:
+            loop = asyncio.get_running_loop()
 
             async def trace(event: str, _: object) -> None:
                 if event.endswith("receive_response_headers.started"):
-                    whole.reschedule(_steady_s() + _WHOLE_S)
+                    whole.reschedule(loop.time() + _WHOLE_S)
 
-            return await self._http.request(method, path, extensions={"trace": trace}, **more)
+            extensions = {"trace": trace}
+            return await self._http[lane].request(method, path, extensions=extensions, **more)
 
-
-def _steady_s() -> float:
-    return asyncio.get_running_loop().time()
+    def _steady_s(self) -> float:
+        return asyncio.get_running_loop().time() * self._haste
 
 
 def _failure(answer: httpx.Response) -> TerraFailed:

@@ -10,6 +10,7 @@ import msgspec
 
 from headwater.gateway.terra.answers import TerraUser
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured
+from headwater.gateway.terra.listing import Listing
 from headwater.gateway.users.ports import UserPorts
 from headwater.projections.deliveries.of_user import Connection
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
@@ -36,11 +37,19 @@ class Connected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """The connections of a user; `reconciled` says whether Terra was heard."""
+    """The connections of a user.
+
+    Attributes:
+        user_id: The user.
+        connections: The connections.
+        reconciled: Whether they were compared with Terra's list.
+        reconciled_at: When Terra was asked for that list, at most about a minute ago.
+    """
 
     user_id: str
     connections: tuple[Connected, ...]
     reconciled: bool
+    reconciled_at: datetime | None = None
 
 
 class Difference(NamedTuple):
@@ -58,30 +67,40 @@ async def reconciled(ports: UserPorts, user_id: str, request_id: str) -> Connect
     Errors: StoreUnavailable.
     """
     ours = await ports.connections(user_id)
-    # Before Terra is asked: a delivery that is signed meanwhile is newer than its answer.
-    at_ms = ports.clock()
     try:
         async with asyncio.timeout(_TERRA_WITHIN_S):
-            theirs = await ports.terra.subscriptions(user_id)
-        difference = compared(user_id, ours, theirs, at_ms)
+            listing = await ports.terra.subscriptions()
+        difference = compared(user_id, ours, listing)
         for fact in difference.facts:
             await ports.log.tell(fact, request_id=request_id)
     except (TerraFailed, TerraNotConfigured, TimeoutError, BrokerUnavailable, Overloaded) as error:
         _LOG.warning("connections could not be reconciled: %s", str(error) or "Terra is slow")
         known = tuple(map(_as_ours, ours))
         return Connections(user_id=user_id, connections=known, reconciled=False)
-    return Connections(user_id=user_id, connections=difference.connections, reconciled=True)
+    return Connections(
+        user_id=user_id,
+        connections=difference.connections,
+        reconciled=True,
+        reconciled_at=datetime.fromtimestamp(listing.listed_s, UTC),
+    )
 
 
-def compared(
-    user_id: str, ours: Sequence[Connection], theirs: Sequence[TerraUser], at_ms: int
-) -> Difference:
-    """What Terra has that we have not, and the other way round."""
-    listed = {each.user_id: each for each in theirs if each.active is not False}
+def compared(user_id: str, ours: Sequence[Connection], listing: Listing) -> Difference:
+    """Compare a user's connections with Terra's list, as of when it was read.
+
+    What we have learned after that is newer than the list, and stays.
+    """
+    listed_at = datetime.fromtimestamp(listing.listed_s, UTC)
+    at_ms = round(listing.listed_s * 1000)
     known = {each.terra_user_id: _as_ours(each) for each in ours}
+    listed = {each.user_id: each for each in listing.of(user_id, known)}
     facts: list[Fact] = []
     for terra_user_id, found in listed.items():
         before = known.get(terra_user_id)
+        if found.active is False or (
+            before is not None and _is_later(before.deactivated_at, listed_at)
+        ):
+            continue
         if before is None or not before.active:
             facts.append(
                 ConnectionListed(
@@ -94,13 +113,18 @@ def compared(
             )
         known[terra_user_id] = _as_theirs(found, before)
     for terra_user_id, before in list(known.items()):
-        if before.active and terra_user_id not in listed:
+        entry = listed.get(terra_user_id)
+        lost = listing.lacks(terra_user_id) if entry is None else entry.active is False
+        if before.active and lost and not _is_later(before.connected_at, listed_at):
             facts.append(ConnectionGone(at_ms=at_ms, user_id=user_id, terra_user_id=terra_user_id))
-            ended = datetime.fromtimestamp(at_ms / 1000, UTC)
             known[terra_user_id] = msgspec.structs.replace(
-                before, active=False, deactivated_at=ended
+                before, active=False, deactivated_at=listed_at
             )
     return Difference(tuple(facts), tuple(known[each] for each in sorted(known)))
+
+
+def _is_later(moment: datetime | None, than: datetime) -> bool:
+    return moment is not None and moment > than
 
 
 def _as_ours(connection: Connection) -> Connected:

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from headwater.gateway.blobs.store import Blobs
 from headwater.gateway.http.ports import DeliveryLog
-from headwater.gateway.terra.answers import TerraUser, WidgetSession
+from headwater.gateway.terra.answers import WidgetSession
+from headwater.gateway.terra.listing import Listing
 from headwater.gateway.tokens.verifier import Verifier
 from headwater.projections.deliveries.of_user import Connection
 from headwater.projections.workflows.queries import Placed
@@ -32,8 +33,8 @@ class AsksTerra(Protocol):
     ) -> WidgetSession:
         """Begins a session in which a user connects a wearable."""
 
-    async def subscriptions(self, reference_id: str) -> Sequence[TerraUser]:
-        """The connections that Terra has for a user."""
+    async def subscriptions(self) -> Listing:
+        """The connections that Terra has for all users, as of at most a minute ago."""
 
     async def close(self) -> None:
         """Ends the connections."""

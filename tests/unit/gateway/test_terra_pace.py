@@ -1,30 +1,11 @@
-"""How fast Terra is asked, and when again."""
+"""When a request to Terra is sent again."""
 
 import pytest
 
-from headwater.gateway.terra.pace import Pace, backoff_s, is_passing, retry_after_s
+from headwater.gateway.terra.pace import backoff_s, is_passing, retry_after_s
 
 #: 2026-11-22 12:00:00 UTC.
 NOON = 1_795_348_800.0
-
-
-def test_requests_of_a_moment_go_at_once_up_to_a_second_s_worth_and_then_at_the_rate():
-    pace = Pace(4.0)
-    waits = [pace.turn_s(100.0) for _ in range(7)]
-    assert waits == pytest.approx([0, 0, 0, 0, 0.25, 0.5, 0.75])
-    assert pace.turn_s(200.0) == 0
-
-
-def test_a_rate_below_one_a_second_is_kept_too():
-    pace = Pace(0.5)
-    assert [pace.turn_s(100.0) for _ in range(3)] == pytest.approx([0, 2, 4])
-
-
-def test_nothing_is_sent_before_a_hold_has_passed():
-    pace = Pace(10.0)
-    pace.hold(130.0)
-    assert pace.turn_s(100.0) == pytest.approx(30)
-    assert pace.turn_s(100.0) == pytest.approx(30.1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""A user's connections beside Terra's list, as of when that was read."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from headwater.gateway.terra.listing import Listing, read_listing
+from headwater.gateway.users.connections import compared
+from headwater.projections.deliveries.of_user import Connection
+from headwater.schemas.providers.headwater import ConnectionGone, ConnectionListed
+
+LISTED_S = 1_782_900_000.0
+EARLIER, LATER = (datetime.fromtimestamp(LISTED_S + by, UTC) for by in (-60, 30))
+
+
+def listing(*entries: dict[str, Any]) -> Listing:
+    return read_listing([msgspec.Raw(msgspec.json.encode(each)) for each in entries], LISTED_S)
+
+
+def ours(**changes: Any) -> Connection:  # noqa: ANN401 (fields)
+    fields: dict[str, Any] = {
+        "terra_user_id": "t-1",
+        "provider": "GARMIN",
+        "active": True,
+        "reference_id": "user_a",
+        "scopes": None,
+        "connected_at": EARLIER,
+        "deactivated_at": None,
+    }
+    return Connection(**fields | changes)
+
+
+def entry(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 (fields)
+    return {"user_id": "t-1", "provider": "GARMIN", "reference_id": "user_a"} | changes
+
+
+def facts(known: Connection | None, *entries: dict[str, Any]) -> list[type]:
+    found = compared("user_a", [known] if known else [], listing(*entries))
+    assert all(fact.at_ms == LISTED_S * 1000 for fact in found.facts)
+    return [type(fact) for fact in found.facts]
+
+
+CLOSED = {"active": False, "deactivated_at": EARLIER}
+
+
+@pytest.mark.parametrize(
+    ("known", "entries", "expected"),
+    [
+        (ours(), [entry()], []),
+        (None, [entry()], [ConnectionListed]),
+        (ours(**CLOSED), [entry()], [ConnectionListed]),
+        (ours(), [], [ConnectionGone]),
+        (ours(), [entry(active=False)], [ConnectionGone]),
+        # Of another reference, as after a new authentication, and of none.
+        (ours(), [entry(reference_id="widget-123")], []),
+        (ours(), [entry(reference_id=None)], []),
+        # Learned after the list was read.
+        (ours(connected_at=LATER), [], []),
+        (ours(active=False, deactivated_at=LATER), [entry()], []),
+        # Of an entry that cannot be read, and of one that might be any.
+        (ours(), [entry(provider=None)], []),
+        (ours(), [{"provider": "GARMIN"}], []),
+        (None, [entry(reference_id="user_b")], []),
+    ],
+)
+def test_what_differs(
+    known: Connection | None, entries: list[dict[str, Any]], expected: list[type]
+) -> None:
+    assert facts(known, *entries) == expected
