@@ -54,6 +54,8 @@ from headwater.gateway.http.segments import whole_parameters
 from headwater.gateway.http.strays import refusals_told, strays_told
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.http.wiping import Wiping, wipe_routes
+from headwater.gateway.http.wrong_keys import STATE as WRONG_KEYS
+from headwater.gateway.http.wrong_keys import WrongKeys
 from headwater.gateway.settings import Settings
 from headwater.gateway.users.ports import ForUsers, UserPorts
 from headwater.gateway.users.routes import user_routes
@@ -168,6 +170,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
             new_request_id=ports.new_request_id,
         ),
     )
+    app.state[WRONG_KEYS] = WrongKeys(peer_of, lambda: ports.clock() / 1000)
     app.state[_SERVICE] = service
     app.state[LOOP_WATCH] = watch
     return app

@@ -15,8 +15,9 @@ from headwater.gateway.console.asking import Api, Keys
 from headwater.gateway.console.desk import BASE, Desk
 from headwater.gateway.console.rendering import STYLE, page, redirect
 from headwater.gateway.console.sessions import COOKIE, SESSION_S, Sessions
-from headwater.gateway.http.problems import CODES, Problem
+from headwater.gateway.http.problems import CODES, Problem, retry_headers
 from headwater.gateway.http.request_scope import AnyRequest, request_id_of
+from headwater.gateway.http.wrong_keys import check_key
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS
 from headwater.gateway.paths import NothingNamed
 
@@ -119,7 +120,10 @@ class Console:
         async def sign_in(request: AnyRequest) -> Response[bytes]:
             form = await _form_of(request)
             wanted = form.get("next", "")
-            if not self._sessions.opens(form.get("key", "")):
+            key = form.get("key", "")
+            opens = self._sessions.opens(key)
+            check_key(request, "admin", key, right=opens)
+            if not opens:
                 self._refused(request.scope, "unauthorized")
                 return self._login(wanted, said="wrong")
             _LOG.info("signed in to the console: request_id=%s", request_id_of(request.scope))
@@ -188,7 +192,9 @@ def _on_problem(_request: AnyRequest, error: Problem) -> Response[bytes]:
     """A refusal of the console's own, as a page."""
     known, title = CODES[error.code]
     problem = {"title": title, "status": known, "detail": error.detail, "code": error.code}
-    return page("refused.html", known, problem=problem)
+    found = page("refused.html", known, problem=problem)
+    found.headers.update(retry_headers(known) | error.headers)
+    return found
 
 
 def _on_nothing_named(request: AnyRequest, error: NothingNamed) -> Response[bytes]:

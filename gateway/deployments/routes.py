@@ -153,7 +153,7 @@ def _operators_or_users(admin_key: str, entrance: Entrance) -> Guard:
     async def guard(
         connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     ) -> None:
-        if is_operator(connection.headers, admin_key):
+        if is_operator(connection, admin_key):
             return
         try:
             await entrance.guard(connection, handler)

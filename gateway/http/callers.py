@@ -7,13 +7,15 @@ from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Scope
 
-from headwater.gateway.http.keys import bearer_of, has_key
+from headwater.gateway.http.keys import bearer_of, brought_by, has_key
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.wrong_keys import check_key
 from headwater.gateway.tokens.verifier import TokenRefused, Verifier
 
 _Connection = ASGIConnection[Any, Any, Any, Any]
 
 #: Where a request's scope keeps the user, once the guard has let it in.
+_DOTS_OF_TOKEN: Final = 2
 _USER: Final = "headwater_user"
 
 
@@ -35,7 +37,11 @@ class Callers:
     async def users_and_readers(self, connection: _Connection, _handler: BaseRouteHandler) -> None:
         """Lets users in, and readers, who are no user."""
         user_id = None
-        if not has_key(connection.headers, self._read_key):
+        right = has_key(connection.headers, self._read_key)
+        brought = brought_by(connection.headers)
+        if right or not _is_token(brought):
+            check_key(connection, "read", brought, right=right)
+        if not right:
             user_id = await self._user(
                 connection.headers,
                 "the readers' key, as Authorization: Bearer or in the header x-api-key, or a "
@@ -58,6 +64,11 @@ class Callers:
             raise Problem(
                 "unauthorized", f"expected {wanted}, found one refused: {error}"
             ) from None
+
+
+def _is_token(text: str) -> bool:
+    """Whether it may be a user's token, which nobody can guess: three parts, signed."""
+    return text.count(".") == _DOTS_OF_TOKEN
 
 
 def user_or_reader(scope: Scope) -> str | None:

@@ -10,6 +10,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard, Scope
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.wrong_keys import check_key
 
 _Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -57,7 +58,7 @@ def operators_only(key: str) -> Guard:
     operator = key_id("admin", key)
 
     def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
-        if not is_operator(connection.headers, key):
+        if not is_operator(connection, key):
             raise no_operator()
         admit(connection.scope, operator)
 
@@ -69,9 +70,16 @@ def no_operator() -> Problem:
     return Problem("unauthorized", "expected the operators' key in the header x-admin-key")
 
 
-def is_operator(headers: Mapping[str, str], key: str) -> bool:
-    """Whether a request brings the operators' key."""
-    return compare_digest(headers.get("x-admin-key", "").encode(), key.encode())
+def is_operator(connection: _Connection, key: str) -> bool:
+    """Whether a request brings the operators' key.
+
+    Raises:
+        Problem: Too many wrong keys came from its address.
+    """
+    brought = connection.headers.get("x-admin-key", "")
+    right = compare_digest(brought.encode(), key.encode())
+    check_key(connection, "admin", brought, right=right)
+    return right
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:
@@ -92,12 +100,19 @@ def has_key(headers: Mapping[str, str], key: str) -> bool:
     return by_token or by_header
 
 
+def brought_by(headers: Mapping[str, str]) -> str:
+    """What a request brings where keys are: empty if it brings nothing."""
+    return headers.get("x-api-key", "") or bearer_of(headers)
+
+
 def programs_only(key: str) -> Guard:
     """A guard that asks for the key of programs elsewhere whose runs are here."""
     world = key_id("world", key)
 
     def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
-        if not has_key(connection.headers, key):
+        right = has_key(connection.headers, key)
+        check_key(connection, "world", brought_by(connection.headers), right=right)
+        if not right:
             raise Problem(
                 "unauthorized",
                 "expected the key of /v1/world, as Authorization: Bearer or in the header "

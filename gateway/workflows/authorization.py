@@ -202,6 +202,10 @@ class Gatekeeper:
             return Admitted(self._workflow_key_id)
         return _known_by_hook(context.headers, principal)
 
+    def has_own_guard(self, policy: Policy) -> bool:
+        """Whether a hook alone decides who passes, by what only it knows."""
+        return self._hooks.authorize_request is not None and policy is not Policy.TICK
+
     async def allow(self, context: RequestContext) -> None:
         """Asks the hook of a policy.
 

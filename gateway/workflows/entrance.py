@@ -10,11 +10,17 @@ from litestar.handlers import BaseRouteHandler
 from typing_extensions import override
 
 from headwater.gateway.http.auditing import note
-from headwater.gateway.http.keys import admit
+from headwater.gateway.http.keys import admit, brought_by
 from headwater.gateway.http.limited_bodies import JsonRequest
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.wrong_keys import check_key
 from headwater.gateway.workflows import bodies
-from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
+from headwater.gateway.workflows.authorization import (
+    Admitted,
+    Gatekeeper,
+    Policy,
+    RequestContext,
+)
 from headwater.gateway.workflows.parameters import INSTANCE, WORKFLOW
 from headwater.processors.runs.limits import USUAL
 from headwater.schemas.history import Limits
@@ -63,12 +69,26 @@ class Entrance:
             return  # It tells which methods a path takes, as the description does to everybody.
         context = self.context_of(connection, handler)
         note(connection, run_id=context.instance_id, workflow=context.workflow_name)
-        admitted = await self._gatekeeper.admit(context)
+        admitted = await self._admitted(connection, context)
         admit(connection.scope, admitted.key_id, admitted.scope)
         connection.scope["state"][_PRINCIPAL] = admitted.principal
         context = replace(context, principal=admitted.principal)
         if context.policy not in _WITH_BODY and not handler.opt.get(NAMED_LATER):
             await self.allow(context)
+
+    async def _admitted(self, connection: AnyConnection, context: RequestContext) -> Admitted:
+        """Ask the gatekeeper, and note whether a key was right."""
+        if self._gatekeeper.has_own_guard(context.policy):
+            return await self._gatekeeper.admit(context)
+        kind = "tick" if context.policy is Policy.TICK else "workflow"
+        brought = brought_by(connection.headers)
+        try:
+            admitted = await self._gatekeeper.admit(context)
+        except Problem:
+            check_key(connection, kind, brought, right=False)
+            raise
+        check_key(connection, kind, brought, right=True)
+        return admitted
 
     async def allow(self, context: RequestContext, body: Callable[[], Any] | None = None) -> None:
         """Asks the hook of the context's policy; the body is made if there is one to see it."""
