@@ -59,6 +59,7 @@ from headwater.gateway.http.wrong_keys import WrongKeys
 from headwater.gateway.settings import Settings
 from headwater.gateway.users.ports import ForUsers, UserPorts
 from headwater.gateway.users.routes import user_routes
+from headwater.gateway.users.upload_limits import UploadLimits
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
@@ -140,13 +141,16 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
         ports.audit, project=settings.project, peer_of=peer_of, metrics=metrics,
         clock=ports.clock, new_id=ports.new_request_id,
     )  # fmt: skip
+    uploads = UploadLimits(
+        settings.lab_uploads, settings.lab_upload_mib * 1024 * 1024, lambda: ports.clock() / 1000
+    )
     app = Litestar(
         [
             *(_receiving(each, path) for path, each in receivers.items() if path != _ROOT),
             _at_root(Home(_VERSION, tuple(receivers)), receivers.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(ports.reader, callers),
-            *user_routes(_user_ports(ports), callers, limited, peer_of),
+            *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
             *_operators_routes(settings, ports, providers_of(sources), limited),
             _console(settings, ports.clock, tell, limited),
             registry,

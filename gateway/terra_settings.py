@@ -37,6 +37,18 @@ class TerraSettings(BaseSettings):
         le=10_000,
         description="Requests per second that a process of ours sends to Terra at most.",
     )
+    lab_uploads: int = Field(
+        default=60,
+        ge=1,
+        le=1_000_000,
+        description="Lab reports that a user may upload in an hour, at each gateway.",
+    )
+    lab_upload_mib: int = Field(
+        default=200,
+        ge=10,
+        le=1_000_000,
+        description="MiB of lab reports that a user may upload in an hour, at each gateway.",
+    )
     blobs: str = Field(
         default="",
         description="Where uploaded files are kept: a folder, or s3://bucket/prefix; empty takes "

@@ -131,15 +131,15 @@ class StandIn:
         known = {"api": f"{self.url}/v2", "dev_id": "test", "api_key": "test", "rate": 1_000.0}
         return TerraAccess(**{**known, **more})
 
-    def client(self, **more: object) -> Terra:
+    def client(self, haste: float = HASTE, **more: object) -> Terra:
         """A client whose pauses are short; `slept` has how long they should have been."""
 
         async def sleep(seconds: float) -> None:
             self.slept.append(seconds)
-            await asyncio.sleep(seconds / HASTE)
+            await asyncio.sleep(seconds / haste)
 
         return Terra(
-            self.access(**more), draw=lambda: 0.0, wall_s=time.time, sleep=sleep, haste=HASTE
+            self.access(**more), draw=lambda: 0.0, wall_s=time.time, sleep=sleep, haste=haste
         )
 
 

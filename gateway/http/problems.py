@@ -51,6 +51,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "unknown_schema": (404, "No such schema"),
     "method_not_allowed": (405, "This path does not take this method"),
     "no_connections": (409, "There is no active connection"),
+    "import_under_way": (409, "An import of yours is under way"),
     "body_timeout": (408, "The body did not arrive in time"),
     "invalid_cursor": (400, "The cursor is not one of ours"),
     "remote_execution": (409, "Workers execute the runs"),

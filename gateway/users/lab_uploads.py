@@ -27,6 +27,7 @@ from headwater.gateway.users.bodies import Uploaded
 from headwater.gateway.users.lab_reports import BODY_BYTES_MAX, Report, read_report, storage_key
 from headwater.gateway.users.ports import UserPorts
 from headwater.gateway.users.starting import output_of, status_of
+from headwater.gateway.users.upload_limits import UploadLimits
 from headwater.processors.providers.envelope import event_id
 from headwater.processors.providers.headwater.labs import LAB
 from headwater.schemas.providers.headwater import LabUploaded
@@ -85,7 +86,9 @@ _FORM: Final = raw_body(
 )
 
 
-def upload_route(ports: UserPorts, peer_of: Callable[[Scope], str]) -> HTTPRouteHandler:
+def upload_route(
+    ports: UserPorts, peer_of: Callable[[Scope], str], limits: UploadLimits
+) -> HTTPRouteHandler:
     """The route."""
     # Whoever uploads is known, may be a telephone, and keeps no delivery waiting.
     budget = Budget(reads_max=_READS_MAX, held_bytes_max=_HELD_BYTES_MAX, read_s=_READ_S)
@@ -106,10 +109,12 @@ def upload_route(ports: UserPorts, peer_of: Callable[[Scope], str]) -> HTTPRoute
     )
     async def upload(request: AnyRequest, idempotency_key: _IdempotencyKey = None) -> Uploaded:
         ports.terra.require()
+        user_id = user_of(request.scope)
+        limits.begin(user_id)
         hold = uploads.hold(peer_of(request.scope))
         try:
             report = await read_report(request.headers, request.receive, uploads, hold)
-            user_id = user_of(request.scope)
+            limits.take(user_id, len(report.content))
             upload_id = (
                 ports.new_id()
                 if idempotency_key is None

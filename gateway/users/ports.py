@@ -1,6 +1,6 @@
 """What the routes of users need of the outside."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +10,8 @@ from headwater.gateway.terra.answers import WidgetSession
 from headwater.gateway.terra.listing import Listing
 from headwater.gateway.tokens.verifier import Verifier
 from headwater.projections.deliveries.of_user import Connection
-from headwater.projections.workflows.queries import Placed
+from headwater.projections.workflows.queries import Page, Placed
+from headwater.schemas.answers import InstanceFound
 from headwater.streams.workflows.client import Commands
 
 
@@ -48,6 +49,11 @@ class ListsInstances(Protocol):
 
     async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
         """An instance; None when there is none (yet)."""
+
+    async def instances(
+        self, workflow_name: str, *, limit: int, labels: Mapping[str, str]
+    ) -> Page[InstanceFound]:
+        """Instances with labels, the newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,9 +28,10 @@ from headwater.gateway.users.bodies import (
     Session,
 )
 from headwater.gateway.users.connections import Connections, reconciled
+from headwater.gateway.users.importing import begin_import, next_import
 from headwater.gateway.users.lab_uploads import upload_route
 from headwater.gateway.users.ports import UserPorts
-from headwater.gateway.users.starting import begin
+from headwater.gateway.users.upload_limits import UploadLimits
 from headwater.gateway.workflows.entrance import BodyRequest
 
 #: Seconds that a user waits for a page to connect on.
@@ -51,6 +52,7 @@ def user_routes(
     callers: Callers,
     bodies: LimitedBodies,
     peer_of: Callable[[Scope], str],
+    limits: UploadLimits,
 ) -> list[Router]:
     """The routes, those with JSON and the one with a form."""
     shared: dict[str, Any] = {
@@ -67,7 +69,7 @@ def user_routes(
             request_class=BodyRequest,
             **shared,
         ),
-        Router("/v1", route_handlers=[upload_route(ports, peer_of)], **shared),
+        Router("/v1", route_handlers=[upload_route(ports, peer_of, limits)], **shared),
     ]
 
 
@@ -123,10 +125,11 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
         status_code=202,
         summary="Import days of the past",
         description=f"Asks Terra for as many days of each active connection, {DAYS_MAX} at most, "
-        "by a workflow; the data comes as deliveries do.",
+        "by a workflow; the data comes as deliveries do. One import of a user runs at a time.",
         responses=problem_responses(
             "invalid_days",
             "no_connections",
+            "import_under_way",
             "terra_not_configured",
             "broker_unavailable",
             "store_unavailable",
@@ -140,6 +143,7 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
     async def import_days(request: AnyRequest, data: JSONBody[NewImport]) -> Importing:
         ports.terra.require()
         user_id = user_of(request.scope)
+        instance_id = await next_import(ports, user_id)
         found = await reconciled(ports, user_id, request_id_of(request.scope))
         active = tuple(each.terra_user_id for each in found.connections if each.active)
         if not active:
@@ -150,8 +154,7 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
             until=datetime.fromtimestamp(ports.clock() / 1000, UTC).date().isoformat(),
             connections=active,
         )
-        instance_id = ports.new_id()
-        await begin(ports.commands, IMPORT, instance_id, params)
+        await begin_import(ports, instance_id, params)
         return Importing(
             ok=True,
             days=params.days,

@@ -1,15 +1,17 @@
 """Starting the house's own workflows for a user, and hearing what became of one."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.users.ports import ListsInstances
+from headwater.processors.runs.labels import labels_of
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.failures import is_refused
+from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
 from headwater.schemas.history import StartRun
 from headwater.streams.workflows.client import Addressed, Commands
 
@@ -18,18 +20,34 @@ _LOOK_EVERY_S: Final = 0.2
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-async def begin(commands: Commands, workflow: str, instance_id: str, params: object) -> None:
-    """Starts an instance; when it returns, that is in the log.
+async def begin(
+    commands: Commands,
+    workflow: str,
+    instance_id: str,
+    params: object,
+    labels: Mapping[str, str],
+) -> bool:
+    """Start an instance; when it returns, that is in the log.
 
-    Errors: OutcomeUnknown, BrokerUnavailable, Overloaded; Problem if no worker has the workflow.
+    Returns:
+        Whether the instance was started; False if there is one of that id already.
+
+    Raises:
+        OutcomeUnknown: Nobody knows whether it was started, here and below.
+        BrokerUnavailable: Kafka did not take the command.
+        Overloaded: Too many commands wait.
+        Problem: No worker has the workflow.
     """
-    command = StartRun(msgspec.json.encode(params).decode())
+    command = StartRun(msgspec.json.encode(params).decode(), labels=labels_of(labels))
     (reply,) = await commands.send_many([Addressed(workflow, instance_id, command)])
+    if reply.code == INSTANCE_EXISTS:
+        return False
     if is_refused(reply.code):
         raise Problem(
             "worker_unavailable",
             f"expected a worker with the workflow {workflow}, found none: {reply.message}",
         )
+    return True
 
 
 async def status_of(

@@ -2,10 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from litestar.testing import TestClient
@@ -18,8 +20,8 @@ from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
 from headwater.gateway.users.ports import ForUsers
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.workflows.answers import Placed
-from headwater.schemas.answers import InstanceStatus
+from headwater.projections.workflows.answers import Page, Placed
+from headwater.schemas.answers import InstanceFound, InstanceStatus
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import ReplySent
 from headwater.schemas.statuses import RunStatus
@@ -49,6 +51,8 @@ class Instances:
 
     def __init__(self) -> None:
         self.output: dict[str, Any] = SUBMITTED
+        self.imports: tuple[InstanceFound, ...] = ()
+        self.labels: Mapping[str, str] = {}
 
     async def next_offsets(self) -> dict[int, int]:
         return {}
@@ -56,6 +60,13 @@ class Instances:
     async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
         del workflow_name, instance_id
         return instance(status="complete", output=json.dumps(self.output))
+
+    async def instances(
+        self, workflow_name: str, *, limit: int, labels: Mapping[str, str]
+    ) -> Page[InstanceFound]:
+        assert (workflow_name, limit) == ("terra-import", 1)
+        self.labels = labels
+        return Page(rows=self.imports, cursor=None)
 
     async def statuses(
         self, instances: Sequence[tuple[str, str]]
@@ -74,10 +85,23 @@ def _no_answer(asked: Addressed) -> ReplySent:
     raise BrokerUnavailable(f"expected Kafka to take a command for {asked.workflow}, found none")
 
 
+#: Terra's list is as old as it gets at once: what a test changes there is seen.
+HURRY = 1_000_000.0
+
+
 class House:
     """A gateway and what is behind it; without Kafka if that is `away`."""
 
-    def __init__(self, dsn: str, folder: Path, terra: Terra, *, away: bool = False) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        folder: Path,
+        terra: Terra,
+        *,
+        away: bool = False,
+        lab_uploads: int = 1_000,
+        lab_upload_mib: int = 10_000,
+    ) -> None:
         self.log = MemoryLog(away=away)
         self.commands = MemoryCommands()
         if away:
@@ -86,7 +110,13 @@ class House:
         self.blobs = folder / "blobs"
         jwks = folder / "jwks.json"
         jwks.write_bytes(key_set())
-        self.settings = Settings(jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
+        self.settings = Settings(
+            jwks=str(jwks),
+            jwt_issuer=ISSUER,
+            jwt_audience=AUDIENCE,
+            lab_uploads=lab_uploads,
+            lab_upload_mib=lab_upload_mib,
+        )
         blobs = FolderBlobs(self.blobs)
         self.app = memory_app(
             self.settings,
@@ -113,6 +143,7 @@ class House:
         self.commands.sent.clear()
         self.commands.answer = lambda _: reply()
         self.instances.output = SUBMITTED
+        self.instances.imports = ()
         shutil.rmtree(self.blobs, ignore_errors=True)
 
     def facts(self) -> list[dict[str, Any]]:
@@ -128,7 +159,7 @@ def dsn(module_migrated: str) -> str:
 def running(
     dsn: str, stand_in: StandIn, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[House, TestClient[Any]]]:
-    house = House(dsn, tmp_path_factory.mktemp("house"), stand_in.client())
+    house = House(dsn, tmp_path_factory.mktemp("house"), stand_in.client(HURRY))
     with TestClient(house.app, raise_server_exceptions=False) as client:
         client.headers.update(BEARER)
         yield house, client
@@ -287,6 +318,61 @@ def test_an_import_is_a_workflow_over_the_active_connections(
         "until": "2026-07-01",
         "connections": ["one", "two"],
     }
+
+
+def earlier(house: House, name: str, status: RunStatus) -> None:
+    """Has the user's latest import stand so."""
+    at = datetime(2026, 7, 1, tzinfo=UTC)
+    details = InstanceStatus(status=status)
+    row = InstanceFound(
+        id=name, details=details, workflow_name="terra-import", created_at=at, updated_at=at
+    )
+    house.instances.imports = (row,)
+
+
+def test_a_user_uploads_so_much_in_an_hour(dsn: str, stand_in: StandIn, tmp_path: Path) -> None:
+    house = House(dsn, tmp_path, stand_in.client(HURRY), lab_uploads=2, lab_upload_mib=10)
+    with TestClient(house.app) as client:
+
+        def upload(user: str, content: bytes = b"%PDF-1.7") -> httpx.Response:
+            headers = {"authorization": f"Bearer {token(sub=user)}"}
+            files = {"file": ("a.pdf", content, "application/pdf")}
+            return client.post("/v1/labs/upload", files=files, headers=headers)
+
+        assert [upload("user_a").status_code for _ in range(2)] == [200, 200]
+        refused = upload("user_a")
+        assert_problem(refused, 429, "too_many_requests")
+        assert int(refused.headers["retry-after"]) == 1800
+        assert upload("user_b", bytes(FILE_BYTES_MAX)).status_code == 200
+        assert_problem(upload("user_b"), 429, "too_many_requests")
+        assert upload("user_c").status_code == 200
+
+
+def test_one_import_of_a_user_runs_at_a_time(
+    house: House, client: TestClient[Any], connections: Connect, stand_in: StandIn
+) -> None:
+    stand_in.add("one", reference=USER)
+    connections("one")
+    first = client.post("/v1/import", json={"days": 7}).json()["instance"]["id"]
+    (sent,) = house.commands.sent
+    assert {label.name: label.value for label in sent.command.labels} == house.instances.labels  # type: ignore[union-attr]
+    earlier(house, first, RunStatus.WAITING)
+    refused = assert_problem(client.post("/v1/import", json={"days": 7}), 409, "import_under_way")
+    assert refused["running"] == {"workflow": "terra-import", "id": first}
+    assert len(house.commands.sent) == 1
+    earlier(house, first, RunStatus.ERRORED)
+    second = client.post("/v1/import", json={"days": 7}).json()["instance"]["id"]
+    assert (second, house.commands.sent[-1].instance_id) == (f"{first[:-1]}2", second)
+
+
+def test_of_two_imports_at_once_one_is_refused(
+    house: House, client: TestClient[Any], connections: Connect, stand_in: StandIn
+) -> None:
+    """Postgres does not know of the other yet, and the owner of the instance does."""
+    stand_in.add("one", reference=USER)
+    connections("one")
+    house.commands.answer = lambda _: reply(code="INSTANCE_ID_ALREADY_EXISTS")
+    assert_problem(client.post("/v1/import", json={"days": 7}), 409, "import_under_way")
 
 
 @pytest.mark.parametrize(

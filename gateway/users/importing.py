@@ -1,0 +1,56 @@
+"""Imports of users: one of each user at a time, whichever gateways are asked.
+
+Imports of a user are numbered. The next one begins when Postgres says that the latest has ended,
+and its id is the next number: of two that begin at once, the owner of that instance takes one.
+"""
+
+import hashlib
+from typing import Final
+
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.terra.instances import IMPORT, ImportParams
+from headwater.gateway.users.ports import UserPorts
+from headwater.gateway.users.starting import begin
+
+_LABEL: Final = "user"
+_DIGEST_BYTES: Final = 16
+
+
+async def next_import(ports: UserPorts, user_id: str) -> str:
+    """Return the id of the import of a user that may begin now.
+
+    Raises:
+        Problem: One of the user's is under way.
+        StoreUnavailable: Postgres does not say.
+    """
+    digest = _digest(user_id)
+    page = await ports.instances.instances(IMPORT, limit=1, labels={_LABEL: digest})
+    if not page.rows:
+        return f"{digest}-1"
+    latest = page.rows[0]
+    if not latest.details.ended:
+        raise _under_way(latest.id)
+    return f"{digest}-{int(latest.id.rpartition('-')[2]) + 1}"
+
+
+async def begin_import(ports: UserPorts, instance_id: str, params: ImportParams) -> None:
+    """Begin an import.
+
+    Raises:
+        Problem: Another request has begun it just now, or no worker has the workflow.
+    """
+    labels = {_LABEL: _digest(params.user_id)}
+    if not await begin(ports.commands, IMPORT, instance_id, params, labels):
+        raise _under_way(instance_id)
+
+
+def _digest(user_id: str) -> str:
+    return hashlib.blake2b(user_id.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _under_way(instance_id: str) -> Problem:
+    return Problem(
+        "import_under_way",
+        f"expected no import of yours under way, found {instance_id}; wait until it has ended",
+        running={"workflow": IMPORT, "id": instance_id},
+    )
