@@ -70,6 +70,7 @@ NOT_PAUSED: Final = "NOT_PAUSED"
 NOT_THE_PARENT: Final = "NOT_THE_PARENT"
 #: Also the name of the failure that ends a run of which no record can hold the next events.
 RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
+RUN_NOT_FOUND: Final = "RUN_NOT_FOUND"
 SLOT_GRANTED_BEFORE: Final = "SLOT_GRANTED_BEFORE"
 SLOT_NOT_WANTED: Final = "SLOT_NOT_WANTED"
 SEQUENCE_NOT_FOUND: Final = "SEQUENCE_NOT_FOUND"
@@ -272,6 +273,7 @@ REFUSALS: Final = {
         Refusal(JOB_OUTPUT_INVALID, 400, "The output of a job cannot be taken", field="output"),
         Refusal(WORKFLOW_NOT_FOUND, 404, "No such workflow", WorkflowNotFoundError),
         Refusal(INSTANCE_NOT_FOUND, 404, "No such instance", InstanceNotFoundError),
+        Refusal(RUN_NOT_FOUND, 404, "No such run", field="runNumber"),
         Refusal(STEP_NOT_FOUND, 404, "No such step", StepNotFoundError, field="fromStep"),
         Refusal(NODE_NOT_FOUND, 404, "The graph has no such node", field="node"),
         Refusal(SEQUENCE_NOT_FOUND, 404, "The run has no such event", field="at"),

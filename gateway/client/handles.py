@@ -15,7 +15,7 @@ from headwater.gateway.client.requests import Query, members
 from headwater.gateway.client.retries import Repeat
 from headwater.gateway.paths import path
 from headwater.processors.runs.durations import Duration, milliseconds
-from headwater.processors.runs.limits import VALUE_BYTES_TOP
+from headwater.processors.runs.limits import BATCH_MAX, VALUE_BYTES_TOP
 from headwater.schemas.answers import (
     BulkPage,
     EventSent,
@@ -32,6 +32,11 @@ from headwater.schemas.failures import InstanceFailedError, InstanceTerminalErro
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.looking import LookedInto, Question
+from headwater.streams.authoring.request_arguments import (
+    checked_event_type,
+    checked_instance_id,
+    checked_labels,
+)
 from headwater.streams.authoring.steering import CANCEL, TERMINATE, Steered, Verb
 from headwater.streams.authoring.values import encode_object, encode_params
 from headwater.streams.authoring.workflow_values import P_contra, R_co
@@ -132,7 +137,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
                 else encode_params(params, self.workflow_name, VALUE_BYTES_TOP)
             )
         body = members(
-            type=json.dumps(type),
+            type=json.dumps(checked_event_type(type)),
             payload=None
             if payload is None
             else encode_object(payload, "an event's payload", VALUE_BYTES_TOP),
@@ -297,9 +302,9 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         if id is None and idempotency_key is None:
             id = self._session.new_id()  # noqa: A001 (as authors call it)
         body = members(
-            id=None if id is None else json.dumps(id),
+            id=None if id is None else json.dumps(checked_instance_id(id)),
             params=encode_params(params, self.name, VALUE_BYTES_TOP),
-            labels=json.dumps(dict(labels)) if labels else None,
+            labels=_labels(labels),
         )
         answer = await self._session.write(
             self._path,
@@ -314,25 +319,33 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         return self.get(id)
 
     async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[InstanceHandle[R_co]]:
-        """Creates instances of {"id": …, "params": …, "labels": …}; the handles of the new ones.
+        """Create instances of {"id": …, "params": …, "labels": …}; return handles of the new ones.
 
-        Ids that exist are skipped and left out. A request whose answer was lost is repeated; those
-        that it created are not left out. Where nobody has decided yet, all are given.
+        Ids that exist are skipped and left out. More than 100 are sent in several requests, one
+        after the other. A request whose answer was lost is repeated; those that it created are not
+        left out. Where no worker has decided yet, all are returned.
+
+        Raises:
+            ClientError: A request was refused; instances of earlier requests stay.
+            ValueError: The batch is no list of {"id": …}.
         """
-        each = (
+        new = [
             members(
-                id=json.dumps(new.id),
-                params=encode_params(new.params, self.name, VALUE_BYTES_TOP),
-                labels=json.dumps(dict(new.labels)) if new.labels else None,
+                id=json.dumps(each.id),
+                params=encode_params(each.params, self.name, VALUE_BYTES_TOP),
+                labels=_labels(each.labels),
             )
-            for new in batch_of(batch)
-        )
-        body = members(instances=f"[{','.join(each)}]")
-        answer = await self._session.write(
-            f"{self._path}/batch", body, repeat=Repeat.SAFE, key=self._session.new_id()
-        )
-        created = accepted(answer) or value_of(answer, InstancesCreated).instances
-        return [self.get(one.id) for one in created]
+            for each in batch_of(batch)
+        ]
+        created: list[InstanceHandle[R_co]] = []
+        for first in range(0, len(new), BATCH_MAX):
+            body = members(instances=f"[{','.join(new[first : first + BATCH_MAX])}]")
+            answer = await self._session.write(
+                f"{self._path}/batch", body, repeat=Repeat.SAFE, key=self._session.new_id()
+            )
+            found = accepted(answer) or value_of(answer, InstancesCreated).instances
+            created += [self.get(each.id) for each in found]
+        return created
 
     async def change_all(
         self,
@@ -360,3 +373,13 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
             if not page.has_next_page:
                 return
             asked["cursor"] = page.cursor
+
+
+def _labels(given: object) -> str | None:
+    """Return labels as JSON, or None where there are none.
+
+    Raises:
+        InvalidLabelsError: They break the rules.
+    """
+    labels = {each.name: each.value for each in checked_labels(given or {})}
+    return json.dumps(labels) if labels else None

@@ -76,7 +76,6 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     **{code: (refusal.status, refusal.title) for code, refusal in REFUSALS.items()},
     "invalid_body": (400, "The body is not what this route takes"),
     "forbidden": (403, "The caller may not do this"),
-    "RUN_NOT_FOUND": (404, "No such run"),
     "run_not_found": (404, "No run has this id"),
     "ambiguous_run": (409, "Runs of several workflows have this id"),
     "tick_disabled": (404, "Ticks are not enabled"),

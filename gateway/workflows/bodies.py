@@ -19,6 +19,9 @@ from headwater.processors.runs.limits import (
     BATCH_MAX,
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
+    REASON_MAX,
+    STEP_KEY_MAX,
+    TICK_MAX,
     USUAL,
     VALUE_BYTES_TOP,
     name_fault,
@@ -35,10 +38,6 @@ from headwater.schemas.history import Command, Json, Limits, RetryRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.steering import VERBS
 
-#: Characters of a step's key: names of 256 in a path of a few loops and branches.
-STEP_KEY_MAX: Final = 4_096
-#: Characters of why an instance is ended.
-REASON_MAX: Final = 1_000
 #: Characters of a cursor; ours have some sixty.
 CURSOR_MAX: Final = 1_024
 #: What can be done to many instances at a time, as may be repeated: all but to begin them anew.
@@ -47,8 +46,6 @@ BULK: Final[dict[str, Command]] = {
     **{verb.name: verb.command for verb in VERBS if verb.repeatable},
 }
 _ENDING: Final = {verb.name: verb for verb in VERBS if verb.takes_reason}
-#: What one tick may be asked for.
-TICK_MAX: Final = 10_000
 
 B = TypeVar("B", bound="Body")
 
@@ -123,7 +120,7 @@ class NamedInstance(NewInstance, frozen=True, kw_only=True):
 
 
 class NewInstances(Body, frozen=True, kw_only=True):
-    """Instances to be created, each id once."""
+    """Instances to be created; of several with one id, the first."""
 
     instances: Annotated[
         tuple[NamedInstance, ...], msgspec.Meta(min_length=1, max_length=BATCH_MAX)
@@ -131,13 +128,15 @@ class NewInstances(Body, frozen=True, kw_only=True):
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
-        seen: set[str] = set()
         for number, instance in enumerate(self.instances):
-            path = f"{at}instances[{number}]."
-            instance.check(limits, path)
-            if instance.id in seen:
-                raise invalid(f"{path}id", f"expected each id once, found {instance.id} again")
-            seen.add(instance.id)
+            instance.check(limits, f"{at}instances[{number}].")
+
+    def each_once(self) -> list[NamedInstance]:
+        """Return the instances without those whose id came before."""
+        first: dict[str, NamedInstance] = {}
+        for each in self.instances:
+            first.setdefault(each.id, each)
+        return list(first.values())
 
 
 class StartIfMissing(Body, frozen=True, kw_only=True):

@@ -126,7 +126,8 @@ def _creation_of_many(entrance: Entrance, writing: Writing) -> HTTPRouteHandler:
         operation_id="createInstances",
         summary="Create up to 100 instances",
         description="Instances that exist are skipped, and left out of the answer; so a batch may "
-        "be sent again. Those that were created under the same Idempotency-Key are not left out.",
+        "be sent again. Of several with one id the first is created. Those that were created "
+        "under the same Idempotency-Key are not left out.",
         **writes(
             Policy.CREATE,
             answers.InstancesCreated,

@@ -106,11 +106,12 @@ class Writing:
     ) -> Response[bytes]:
         """Creates the instances of a batch that do not exist."""
         _check_workflow(workflow, self._limits)
-        sent = [Addressed(workflow, new.id, _start(new, key)) for new in batch.instances]
+        instances = batch.each_once()
+        sent = [Addressed(workflow, new.id, _start(new, key)) for new in instances]
         told = await self.send(sent, prefer)
         created = [
             InstanceListed(id=new.id, details=_status(reply), labels=new.labels)
-            for new, reply in zip(batch.instances, told.replies, strict=True)
+            for new, reply in zip(instances, told.replies, strict=True)
             if not is_refused(reply.code)
         ]
         for reply in told.replies:

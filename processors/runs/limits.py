@@ -60,7 +60,14 @@ WAIT_DEFAULT_MS: Final = 86_400_000
 MAILBOX_MAX: Final = 10_000
 #: How long the code of a run that is cancelled may clean up, unless its worker says otherwise.
 CLEANUP_MS: Final = 30_000
+#: Instances of one batch.
 BATCH_MAX: Final = 100
+#: Instances, or attempts of steps, of one tick.
+TICK_MAX: Final = 10_000
+#: Characters of a step's key: names of 256 in a path of a few loops and branches.
+STEP_KEY_MAX: Final = 4_096
+#: Characters of why an instance is ended.
+REASON_MAX: Final = 1_000
 #: Callbacks that are not async, at a time in a process. They mostly wait for a network; more
 #: threads would only take turns at the interpreter. Small enough for a database's usual limit of
 #: 100 connections.

@@ -3,20 +3,26 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from headwater.processors.runs.limits import INSTANCE_ID_TOP, name_fault
+from headwater.schemas.failures import INVALID_INSTANCE_ID, refused
+from headwater.streams.authoring.request_arguments import checked_instance_id
+
 
 class New(NamedTuple):
     """An instance to be created."""
 
     id: str
     params: Any
-    labels: Mapping[str, str]
+    #: As they were passed.
+    labels: Any
 
 
 def batch_of(batch: Iterable[Mapping[str, Any]]) -> list[New]:
     """The instances of a batch.
 
-    Errors: ValueError for one that is not {"id": …}, perhaps with "params" and "labels", with its
-            number.
+    Raises:
+        ValueError: One is not {"id": …}, perhaps with "params" and "labels"; has its number.
+        InvalidInstanceIdError: An id breaks the rules of every server.
     """
     found = []
     for number, each in enumerate(batch):
@@ -27,5 +33,9 @@ def batch_of(batch: Iterable[Mapping[str, Any]]) -> list[New]:
                 'expected each of a batch to be {"id": …}, perhaps with "params" and "labels", '
                 f"found {given!r:.200} as number {number}"
             )
-        found.append(New(each["id"], each.get("params"), each.get("labels") or {}))
+        instance_id = checked_instance_id(each["id"])
+        fault = name_fault("an instance id", instance_id, INSTANCE_ID_TOP)
+        if fault:
+            raise refused(INVALID_INSTANCE_ID, f"{fault}, as number {number} of the batch")
+        found.append(New(instance_id, each.get("params"), each.get("labels") or {}))
     return found

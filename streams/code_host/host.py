@@ -37,6 +37,7 @@ from headwater.processors.runs.host_messages import (
 from headwater.processors.runs.limits import bounded
 from headwater.schemas.failures import INVALID_PARAMS, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import Failure
+from headwater.streams.authoring.attempt import CurrentAttempt
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.code_host.hosted_run import (
@@ -186,9 +187,9 @@ class Host:
 
     # -- attempts
 
-    def busy(self) -> int:
-        """How many attempts are under way."""
-        return self._services.busy
+    def running(self) -> list[CurrentAttempt]:
+        """Return the attempts that are under way."""
+        return [each.current for each in self._services.running]
 
     def still_running(self) -> list[Started]:
         """The attempts that have started since the last call and not ended; owners time them."""

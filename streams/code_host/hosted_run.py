@@ -74,7 +74,7 @@ class Holder(Protocol):
 class Attempt:
     """An attempt that is under way; `attempts` of its run has it as long as it counts."""
 
-    __slots__ = ("call", "key", "number", "run", "task", "timeout_ms", "tx")
+    __slots__ = ("call", "current", "key", "number", "run", "task", "timeout_ms", "tx")
 
     def __init__(
         self,
@@ -88,6 +88,8 @@ class Attempt:
         self.run = run
         self.key = key
         self.number = number
+        #: As the code of the attempt sees it.
+        self.current: CurrentAttempt
         #: None for that of a rollback handler, which has a timeout of its own.
         self.call = call
         self.timeout_ms = timeout_ms
@@ -134,7 +136,7 @@ class Allowance:
 class HostServices:
     """What the runs of a host share.
 
-    Shape:  `fresh` has the attempts that the owner has not been told of; `busy` counts those that
+    Shape:  `fresh` has the attempts that the owner has not been told of; `running` those that
             are under way; `may_begin` says of an activation whether code of its steps may begin
             now: whether its partition surely belongs to the worker still.
     """
@@ -154,7 +156,7 @@ class HostServices:
         self.call_sync = call_sync
         self.loop: asyncio.AbstractEventLoop
         self.fresh: list[Attempt] = []
-        self.busy = 0
+        self.running: set[Attempt] = set()
 
 
 class HostedRun:
@@ -255,18 +257,19 @@ class HostedRun:
 
     def _start(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> None:
         services = self._services
+        attempt.current = CurrentAttempt(attempt.key, attempt.number, self._instance)
         attempt.task = services.loop.create_task(work)
         self.attempts[attempt.key] = attempt
         services.fresh.append(attempt)
-        services.busy += 1
+        services.running.add(attempt)
 
     def _end(self, attempt: Attempt) -> None:
         del self.attempts[attempt.key]
-        self._services.busy -= 1
+        self._services.running.discard(attempt)
 
     async def _run_step(self, attempt: Attempt, call: Call) -> None:
         number = attempt.number
-        ATTEMPT.set(CurrentAttempt(attempt.key, number, self._instance))
+        ATTEMPT.set(attempt.current)
         tx = attempt.tx
         command: StepReturned | StepRaised
         try:
@@ -302,7 +305,7 @@ class HostedRun:
         output: Any,  # noqa: ANN401
     ) -> None:
         failed: BaseException | None = None
-        ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number, self._instance))
+        ATTEMPT.set(attempt.current)
         try:
             await invoke(self._services, self.number, handler, output)
         except BaseException as error:  # noqa: BLE001, as for steps

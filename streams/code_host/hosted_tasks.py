@@ -39,6 +39,7 @@ class HostedTasks:
         self._begin = begin
         self._tasks = tasks
         self.number = begin.activation
+        self._instance = f"{begin.workflow}/{begin.instance_id}"
         self._limits = begin.limits or USUAL
         self.attempts: dict[str, Attempt] = {}
         self._held = False
@@ -58,9 +59,10 @@ class HostedTasks:
             else:
                 call = Call(each.reached, called, each.policy, wants_tx=False, rollback=False)
                 attempt = self.attempts[key] = Attempt(self, key, each.attempt, call)
+                attempt.current = CurrentAttempt(key, each.attempt, self._instance)
                 attempt.task = services.loop.create_task(self._run(attempt, each, called))
                 services.fresh.append(attempt)
-                services.busy += 1
+                services.running.add(attempt)
         self._hand_back()
 
     def _hand_back(self) -> None:
@@ -70,7 +72,7 @@ class HostedTasks:
             self._services.emit(HandBack(self.number))
 
     async def _run(self, attempt: Attempt, call: TaskCall, called: Task) -> None:
-        ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number))
+        ATTEMPT.set(attempt.current)
         ended: StepReturned | StepRaised
         try:
             function = called.function
@@ -112,13 +114,12 @@ class HostedTasks:
             trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
             at = (ended.step.name, ended.step.key, ended.attempt)
             what = "%s: node %s, token %s, attempt %d failed: %s"
-            instance = f"{self._begin.workflow}/{self._begin.instance_id}"
-            log.warning(what, instance, *at, trace.rstrip())
+            log.warning(what, self._instance, *at, trace.rstrip())
         self._services.emit(Requested(self.number, ended))
 
     def _end(self, attempt: Attempt) -> None:
         del self.attempts[attempt.key]
-        self._services.busy -= 1
+        self._services.running.discard(attempt)
 
     def drop(self, keys: Iterable[str]) -> None:
         """Cancels attempts that are no longer wanted."""

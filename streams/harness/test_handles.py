@@ -1,18 +1,18 @@
 """Workflows under test: creating instances of one, with its types, as a client does."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic
 
 from typing_extensions import override
 
-from headwater.processors.runs.labels import checked_labels
-from headwater.processors.runs.limits import VALUE_BYTES_TOP
-from headwater.schemas.failures import INSTANCE_EXISTS, is_refused, refused
+from headwater.processors.runs.limits import BATCH_MAX, VALUE_BYTES_TOP, name_fault
+from headwater.schemas.failures import INSTANCE_EXISTS, INVALID_INSTANCE_ID, is_refused, refused
 from headwater.schemas.history import StartRun
 from headwater.streams.authoring.batches import batch_of
+from headwater.streams.authoring.request_arguments import checked_instance_id, checked_labels
 from headwater.streams.authoring.values import encode_params
 from headwater.streams.authoring.workflow_values import P_contra, R_co
-from headwater.streams.harness.test_instance import TestInstance, World, instance_id_of
+from headwater.streams.harness.test_instance import TestInstance, World
 
 
 class TestWorkflow(Generic[P_contra, R_co]):
@@ -48,35 +48,45 @@ class TestWorkflow(Generic[P_contra, R_co]):
     ) -> TestInstance[R_co]:
         """Creates an instance; it runs when the test lets it.
 
-        Errors: InstanceExistsError, WorkflowNotFoundError, InvalidInstanceIdError; ValueError for
-                labels that break the rules.
+        Errors: InstanceExistsError, WorkflowNotFoundError, InvalidInstanceIdError,
+                InvalidLabelsError, WorkflowParamsInvalidError; UnserialisableError.
         """
-        instance_id = self._world.new_id("inst") if id is None else instance_id_of(id)
-        await self._start(instance_id, params, labels)
+        instance_id = self._world.new_id("inst") if id is None else checked_instance_id(id)
+        reply = await self._world.send(self.name, instance_id, self._start(params, labels or {}))
+        if is_refused(reply.code):
+            raise refused(reply.code, reply.message)
         return TestInstance(self._world, self.name, instance_id)
 
     async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[TestInstance[R_co]]:
-        """Creates instances; those whose id exists are skipped, and left out of the answer."""
-        return [
-            TestInstance(self._world, self.name, new.id)
-            for new in batch_of(batch)
-            if await self._start(instance_id_of(new.id), new.params, new.labels, or_exists=True)
-        ]
+        """Create instances; those whose id exists are skipped, and left out of the answer.
 
-    async def _start(
-        self,
-        instance_id: str,
-        params: object,
-        labels: Mapping[str, str] | None,
-        *,
-        or_exists: bool = False,
-    ) -> bool:
-        command = StartRun(
-            encode_params(params, self.name, VALUE_BYTES_TOP), labels=checked_labels(labels)
-        )
-        reply = await self._world.send(self.name, instance_id, command)
-        if or_exists and reply.code == INSTANCE_EXISTS:
-            return False
-        if is_refused(reply.code):
-            raise refused(reply.code, reply.message)
-        return True
+        A server takes 100 at a time. What it refuses of these, such as an id that breaks the rules,
+        is refused before any of them is created.
+
+        Raises:
+            CommandRefusedError: As `create`; instances that were created before stay.
+            ValueError: The batch is no list of {"id": …}.
+        """
+        new = [(each.id, self._start(each.params, each.labels)) for each in batch_of(batch)]
+        created: list[TestInstance[R_co]] = []
+        for first in range(0, len(new), BATCH_MAX):
+            created += await self._create_some(new[first : first + BATCH_MAX])
+        return created
+
+    async def _create_some(self, new: Sequence[tuple[str, StartRun]]) -> list[TestInstance[R_co]]:
+        longest = self._world.limits.max_instance_id
+        for instance_id, _ in new:
+            fault = name_fault("an instance id", instance_id, longest, "max_instance_id")
+            if fault:
+                raise refused(INVALID_INSTANCE_ID, fault)
+        # The first of several with one id; the others exist by then.
+        replies = [(id_, await self._world.send(self.name, id_, start)) for id_, start in new]
+        for _, reply in replies:
+            if is_refused(reply.code) and reply.code != INSTANCE_EXISTS:
+                raise refused(reply.code, reply.message)
+        made = [id_ for id_, reply in replies if not is_refused(reply.code)]
+        return [TestInstance(self._world, self.name, id_) for id_ in made]
+
+    def _start(self, params: object, labels: object) -> StartRun:
+        text = encode_params(params, self.name, VALUE_BYTES_TOP)
+        return StartRun(text, labels=checked_labels(labels))

@@ -6,17 +6,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from typing_extensions import override
 
 from headwater.processors.graph.past import Past
-from headwater.processors.runs.limits import (
-    EVENT_TYPE_MAX,
-    INSTANCE_ID_MAX,
-    VALUE_BYTES_TOP,
-    name_fault,
-)
+from headwater.processors.runs.limits import VALUE_BYTES_TOP
 from headwater.processors.runs.views import RunView
 from headwater.schemas.answers import History, StatusOfRun
 from headwater.schemas.failures import (
-    INVALID_EVENT_TYPE,
-    INVALID_INSTANCE_ID,
+    RUN_NOT_FOUND,
+    CommandRefusedError,
     InstanceFailedError,
     is_refused,
     refused,
@@ -24,15 +19,18 @@ from headwater.schemas.failures import (
 from headwater.schemas.history import (
     Command,
     HistoryAppended,
+    Limits,
     ReplySent,
     RetryRun,
     SendEvent,
 )
 from headwater.schemas.statuses import OPEN, RunStatus
 from headwater.streams.authoring.looking import LookedInto, Question
+from headwater.streams.authoring.request_arguments import checked_event_type
 from headwater.streams.authoring.steering import Steered, Verb
 from headwater.streams.authoring.values import encode_object
 from headwater.streams.authoring.workflow_values import R_co
+from headwater.streams.harness.bodies import check_from_step, check_reason
 from headwater.streams.harness.histories import error_of, history_of, value_of
 from headwater.streams.harness.looking import answered
 
@@ -56,6 +54,10 @@ class World(Protocol):
 
     def new_id(self, prefix: str) -> str:
         """An id drawn from the seed."""
+
+    @property
+    def limits(self) -> Limits:
+        """What names and values are held to."""
 
 
 class TestInstance(Steered[None], LookedInto, Generic[R_co]):
@@ -112,17 +114,18 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
         views = self._world.views(self.workflow_name, self.id)
         number = max(views) if run_number is None else run_number
         if number not in views:
-            raise ValueError(f"expected a run number of 0 to {max(views)}, found {run_number}")
+            raise _no_run(run_number, max(views))
         return history_of(views[number], self.workflow_name, self.id, number)
 
     async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
         """Sends an event."""
-        _check(INVALID_EVENT_TYPE, "an event type", type, EVENT_TYPE_MAX)
+        checked_event_type(type)
         text = encode_object(payload, "an event's payload", VALUE_BYTES_TOP)
         await self._send(SendEvent(self._world.new_id("evt"), type, text))
 
     @override
     async def steer(self, verb: Verb, reason: str = "") -> None:
+        check_reason(reason)
         await self._send(verb.because(reason))
 
     @override
@@ -132,7 +135,7 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
         asked = question.numbers.get("runNumber")
         number = latest if asked is None else asked
         if not 0 <= number <= latest:
-            raise ValueError(f"expected a run number of 0 to {latest}, found {number}")
+            raise _no_run(number, latest)
         past = Past(self.workflow_name, self.id, number)
         found: A = answered(past, records, question)
         return found
@@ -143,6 +146,7 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
         Shape:  from_step is a step's key, as in `history.steps[i].step_key`.
         Errors: InstanceNotErroredError, StepNotFoundError.
         """
+        check_from_step(from_step)
         await self._send(RetryRun(from_step))
 
     async def _send(self, command: Command) -> None:
@@ -151,16 +155,5 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
             raise refused(reply.code, reply.message)
 
 
-def instance_id_of(given: str) -> str:
-    """An id that keeps the rules.
-
-    Errors: InvalidInstanceIdError.
-    """
-    _check(INVALID_INSTANCE_ID, "an instance id", given, INSTANCE_ID_MAX)
-    return given
-
-
-def _check(code: str, what: str, name: object, longest: int) -> None:
-    # What is no text would not come as far as the engine, which looks at the rest.
-    if not isinstance(name, str):
-        raise refused(code, name_fault(what, name, longest) or "")
+def _no_run(number: object, latest: int) -> CommandRefusedError:
+    return refused(RUN_NOT_FOUND, f"expected a run number of 0 to {latest}, found {number!r:.80}")

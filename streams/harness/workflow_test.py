@@ -6,7 +6,6 @@ that the test's process holds in memory is lost by `crash()`, as it would be by 
 """
 
 import asyncio
-import heapq
 import itertools
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,6 +39,7 @@ from headwater.schemas.history import (
     ReplySent,
     instance_key,
 )
+from headwater.streams.authoring.attempt import CurrentAttempt
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.authoring.values import decode
 from headwater.streams.authoring.workflow_values import (
@@ -60,6 +60,8 @@ from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import concerns, restore
 from headwater.streams.engine.turns import Flight, Partition, Turn
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
+from headwater.streams.harness.bodies import check_count
+from headwater.streams.harness.callbacks import Callbacks
 from headwater.streams.harness.given import Given, when
 from headwater.streams.harness.known_topics import checked
 from headwater.streams.harness.listed import Listed, Published
@@ -74,9 +76,6 @@ log = logging.getLogger(__name__)
 
 _TO_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[ToHost]))
 _FROM_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[FromHost]))
-#: Turns of the real event loop that callbacks get before they count as waiting for something real.
-_TURNS: Final = 50
-_REAL_WAIT_S: Final = 0.001
 #: The hosts: that of workflows that come with Headwater, if a test has any, and that of all others.
 _HOUSE, _APP = _HOSTS = range(2)
 
@@ -87,7 +86,8 @@ class WorkflowTest:
     Shape:  workflows are code, or definitions of graphs, whose nodes name the tasks; kinds are
             workflows without code, by name, whose kinds are those of more engines; topics are those
             that steps may publish to, None for any; cleanup is the time of cancelled code;
-            limits are what names and values are held to.
+            limits are what names and values are held to; patience is the real time for which
+            callbacks are waited for.
     """
 
     __test__ = False
@@ -105,7 +105,9 @@ class WorkflowTest:
         topics: Collection[str] | None = None,
         engines: Sequence[Engine[Any]] = (),
         kinds: Mapping[str, str] | None = None,
+        patience: Duration = "10 seconds",
     ) -> None:
+        self.limits = limits
         given = Given.of(workflows, tasks)
         replay = ReplayEngine(max_steps, milliseconds(cleanup), limits)
         self._evaluator = EvaluatorProcess()
@@ -135,7 +137,7 @@ class WorkflowTest:
         self._topic_posts: set[tuple[str, int]] = set()
         self._numbers = itertools.count(1)
         self._sent_by_hosts: list[FromHost] = []
-        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._callbacks = Callbacks(self._running, milliseconds(patience))
         self._allowance = Allowance()
         self._owner: Owner
         self._hosts: list[Host]
@@ -246,17 +248,37 @@ class WorkflowTest:
     # -- time
 
     async def run_until_idle(self) -> None:
-        """Runs until nothing can move without time or an event."""
+        """Run until nothing can move without time or an event.
+
+        Raises:
+            TimeoutError: A callback waits for something real that does not come.
+        """
         await self._run(None)
+        self._callbacks.check()
 
     async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
-        """One tick of a runner: takes instances until they wait or end.
+        """Do one tick of a runner: take instances until they wait or end.
 
-        Shape:  at most this many, with at most so many attempts of steps; those that go on before
-                those that begin; gives how many.
+        Those that continue are taken before those that begin.
+
+        Args:
+            max_instances: The most instances, 1 to 10,000; None for any number.
+            max_steps: The most attempts of steps, 1 to 10,000; None for any number.
+
+        Returns:
+            How many instances it took.
+
+        Raises:
+            TypeError: An argument is no integer.
+            ValueError: An argument is out of range.
+            TimeoutError: A callback waits for something real that does not come.
         """
+        check_count("max_instances", max_instances)
+        check_count("max_steps", max_steps)
         with self._allowance.of(max_steps):
-            return await self._run(max_instances, once=True)
+            count = await self._run(max_instances, once=True)
+        self._callbacks.check()
+        return count
 
     async def advance(self, duration: Duration) -> None:
         """Moves the clock, through every due time on its way, and runs what is due."""
@@ -272,30 +294,21 @@ class WorkflowTest:
                 if due_ms > end_ms:
                     break
                 self.now_ms = due_ms
-            self._wake_sleepers()
+            self._callbacks.wake(self.now_ms)
             await self._run(None)
         self.now_ms = end_ms
         await self._run(None)
 
     async def sleep(self, duration: Duration) -> None:
         """Inside a callback: takes virtual time."""
-        due_ms = self.now_ms + milliseconds(duration)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (due_ms, next(self._numbers), future))
-        await future
+        await self._callbacks.sleep_until(self.now_ms + milliseconds(duration))
 
     def _next_due_ms(self) -> int | None:
-        while self._sleepers and self._sleepers[0][2].done():
-            heapq.heappop(self._sleepers)
-        times = [self._sleepers[0][0]] if self._sleepers else []
-        owner = self._owner.next_due_ms()
-        return min([*times, *([] if owner is None else [owner])], default=None)
+        times = (self._callbacks.next_due_ms(), self._owner.next_due_ms())
+        return min((each for each in times if each is not None), default=None)
 
-    def _wake_sleepers(self) -> None:
-        while self._sleepers and self._sleepers[0][0] <= self.now_ms:
-            future = heapq.heappop(self._sleepers)[2]
-            if not future.done():
-                future.set_result(None)
+    def _running(self) -> list[CurrentAttempt]:
+        return [each for host in self._hosts for each in host.running()]
 
     # -- what can be looked at
 
@@ -380,9 +393,7 @@ class WorkflowTest:
     def _stop(self) -> None:
         for host in self._hosts:
             host.stop()
-        for _, _, future in self._sleepers:
-            future.cancel()
-        self._sleepers.clear()
+        self._callbacks.cancel()
         self._sent_by_hosts.clear()
 
     def _host_sent(self, driver: Driver, message: FromHost) -> None:
@@ -499,17 +510,9 @@ class WorkflowTest:
             or any(host.has_started() for host in self._hosts)
         )
 
-    def _busy(self) -> bool:
-        asleep = sum(not future.done() for _, _, future in self._sleepers)
-        return sum(host.busy() for host in self._hosts) > asleep
-
     async def _callbacks_moved(self) -> bool:
-        """Lets callbacks go on; False when all of them wait for virtual time, or none is left."""
+        """Let callbacks run on; False when time alone can move a run, or nothing can."""
         hosts = self._hosts
-        turns = 0
-        while hosts is self._hosts and self._busy():
-            await asyncio.sleep(0 if turns < _TURNS else _REAL_WAIT_S)
-            turns += 1
-            if self._sent_by_hosts:
-                return True
-        return bool(self._sent_by_hosts)
+        return await self._callbacks.moved(
+            lambda: bool(self._sent_by_hosts) or self._hosts is not hosts
+        )

@@ -462,3 +462,26 @@ def test_items_of_several_events_have_type_payload_and_an_aware_timestamp():
         assert await output_of(instance) is True
 
     run(scenario, order)
+
+
+@pytest.mark.parametrize(("passed", "taken"), [("9 seconds", True), ("10 seconds", False)])
+def test_an_event_that_is_sent_after_the_clock_has_reached_the_end_of_a_wait_is_late(
+    passed: str, taken: bool
+):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        try:
+            await step.wait_for_event("word", type="word", timeout="10 seconds")
+        except EventTimeoutError:
+            await step.sleep("later", "1 minute")
+            return False
+        return True
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance(passed)
+        await instance.send_event("word")
+        await test.advance("1 minute")
+        assert await output_of(instance) is taken
+
+    run(scenario, order)

@@ -130,6 +130,25 @@ def test_a_batch_gives_the_handles_of_those_that_are_new():
     }
 
 
+def test_a_large_batch_is_sent_in_several_requests():
+    network = Network(*(answer({"instances": []}) for _ in range(3)))
+    batch = [{"id": f"i-{number}"} for number in range(250)]
+    do(network, lambda client: client.workflow("order").create_batch(batch))
+    assert [len(network.body(number)["instances"]) for number in range(3)] == [100, 100, 50]
+    assert len(set(keys(network))) == 3
+
+
+@pytest.mark.parametrize("wrong", ["-bad", None, "\ud800", "a" * 201])
+def test_a_batch_with_an_id_that_no_server_takes_is_not_sent(wrong: object):
+    batch = [*({"id": f"i-{number}"} for number in range(150)), {"id": wrong}]
+    with pytest.raises(CommandRefusedError, match="expected an instance id"):
+        do(Network(), lambda client: client.workflow("order").create_batch(batch))
+
+
+def test_an_empty_batch_is_not_sent():
+    assert do(Network(), lambda client: client.workflow("order").create_batch([])) == []
+
+
 @pytest.mark.parametrize(
     ("deed", "line", "body"),
     [

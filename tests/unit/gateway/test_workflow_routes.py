@@ -166,6 +166,17 @@ def test_a_batch_is_asked_about_one_by_one_and_refused_as_a_whole(commands: Memo
     assert not commands.sent
 
 
+def test_of_several_in_a_batch_with_one_id_the_first_is_created(commands: MemoryCommands) -> None:
+    with service(commands, WorkflowHooks()) as client:
+        body = {"instances": [{"id": "b"}, {"id": "a", "params": 1}, {"id": "a", "params": 2}]}
+        answer = client.post(f"{ORDERS}/batch", json=body, headers=ASYNC)
+    assert [each["id"] for each in answer.json()["instances"]] == ["b", "a"]
+    assert [(each.instance_id, each.command.params) for each in commands.sent] == [
+        ("b", "null"),
+        ("a", "1"),
+    ]
+
+
 def test_an_event_that_may_start_an_instance_is_asked_about_twice(commands: MemoryCommands) -> None:
     asked: list[Any] = []
     hooks = WorkflowHooks(

@@ -1,0 +1,54 @@
+"""Arguments of calls under test, refused as a server refuses the bodies of requests."""
+
+from headwater.processors.runs.limits import REASON_MAX, STEP_KEY_MAX, TICK_MAX
+from headwater.schemas.failures import refused
+from headwater.streams.authoring.values import sound
+
+#: The code of a body that is not what its route takes.
+_INVALID_BODY = "invalid_body"
+
+
+def check_count(name: str, count: object) -> None:
+    """See that a tick may be limited to so many.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is out of range.
+    """
+    if count is None:
+        return
+    message = f"expected {name} to be a whole number from 1 to {TICK_MAX:,}, found {count!r:.80}"
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(message)
+    if not 1 <= count <= TICK_MAX:
+        raise ValueError(message)
+
+
+def check_reason(reason: object) -> None:
+    """See that an instance may be ended for this reason.
+
+    Raises:
+        CommandRefusedError: It is no text, or longer than the API takes.
+    """
+    _check_text("the reason", reason, 0, REASON_MAX)
+
+
+def check_from_step(key: object) -> None:
+    """See that an instance may be retried from this step.
+
+    Raises:
+        CommandRefusedError: It is no text that the key of a step can be.
+    """
+    if key is not None:
+        _check_text("fromStep", key, 1, STEP_KEY_MAX)
+        if isinstance(key, str) and "\0" in key:
+            raise refused(_INVALID_BODY, "fromStep: expected a step's key without NUL")
+
+
+def _check_text(what: str, text: object, least: int, most: int) -> None:
+    if not isinstance(text, str) or not least <= len(text) <= most or sound(text) != text:
+        raise refused(
+            _INVALID_BODY,
+            f"expected {what} to be text of {least} to {most:,} characters that UTF-8 can hold, "
+            f"found {text!r:.80}",
+        )
