@@ -13,6 +13,16 @@ LABEL_VALUE_MAX: Final = 256
 _NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]*")
 
 
+def label_types_fault(labels: object) -> str | None:
+    """Return why labels are no texts by name, if they are not."""
+    if not isinstance(labels, Mapping):
+        return f"expected labels as a dict, found {labels!r:.120}"
+    for name in labels:
+        if not isinstance(name, str):
+            return f"expected names of labels as text, found {name!r:.120}"
+    return None
+
+
 def labels_fault(labels: Mapping[str, object]) -> str | None:
     """Says what is wrong with labels, if anything."""
     if len(labels) > LABELS_MAX:
@@ -37,10 +47,15 @@ def labels_of(labels: Mapping[str, str]) -> tuple[Label, ...]:
 
 
 def checked_labels(labels: Mapping[str, str] | None) -> tuple[Label, ...]:
-    """Labels as an author gave them.
+    """Return the labels that an author passed.
 
-    Errors: ValueError.
+    Raises:
+        TypeError: They are no texts by name.
+        ValueError: They break the rules.
     """
+    fault = label_types_fault(labels or {})
+    if fault:
+        raise TypeError(fault)
     fault = labels_fault(labels or {})
     if fault:
         raise ValueError(fault)

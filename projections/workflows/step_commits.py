@@ -385,13 +385,20 @@ class _Transaction:
         return _failure(what, error)
 
 
-def _parameters(text: Json) -> list[Any] | None:
-    """What goes for `%s`; None if there is nothing: then `%` means itself, as psycopg has it.
+def _parameters(text: Json) -> list[Any] | dict[str, Any] | None:
+    """Return parameters for psycopg: a list for `%s`, or a dict for `%(name)s`.
 
-    An object travels as its JSON text, which columns of type json, jsonb and text take.
+    None if there is nothing: then `%` means itself, as psycopg has it. A parameter that is an
+    object is sent as its JSON text, which columns of type json, jsonb and text take.
     """
     values = json.loads(text)
-    return [json.dumps(each) if isinstance(each, dict) else each for each in values] or None
+    if isinstance(values, dict):
+        return {name: _parameter(each) for name, each in values.items()} or None
+    return [_parameter(each) for each in values] or None
+
+
+def _parameter(value: object) -> object:
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def _decoded(row: bytes) -> StepReturned:

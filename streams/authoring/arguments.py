@@ -3,7 +3,7 @@
 import inspect
 import math
 import types
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from hashlib import blake2b
@@ -195,7 +195,8 @@ def types_of(name: str, given: object, limits: Limits) -> tuple[str, ...]:
 
     Errors: TypeError, ValueError.
     """
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    # A set would have another order in every process, and the order is recorded.
+    if not isinstance(given, list | tuple):
         raise TypeError(
             f'expected the types of the wait "{name}" to be a list, as types=["approval"], '
             f"found {given!r:.120}"

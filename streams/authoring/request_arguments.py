@@ -4,10 +4,10 @@ A server decides whether a name keeps its rules. What cannot be sent to one is r
 the error that the server would have for it.
 """
 
-from collections.abc import Mapping
+from typing import Any
 
-from headwater.processors.runs.labels import labels_fault, labels_of
-from headwater.processors.runs.limits import EVENT_TYPE_TOP, INSTANCE_ID_TOP, name_fault
+from headwater.processors.runs.labels import label_types_fault, labels_fault, labels_of
+from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
 from headwater.schemas.failures import (
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
@@ -26,7 +26,7 @@ def checked_instance_id(given: object) -> str:
     """
     if not isinstance(given, str) or sound(given) != given:
         raise refused(
-            INVALID_INSTANCE_ID, name_fault("an instance id", given, INSTANCE_ID_TOP) or ""
+            INVALID_INSTANCE_ID, name_fault("an instance id", given, INSTANCE_ID_MAX) or ""
         )
     return given
 
@@ -38,7 +38,7 @@ def checked_event_type(given: object) -> str:
         InvalidEventTypeError: It is no text that UTF-8 can hold.
     """
     if not isinstance(given, str) or sound(given) != given:
-        raise refused(INVALID_EVENT_TYPE, name_fault("an event type", given, EVENT_TYPE_TOP) or "")
+        raise refused(INVALID_EVENT_TYPE, name_fault("an event type", given, EVENT_TYPE_MAX) or "")
     return given
 
 
@@ -48,11 +48,8 @@ def checked_labels(given: object) -> tuple[Label, ...]:
     Raises:
         InvalidLabelsError: They are no texts by name, or break the rules.
     """
-    if not isinstance(given, Mapping):
-        raise refused(INVALID_LABELS, f"expected labels as a dict, found {given!r:.120}")
-    named = [name for name in given if not isinstance(name, str)]
-    fault = f"expected names of labels as text, found {named[0]!r:.120}" if named else None
-    fault = fault or labels_fault(given)
+    labels: Any = given
+    fault = label_types_fault(labels) or labels_fault(labels)
     if fault:
         raise refused(INVALID_LABELS, fault)
-    return labels_of(given)
+    return labels_of(labels)

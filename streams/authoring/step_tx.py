@@ -1,12 +1,8 @@
 """The transaction of a step: what takes effect together with its result."""
 
-import json
 import threading
 from collections.abc import Collection, Mapping
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.labels import checked_labels
@@ -18,6 +14,7 @@ from headwater.processors.runs.limits import (
 )
 from headwater.schemas.history import Json, Limits, Post, SendEvent, StartRun
 from headwater.schemas.topics import authors_topic_fault
+from headwater.streams.authoring.sql_parameters import sql_parameters
 from headwater.streams.authoring.values import check_sound, encode, encode_object, encode_params
 from headwater.streams.authoring.workflow_values import Named, name_of
 
@@ -44,6 +41,8 @@ class StepTx:
         A callback that is not async runs on in its thread until it returns; what it returns or
         notes here counts no more. With `wait_s` it waits up to so many seconds to be told.
         """
+        if not isinstance(wait_s, int | float):
+            raise TypeError(f"expected the seconds as a number, found {wait_s!r:.80}")
         return self._given_up.wait(wait_s)
 
     def give_up(self) -> None:
@@ -66,14 +65,23 @@ class StepTx:
         self._post(Post(0, topic=topic, key=key, value=text), topic, key or "", text)
 
     def execute(self, sql: str, params: Any = ()) -> None:  # noqa: ANN401
-        """Runs SQL in the step's Postgres transaction; `%s` stands for a parameter."""
+        """Run SQL in the step's Postgres transaction.
+
+        Args:
+            sql: One statement. `%s` stands for a parameter of a list, `%(name)s` for one of a dict.
+            params: A list or a tuple, or a dict.
+
+        Raises:
+            TypeError: An argument, or a parameter, is of another type.
+            ValueError: A text contains NUL, or a number is not finite.
+        """
         if not isinstance(sql, str):
             raise TypeError(f"expected SQL as text, found {type(sql).__name__}")
         check_sound("SQL", sql)
-        if isinstance(params, str | bytes):
-            raise TypeError(f"expected SQL parameters as a list, found {params!r:.80}")
+        if "\0" in sql:
+            raise ValueError(f"expected SQL without NUL, found {sql!r:.120}")
         self._check_open("a statement")
-        self.statements.append((sql, json.dumps(list(params), default=_as_text)))
+        self.statements.append((sql, sql_parameters(params)))
 
     def create_workflow(
         self,
@@ -143,12 +151,3 @@ def _check(what: str, name: str, longest: int, setting: str) -> None:
     fault = name_fault(what, name, longest, setting)
     if fault:
         raise ValueError(fault)
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, datetime | date | Decimal | UUID):
-        return str(value)
-    raise TypeError(
-        f"expected SQL parameters that are JSON, dates, Decimal or UUID, "
-        f"found {type(value).__name__}"
-    )

@@ -3,17 +3,21 @@
 import json
 import re
 import sqlite3
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import refusal
 from headwater.schemas.failures import UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
+from headwater.streams.authoring.sql_parameters import sql_parameters
 from headwater.streams.engine.step_database import failed
 
-_PERCENT: Final = re.compile(r"%(.?)", re.DOTALL)
-_MEANINGS: Final = {"s": "?", "%": "%"}
+#: Of SQL, as an author writes them.
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
+
+#: A placeholder, with the name of its parameter, or another use of a percent sign.
+_PERCENT: Final = re.compile(r"%(?:\(([^)]*)\))?(.?)", re.DOTALL)
 
 
 class MemoryDatabase:
@@ -26,9 +30,15 @@ class MemoryDatabase:
         """Forgets everything."""
         self._connection.close()
 
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
-        """Runs a statement and gives its rows; `%s` stands for a parameter."""
-        return self._run(sql, params).fetchall()
+    def execute(self, sql: str, params: Parameters = ()) -> list[Any]:
+        """Run a statement and return its rows.
+
+        Raises:
+            TypeError: The parameters are not those that a step may have.
+            ValueError: As TypeError.
+            sqlite3.Error: The statement was refused.
+        """
+        return self._run(sql, json.loads(sql_parameters(params))).fetchall()
 
     def commit(self, returned: StepReturned) -> Failure | None:
         """Runs the statements of a step in one transaction."""
@@ -51,21 +61,57 @@ class MemoryDatabase:
         failure = self.commit(returned)
         return returned if failure is None else failed(returned, failure)
 
-    def _run(self, sql: str, params: Sequence[Any]) -> sqlite3.Cursor:
+    def _run(self, sql: str, params: list[Any] | dict[str, Any]) -> sqlite3.Cursor:
         # Without parameters a percent sign means itself, as psycopg has it.
         if not params:
             return self._connection.execute(sql)
-        values = [json.dumps(each) if isinstance(each, dict) else each for each in params]
-        return self._connection.execute(_PERCENT.sub(_meaning, sql), values)
+        statement, values = _for_sqlite(sql, params)
+        return self._connection.execute(statement, [_parameter(each) for each in values])
 
 
-def _meaning(found: re.Match[str]) -> str:
-    meaning = _MEANINGS.get(found[1])
-    if meaning is None:
+def _for_sqlite(sql: str, params: list[Any] | dict[str, Any]) -> tuple[str, list[Any]]:
+    """Return a statement with SQLite's placeholders, and its parameters in their order.
+
+    Raises:
+        sqlite3.ProgrammingError: The placeholders are not those of the parameters; psycopg refuses
+            the same.
+    """
+    names: list[str | None] = []
+
+    def placeholder(match: re.Match[str]) -> str:
+        name, kind = match.groups()
+        if kind == "%" and name is None:
+            return "%"
+        if kind != "s" or (name is None) == isinstance(params, dict):
+            usual = "%(name)s" if isinstance(params, dict) else "%s"
+            raise sqlite3.ProgrammingError(
+                f"expected {usual} or %% in SQL with such parameters, found {match[0]}"
+            )
+        names.append(name)
+        return "?"
+
+    statement = _PERCENT.sub(placeholder, sql)
+    if isinstance(params, dict):
+        missing = [name for name in names if name not in params]
+        if missing:
+            raise sqlite3.ProgrammingError(
+                f"expected a parameter for each placeholder, found none named {missing[0]}"
+            )
+        return statement, [params[name or ""] for name in names]
+    if len(names) != len(params):
         raise sqlite3.ProgrammingError(
-            f"expected %s or %% in SQL with parameters, found {found[0]}"
+            f"expected a placeholder %s for each parameter, found {len(names)} for {len(params)}"
         )
-    return meaning
+    return statement, params
+
+
+def _parameter(value: object) -> object:
+    if isinstance(value, list):
+        raise sqlite3.ProgrammingError(
+            "expected no list as a parameter in a test, because the database of tests has no "
+            f"arrays, found {value!r:.80}"
+        )
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def _name(error: Exception) -> str:

@@ -26,18 +26,16 @@ from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
 from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, HOUSE_PREFIX, USUAL
-from headwater.processors.runs.views import RunView, runs
+from headwater.processors.runs.views import RunView
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode as read
 from headwater.schemas.codec import encode as write
-from headwater.schemas.failures import InstanceNotFoundError
 from headwater.schemas.history import (
     Command,
     CommandSent,
     HistoryAppended,
     Limits,
     ReplySent,
-    instance_key,
 )
 from headwater.streams.authoring.attempt import CurrentAttempt
 from headwater.streams.authoring.tasks import Task
@@ -63,9 +61,10 @@ from headwater.streams.evaluation.evaluator import EvaluatorProcess
 from headwater.streams.harness.bodies import check_count
 from headwater.streams.harness.callbacks import Callbacks
 from headwater.streams.harness.given import Given, when
+from headwater.streams.harness.instance_records import InstanceRecords
 from headwater.streams.harness.known_topics import checked
 from headwater.streams.harness.listed import Listed, Published
-from headwater.streams.harness.memory_database import MemoryDatabase
+from headwater.streams.harness.memory_database import MemoryDatabase, Parameters
 from headwater.streams.harness.test_handles import TestWorkflow
 from headwater.streams.harness.test_instance import TestInstance
 from headwater.streams.harness.test_jobs import TestJob, activated
@@ -130,7 +129,7 @@ class WorkflowTest:
         self._history: list[bytes] = []
         self._commands: list[bytes] = []
         self._read = 0
-        self._records: dict[str, list[HistoryAppended]] = {}
+        self._records = InstanceRecords(self._engines)
         self._replies: dict[str, ReplySent] = {}
         self._topics = topics
         self._published: list[Published] = []
@@ -219,18 +218,14 @@ class WorkflowTest:
 
     def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
         """The runs of an instance, folded from the log."""
-        return runs(self._engines, list(self.records(workflow, instance_id)))
+        return self._records.views(workflow, instance_id)
 
     def records(self, workflow: str, instance_id: str) -> Sequence[HistoryAppended]:
         """The records of an instance.
 
         Errors: InstanceNotFoundError.
         """
-        records = self._records.get(instance_key(workflow, instance_id))
-        if records is None:
-            message = f"expected an instance {instance_id} of {workflow}, found none"
-            raise InstanceNotFoundError(message)
-        return records
+        return self._records.of(workflow, instance_id)
 
     async def activate_jobs(
         self,
@@ -241,8 +236,7 @@ class WorkflowTest:
         lease: Duration = "1 minute",
     ) -> list[TestJob]:
         """Takes jobs of external nodes, as a worker outside does: those of the task `type`."""
-        histories = [runs(self._engines, records) for records in self._records.values()]
-        latest = [[*views.values()][-1] for views in histories]
+        latest = list(self._records.latest())
         return await activated(latest, type, self.send, max, worker=worker, lease=lease)
 
     # -- time
@@ -316,7 +310,7 @@ class WorkflowTest:
         """The records that steps have published to a topic: `.key`, `.value`."""
         return Listed(each for each in self._published if each.topic == topic)
 
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> Listed[tuple[Any, ...]]:
+    def execute(self, sql: str, params: Parameters = ()) -> Listed[tuple[Any, ...]]:
         """Runs a statement on the harness's database and gives its rows, as tuples."""
         return Listed(self._database.execute(sql, params))
 
@@ -446,15 +440,8 @@ class WorkflowTest:
             first = len(self._history)
             for key, record in flight.records():
                 self._history.append(write(record))
-                self._remember(key.decode(), record)
+                self._records.add(key.decode(), record)
             self._driver.appended(flight, first)
-
-    def _remember(self, key: str, record: HistoryAppended) -> None:
-        kept = self._records.setdefault(key, [])
-        kept.append(record)
-        if len(kept) == 1 and not runs(self._engines, kept):
-            # A refusal to create leaves no instance.
-            del self._records[key]
 
     def _let_go(self) -> None:
         """Sends what the driver releases to where it belongs."""
@@ -491,7 +478,8 @@ class WorkflowTest:
             if self._moves(ready=not once):
                 count += self._turn(0 if once else None)
                 continue
-            if not await self._callbacks_moved():
+            moved = lambda: bool(self._sent_by_hosts) or self._hosts is not hosts  # noqa: E731
+            if not await self._callbacks.moved(moved):
                 break
         if self._hosts is hosts or once:
             return count
@@ -508,11 +496,4 @@ class WorkflowTest:
             or owner.has_work(ready=ready)
             or (due_ms is not None and due_ms <= self.now_ms)
             or any(host.has_started() for host in self._hosts)
-        )
-
-    async def _callbacks_moved(self) -> bool:
-        """Let callbacks run on; False when time alone can move a run, or nothing can."""
-        hosts = self._hosts
-        return await self._callbacks.moved(
-            lambda: bool(self._sent_by_hosts) or self._hosts is not hosts
         )

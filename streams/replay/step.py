@@ -468,7 +468,8 @@ class Step(DeterministicValues):
         return self.track(ticket, name, self._removed(ticket, name, kind))
 
     async def _removed(self, ticket: int, name: str, kind: str) -> None:
-        if kind not in _KINDS:
+        # A tuple, because what is not a text may have no hash.
+        if kind not in tuple(_KINDS):
             self.run.unawaited.pop(ticket, None)
             raise ValueError(f"expected kind to be one of {', '.join(_KINDS)}, found {kind!r}")
         key, entry = self.enter(ticket, name, _KINDS[kind], or_removed=True)

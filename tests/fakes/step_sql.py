@@ -11,6 +11,7 @@ import pytest
 
 from headwater.processors.runs.requests import Reached, RetryPolicy, StepReturned
 from headwater.schemas.history import Failure
+from headwater.streams.authoring.sql_parameters import sql_parameters
 
 TABLE = "CREATE TABLE charges (id TEXT PRIMARY KEY, amount BIGINT, note TEXT, CHECK (amount < 900))"
 INSERT = "INSERT INTO charges (id, amount) VALUES (%s, %s)"
@@ -22,7 +23,7 @@ def returned(
 ) -> StepReturned:
     """A step that has returned; statements are SQL and its parameters, as authors write them."""
     reached = Reached(step, step.rpartition("/")[2], 1, 1_783_000_000_000, 6, 60_000)
-    texts = tuple((sql, json.dumps(list(*params))) for sql, *params in statements)
+    texts = tuple((sql, sql_parameters(*params or [()])) for sql, *params in statements)
     return StepReturned(reached, attempt, POLICY, result, statements=texts)
 
 
@@ -85,6 +86,13 @@ class StepSqlContract:
             (INSERT, ("c", 3, "one too many")),
             ("INSERT INTO charges (id, amount) VALUES ('c', 3); DELETE FROM charges",),
             (INSERT, ("a lone surrogate \ud800", 3)),
+            ("INSERT INTO charges (id, amount) VALUES (?, ?)", ("c", 3)),
+            ("INSERT INTO charges (id, amount) VALUES (%s, ?)", ("c", 3)),
+            ("INSERT INTO charges (id, amount) VALUES (:a, :b)", {"a": "c", "b": 3}),
+            ("INSERT INTO charges (id, amount) VALUES (%(a)s, %(b)s)", {"a": "c"}),
+            ("INSERT INTO charges (id, amount) VALUES (%(a)s, %(b)s)", ("c", 3)),
+            (INSERT, {"a": "c", "b": 3}),
+            ("INSERT INTO charges (id, amount) VALUES (%(a)s, %s)", {"a": "c", "b": 3}),
             ("INSERT INTO charges (id) VALUES ('%s')", ("c",)),
             ("INSERT INTO charges (id, amount) VALUES ('100%', %s)", (3,)),
         ],
@@ -148,6 +156,14 @@ class StepSqlContract:
             assert dict(await place.rows("id, note")) == texts
             assert await place.run((INSERT, ("f", -(2**40)))) is None
             assert (await place.rows())[-1] == ("f", -(2**40))
+
+        run(scenario)
+
+    def test_parameters_may_have_names(self, run: Run):
+        async def scenario(place: Place) -> None:
+            sql = "INSERT INTO charges (id, amount, note) VALUES (%(id)s, %(n)s, %(id)s || '100%%')"
+            assert await place.run((sql, {"n": 1, "id": "a", "more": [1]})) is None
+            assert await place.rows("id, amount, note") == [("a", 1, "a100%")]
 
         run(scenario)
 

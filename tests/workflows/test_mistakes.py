@@ -443,14 +443,6 @@ def test_a_transaction_that_is_used_after_its_step_says_so():
     assert "a record or command while the callback of the step runs" in error.message
 
 
-def test_parameters_of_sql_that_are_text_are_refused():
-    def save(tx: StepTx) -> None:
-        tx.execute("insert %s", "a")
-
-    error = failure(one(lambda step: step.do("save", save, retries=Retry(limit=0))))
-    assert error.message == "expected SQL parameters as a list, found 'a'"
-
-
 @pytest.mark.parametrize(
     "limited",
     [
