@@ -21,7 +21,7 @@ from headwater.gateway.request_ids import ulid_source
 from headwater.processors.runs.durations import Duration, timeout_of
 from headwater.schemas.answers import InstanceFound, InstancePage, WorkflowList, WorkflowListed
 from headwater.schemas.graph_answers import GraphDefinition, GraphVersion
-from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, WorkflowOf, name_of
+from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, WorkflowOf
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Client:
         Shape:  that of a workflow made by @workflow(...) has its types.
         Errors: TypeError, ValueError.
         """
-        return WorkflowHandle(self._entered, name_of(workflow))
+        return WorkflowHandle(self._entered, workflow)
 
     async def deploy(
         self, definition: "Mapping[str, Any] | Deployable", *, after: str = ""

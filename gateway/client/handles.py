@@ -37,9 +37,10 @@ from headwater.streams.authoring.request_arguments import (
     checked_instance_id,
     checked_labels,
 )
+from headwater.streams.authoring.result_types import output_of
 from headwater.streams.authoring.steering import CANCEL, TERMINATE, Steered, Verb
 from headwater.streams.authoring.values import encode_object, encode_params
-from headwater.streams.authoring.workflow_values import P_contra, R_co
+from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, name_of
 
 if TYPE_CHECKING:
     from headwater.gateway.client.requests import Answered
@@ -57,8 +58,16 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
     Shape:  InstanceHandle[R] is one of a workflow that returns R.
     """
 
-    def __init__(self, session: "Session", workflow_name: str, instance_id: str) -> None:
+    def __init__(
+        self,
+        session: "Session",
+        workflow_name: str,
+        instance_id: str,
+        declared: object = None,
+    ) -> None:
+        """Make a handle; `declared` is the workflow itself, if the caller has it."""
         self._session = session
+        self._declared = declared
         self._path = path("workflows", workflow_name, "instances", instance_id)
         self._key = f"{workflow_name}/{instance_id}"
         self.workflow_name = workflow_name
@@ -221,7 +230,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
                 raise
             raise TimeoutError(f"expected {self._key} to end within {limit:g} s") from error
         if status.status is RunStatus.COMPLETE:
-            output: R_co = status.output
+            output: R_co = output_of(self._declared, status.output)
             return output
         why = status.error
         raise InstanceFailedError(
@@ -272,8 +281,10 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
     Shape:  WorkflowHandle[P, R] is one that takes P and returns R.
     """
 
-    def __init__(self, session: "Session", name: str) -> None:
+    def __init__(self, session: "Session", workflow: str | Named) -> None:
+        name = name_of(workflow)
         super().__init__(session, path("workflows", name, "instances"))
+        self._declared = workflow
         self.name = name
 
     @override
@@ -282,7 +293,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
 
     def get(self, id: str) -> InstanceHandle[R_co]:  # noqa: A002 (as authors call it)
         """The handle of an instance; nothing is asked for yet."""
-        return InstanceHandle(self._session, self.name, id)
+        return InstanceHandle(self._session, self.name, id, self._declared)
 
     async def create(
         self,

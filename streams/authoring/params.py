@@ -12,6 +12,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 from headwater.streams.authoring.value_types import ValueType
 
+#: Annotations of results that say nothing of a value.
+_NO_TYPES: Final = (Any, object, None, typing.NoReturn, typing.Never, type(None))
 _MODULES: Final = re.compile(r"(?:(?:[A-Za-z_]\w*|<locals>)\.)+")
 
 
@@ -45,6 +47,31 @@ def params_of(name: str, function: Callable[..., Any], event: type) -> ValueType
     if not arguments or isinstance(arguments[0], TypeVar):
         return ValueType()
     return ValueType(arguments[0])
+
+
+def result_of(function: Callable[..., Any]) -> ValueType:
+    """Return the type of a function's result, as it is annotated.
+
+    It is any type where there is no annotation, or where it is not known at run time: only values
+    that JSON does not have need the type.
+    """
+    inner = _inner(function)
+    annotation = getattr(inner, "__annotations__", {}).get("return")
+    if annotation is None or annotation in _NO_TYPES:
+        return ValueType()
+    if isinstance(annotation, str):
+        try:
+            annotation = typing.get_type_hints(
+                SimpleNamespace(__annotations__={"return": annotation}),
+                getattr(inner, "__globals__", {}),
+                _names_around(inner),
+                include_extras=True,
+            )["return"]
+        except (NameError, AttributeError, TypeError, SyntaxError):
+            return ValueType()
+    if annotation in _NO_TYPES or isinstance(annotation, TypeVar):
+        return ValueType()
+    return ValueType(type(None) if annotation is None else annotation)
 
 
 def _names_around(function: Callable[..., Any]) -> dict[str, Any]:

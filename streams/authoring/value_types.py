@@ -66,7 +66,10 @@ class ValueType:
         """
         if self.fault:
             raise TypeError(self.fault)
-        value = decode(text)
+        return self.convert(decode(text))
+
+    def convert(self, value: Any) -> Any:  # noqa: ANN401
+        """Return a JSON value as one of this type; as `read`."""
         if self.is_any or value is None:
             return value
         try:

@@ -30,7 +30,7 @@ from headwater.schemas.history import Json
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
-from headwater.streams.authoring.values import encode
+from headwater.streams.authoring.values import encode, encode_object
 from headwater.streams.replay.activation import Activation
 from headwater.streams.replay.host_port import Call, Handler
 from headwater.streams.replay.workflow import Workflow
@@ -281,7 +281,7 @@ class HostedRun:
                 call.reached,
                 number,
                 call.policy,
-                self._result(value, call.reached.name),
+                self._result(value, call),
                 call.rollback,
                 tuple(tx.posts) if tx else (),
                 tuple(tx.statements) if tx else (),
@@ -294,9 +294,20 @@ class HostedRun:
             self._end(attempt)
             self.activation.step_ended(call, command)
 
-    def _result(self, value: Any, step: str) -> Json:  # noqa: ANN401
+    def _result(self, value: Any, call: Call) -> Json:  # noqa: ANN401
         most = self._limits.max_result_bytes
-        return encode(value, f'the result of step "{step}"', most, "max_result_bytes")
+        what = f'the result of step "{call.reached.name}"'
+        declared = call.declared
+        if declared is None:
+            return encode(value, what, most, "max_result_bytes")
+        text = encode_object(value, what, most, "max_result_bytes")
+        try:
+            declared.read(text)
+        except (TypeError, ValueError, msgspec.ValidationError) as error:
+            raise UnserialisableError(
+                f"expected {what} to be {declared!r}, as its function is annotated, found: {error}"
+            ) from error
+        return text
 
     async def _run_handler(
         self,

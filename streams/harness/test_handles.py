@@ -11,7 +11,7 @@ from headwater.schemas.history import StartRun
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.request_arguments import checked_instance_id, checked_labels
 from headwater.streams.authoring.values import encode_params
-from headwater.streams.authoring.workflow_values import P_contra, R_co
+from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, name_of
 from headwater.streams.harness.test_instance import TestInstance, World
 
 
@@ -23,9 +23,10 @@ class TestWorkflow(Generic[P_contra, R_co]):
 
     __test__ = False
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, workflow: str | Named) -> None:
         self._world = world
-        self.name = name
+        self._declared = workflow
+        self.name = name_of(workflow)
 
     @override
     def __repr__(self) -> str:
@@ -37,7 +38,7 @@ class TestWorkflow(Generic[P_contra, R_co]):
         Errors: InstanceNotFoundError.
         """
         self._world.views(self.name, id)
-        return TestInstance(self._world, self.name, id)
+        return self._handle(id)
 
     async def create(
         self,
@@ -55,7 +56,7 @@ class TestWorkflow(Generic[P_contra, R_co]):
         reply = await self._world.send(self.name, instance_id, self._start(params, labels or {}))
         if is_refused(reply.code):
             raise refused(reply.code, reply.message)
-        return TestInstance(self._world, self.name, instance_id)
+        return self._handle(instance_id)
 
     async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[TestInstance[R_co]]:
         """Create instances; those whose id exists are skipped, and left out of the answer.
@@ -85,7 +86,10 @@ class TestWorkflow(Generic[P_contra, R_co]):
             if is_refused(reply.code) and reply.code != INSTANCE_EXISTS:
                 raise refused(reply.code, reply.message)
         made = [id_ for id_, reply in replies if not is_refused(reply.code)]
-        return [TestInstance(self._world, self.name, id_) for id_ in made]
+        return [self._handle(id_) for id_ in made]
+
+    def _handle(self, instance_id: str) -> TestInstance[R_co]:
+        return TestInstance(self._world, self.name, instance_id, self._declared)
 
     def _start(self, params: object, labels: object) -> StartRun:
         text = encode_params(params, self.name, VALUE_BYTES_TOP)

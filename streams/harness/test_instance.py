@@ -27,6 +27,7 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import OPEN, RunStatus
 from headwater.streams.authoring.looking import LookedInto, Question
 from headwater.streams.authoring.request_arguments import checked_event_type
+from headwater.streams.authoring.result_types import output_of
 from headwater.streams.authoring.steering import Steered, Verb
 from headwater.streams.authoring.values import encode_object
 from headwater.streams.authoring.workflow_values import R_co
@@ -68,8 +69,12 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
 
     __test__ = False
 
-    def __init__(self, world: World, workflow: str, instance_id: str) -> None:
+    def __init__(
+        self, world: World, workflow: str, instance_id: str, declared: object = None
+    ) -> None:
+        """Make a handle; `declared` is the workflow itself, if its creator has it."""
         self._world = world
+        self._declared = declared
         self.workflow_name = workflow
         self.id = instance_id
 
@@ -102,7 +107,7 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
                 "the clock with `test.advance(...)`, or send what it waits for"
             )
         if status.status is RunStatus.COMPLETE:
-            output: R_co = status.output
+            output: R_co = output_of(self._declared, status.output)
             return output
         why = status.error
         raise InstanceFailedError(

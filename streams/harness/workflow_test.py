@@ -45,7 +45,6 @@ from headwater.streams.authoring.workflow_values import (
     P_contra,
     R_co,
     WorkflowOf,
-    name_of,
 )
 from headwater.streams.code_host.apps import limits_of, schemas_of_params
 from headwater.streams.code_host.host import Host, ToHost
@@ -167,7 +166,7 @@ class WorkflowTest:
 
     def workflow(self, workflow: str | Named) -> TestWorkflow[Any, Any]:
         """A workflow, given itself or by its name, as a client has it."""
-        return TestWorkflow(self, name_of(workflow))
+        return TestWorkflow(self, workflow)
 
     @overload
     async def create(

@@ -22,7 +22,7 @@ from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
-from headwater.streams.authoring.values import encode
+from headwater.streams.authoring.values import encode, encode_object
 from headwater.streams.replay.execution import Execution
 from headwater.streams.replay.host_port import Call, HostPort
 from headwater.streams.replay.rollback import Rollback, to_roll_back
@@ -241,7 +241,8 @@ class Activation:
         if error is None:
             try:
                 what = f"the output of workflow {self._workflow.name}"
-                output = encode(value, what, self._run.limits.max_result_bytes, "max_result_bytes")
+                write = encode if self._workflow.result_type().is_plain else encode_object
+                output = write(value, what, self._run.limits.max_result_bytes, "max_result_bytes")
             except Exception as why:  # noqa: BLE001, an author's dict may raise anything, too
                 error = why
             else:

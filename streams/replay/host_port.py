@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headwater.processors.replay.commands import CodeCommand
 from headwater.processors.runs.requests import Reached, RetryPolicy
+from headwater.streams.authoring.value_types import ValueType
 
 
 class Call:
@@ -17,6 +18,7 @@ class Call:
     __slots__ = (
         "attempt",
         "callback",
+        "declared",
         "policy",
         "reached",
         "returned",
@@ -33,12 +35,15 @@ class Call:
         *,
         wants_tx: bool,
         rollback: bool,
+        declared: ValueType | None = None,
     ) -> None:
         self.reached = reached
         self.callback = callback
         self.policy = policy
         self.wants_tx = wants_tx
         self.rollback = rollback
+        #: The type of its result, where JSON has no such type.
+        self.declared = declared
         self.attempt = 0
         self.started = False
         self.returned = False
@@ -50,10 +55,12 @@ class Handler(NamedTuple):
     Attributes:
         function: Takes the result of its step.
         timeout_ms: How long an attempt may take, in milliseconds; 0 for any time.
+        declared: The type of the result of its step, where JSON has no such type.
     """
 
     function: Callable[[Any], object]
     timeout_ms: int
+    declared: ValueType | None = None
 
 
 class HostPort(Protocol):

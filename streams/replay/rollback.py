@@ -12,7 +12,7 @@ from headwater.processors.replay.rolling_back import is_to_roll_back
 from headwater.processors.replay.state import Entry
 from headwater.processors.runs.requests import RollbackRaised
 from headwater.streams.authoring.failures import failure_of
-from headwater.streams.authoring.values import decode
+from headwater.streams.authoring.result_types import result_of_step
 from headwater.streams.replay.host_port import Handler, HostPort
 
 
@@ -82,7 +82,11 @@ class Rollback:
     def _call(self, key: str) -> None:
         entry = self._entries[key]
         handler = self._handlers.get(key, _NO_LONGER_IN_THE_CODE)
-        output = decode(entry.result or "null")
+        try:
+            output = result_of_step(entry.name, entry.result, handler.declared)
+        except TypeError as error:
+            self.handler_ended(key, error)
+            return
         self._host.call_handler(key, entry.rollback_attempts + 1, handler, output)
 
 

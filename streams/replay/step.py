@@ -29,7 +29,9 @@ from headwater.streams.authoring.arguments import (
     wait_ms_of,
     wants_tx,
 )
+from headwater.streams.authoring.result_types import output_of, result_of_step, step_result_type
 from headwater.streams.authoring.step_tx import StepTx
+from headwater.streams.authoring.value_types import ValueType
 from headwater.streams.authoring.values import decode, encode_params
 from headwater.streams.authoring.workflow_values import (
     Break,
@@ -151,11 +153,14 @@ class Step(DeterministicValues):
             HistoryDivergedError: The history has another kind of entry of this name.
             RollbackCheckpointError: It has a rollback and no checkpoint before it.
         """
+        declared = step_result_type(callback)  # Here: local types are found in the caller's frame.
         ticket = self.run.ticket()
         return self.track(
             ticket,
             name,
-            self._do(ticket, name, callback, retries, timeout, rollback, rollback_timeout),
+            self._do(
+                ticket, name, callback, declared, retries, timeout, rollback, rollback_timeout
+            ),
         )
 
     async def _do(  # noqa: PLR0913, PLR0917
@@ -163,6 +168,7 @@ class Step(DeterministicValues):
         ticket: int,
         name: str,
         callback: Callable[..., Any],
+        declared: ValueType | None,
         retries: Retry | None,
         timeout: Duration,  # noqa: ASYNC109
         rollback: Callable[[Any], Any] | None,
@@ -179,14 +185,15 @@ class Step(DeterministicValues):
                         "has a rollback; found none"
                     )
                 what = f'the rollback_timeout of the step "{name}"'
-                run.handlers[key] = Handler(rollback, timeout_of(what, rollback_timeout))
+                timeout_ms = timeout_of(what, rollback_timeout)
+                run.handlers[key] = Handler(rollback, timeout_ms, declared)
             if entry is None or entry.status in OPEN:
-                self._call(key, name, callback, retries, timeout, rollback, entry)
+                self._call(key, name, callback, declared, retries, timeout, rollback, entry)
             entry = await self.result_or_give_up(key)
         finally:
             self.leave(key)
         if entry.status is EntryStatus.COMPLETED:
-            return decode(entry.result or "null")
+            return result_of_step(name, entry.result, declared)
         raise step_error(name, entry)
 
     def _call(  # noqa: PLR0913, PLR0917
@@ -194,6 +201,7 @@ class Step(DeterministicValues):
         key: str,
         name: str,
         callback: Callable[..., Any],
+        declared: ValueType | None,
         retries: Retry | None,
         timeout: Duration,
         rollback: Callable[[Any], Any] | None,
@@ -215,7 +223,9 @@ class Step(DeterministicValues):
             policy.limit + 1,
             timeout_ms,
         )
-        call = Call(reached, callback, policy, wants_tx=tx, rollback=rollback is not None)
+        call = Call(
+            reached, callback, policy, wants_tx=tx, rollback=rollback is not None, declared=declared
+        )
         if entry is None:
             call.attempt = 1
             run.calls.start(call)
@@ -380,7 +390,7 @@ class Step(DeterministicValues):
             self.leave(key)
         if entry.failure is not None:
             raise ChildWorkflowError(entry.failure.message)
-        return decode(entry.result or "null")
+        return output_of(workflow, decode(entry.result or "null"))
 
     def join(
         self, name: str, /, **branches: Callable[["Step"], Awaitable[T]]

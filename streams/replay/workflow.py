@@ -11,7 +11,7 @@ from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
 from headwater.schemas.topics import authors_topic_fault
 from headwater.streams.authoring.arguments import misfit_of
-from headwater.streams.authoring.params import params_of
+from headwater.streams.authoring.params import params_of, result_of
 from headwater.streams.authoring.read_only import frozen
 from headwater.streams.authoring.value_types import ValueType
 from headwater.streams.authoring.workflow_values import P_contra, R_co, WorkflowEvent
@@ -61,6 +61,7 @@ class Workflow(Generic[P_contra, R_co]):
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
+        self._result: ValueType | None = None
         found = params_of(name, function, WorkflowEvent)
         #: None until all of the module is there: a type may be defined after the workflow.
         self._params = None if found.fault else found
@@ -83,19 +84,28 @@ class Workflow(Generic[P_contra, R_co]):
         return self._params
 
     def check(self) -> None:
-        """See that the type of the params can be described and read, once everything is imported.
+        """See that params and output can be written and read, once everything is imported.
 
         Raises:
-            TypeError: It cannot.
+            TypeError: A type cannot be.
         """
-        declared = self.params_type()
+        self._check("params", self.params_type())
+        self._check("output", self.result_type())
+
+    def result_type(self) -> ValueType:
+        """Return the type of the output, as the function is annotated."""
+        if self._result is None:
+            self._result = result_of(self.function)
+        return self._result
+
+    def _check(self, what: str, declared: ValueType) -> None:
         try:
             declared.check()
         except TypeError as error:
             if declared.fault:
                 raise
             raise TypeError(
-                f"expected the type of the params of the workflow {self.name}, {declared!r}, to be "
+                f"expected the type of the {what} of the workflow {self.name}, {declared!r}, to be "
                 f"one that JSON can be read as, found: {error}"
             ) from error
 
