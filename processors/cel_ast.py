@@ -6,6 +6,7 @@ that matter for the cost of an expression are read, so no protobuf package is ne
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from struct import unpack
 from typing import Final, NamedTuple, TypeAlias
 
 #: Wire types of protobuf.
@@ -16,10 +17,11 @@ _FIXED32: Final = 5
 
 
 class Const(NamedTuple):
-    """A literal; `text` is None unless it is a string."""
+    """A literal; `text` is None unless it is a string, `value` is `...` if JSON has none such."""
 
     size: int
     text: str | None = None
+    value: object = ...
 
 
 class Ident(NamedTuple):
@@ -47,6 +49,7 @@ class Items(NamedTuple):
     """The literal of a list, or of a map with its keys and values in turn."""
 
     items: "tuple[Node, ...]"
+    is_map: bool = False
 
 
 class Loop(NamedTuple):
@@ -88,11 +91,22 @@ def _node(data: bytes) -> Node:
     raise KeyError("no kind of expression")
 
 
-def _const(data: bytes) -> Const:
+def _const(data: bytes) -> Const:  # noqa: PLR0911, one for each kind
     for number, value in _fields(data):
-        if number == 6:
-            return Const(len(value), value.decode())
-        return Const(len(value) if number == 7 else 8)
+        match number:
+            case 1:
+                return Const(8, value=None)
+            case 2:
+                return Const(8, value=value != b"\0")
+            case 3:
+                integer, _ = _varint(value, 0)
+                return Const(8, value=integer - 2**64 if integer >= 2**63 else integer)
+            case 5:
+                return Const(8, value=unpack("<d", value)[0])
+            case 6:
+                return Const(len(value), value.decode(), value.decode())
+            case _:
+                return Const(len(value))
     return Const(8)
 
 
@@ -121,7 +135,9 @@ def _list(data: bytes) -> Items:
 
 def _struct(data: bytes) -> Items:
     entries = [dict(_fields(value)) for number, value in _fields(data) if number == 2]
-    return Items(tuple(_node(entry[at]) for entry in entries for at in (3, 4) if at in entry))
+    return Items(
+        tuple(_node(entry[at]) for entry in entries for at in (3, 4) if at in entry), is_map=True
+    )
 
 
 def _loop(data: bytes) -> Loop:

@@ -2,9 +2,12 @@
 
 import json
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from headwater.processors.cel_ast import Call, Const, Ident, Items, Loop, Node, Select
+from headwater.processors.cel_cost import LOCAL
 from headwater.processors.evaluations import Fault
 from headwater.schemas.history import NESTING_MAX
 
@@ -37,6 +40,64 @@ def taken(value: Any, levels: int = NESTING_MAX) -> Any:  # noqa: ANN401, any JS
         return [taken(item, levels - 1) for item in value]
     if levels and kind is dict and all(type(key) is str for key in value):
         return {_text(key): taken(value[key], levels - 1) for key in sorted(value)}
+    raise NotTaken
+
+
+def arrangement_of(tree: Node) -> Node | None:
+    """Return the tree of an expression that only arranges what it reads, without its bindings."""
+    while isinstance(tree, Loop) and tree.accu_init == Call(LOCAL, (_name(tree.accu_var),)):
+        tree = tree.result
+    return tree if isinstance(tree, Items) and _is_arrangement(tree) else None
+
+
+def _name(name: str) -> Const:
+    return Const(len(name), name, name)
+
+
+def _is_arrangement(node: Node) -> bool:
+    match node:
+        case Items():
+            return all(map(_is_arrangement, node.items))
+        case Select():
+            return not node.test_only and _is_arrangement(node.operand)
+        case Const():
+            return node.value is not ... and "\0" not in (node.text or "")
+        case _:
+            return isinstance(node, Ident)
+
+
+def arranged(node: Node, values: Mapping[str, Any], levels: int = NESTING_MAX) -> Any:  # noqa: ANN401
+    """Evaluate an expression that only arranges what it reads.
+
+    Raises:
+        NotTaken: The library has to evaluate it: a field is missing, or a value is not taken.
+    """
+    match node:
+        case Const():
+            return node.value
+        case Items() if levels == 0:
+            raise NotTaken
+        case Items(is_map=True):
+            keys = [key.text if isinstance(key, Const) else None for key in node.items[::2]]
+            if None in keys or len(set(keys)) < len(keys):
+                raise NotTaken
+            found = zip(keys, node.items[1::2], strict=True)
+            # The library gives a map in the order of its keys.
+            ordered = sorted(found, key=lambda pair: str(pair[0]))
+            return {key: arranged(item, values, levels - 1) for key, item in ordered}
+        case Items():
+            return [arranged(item, values, levels - 1) for item in node.items]
+        case _:
+            return taken(_read(node, values), levels)
+
+
+def _read(node: Node, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    if isinstance(node, Ident) and node.name in values:
+        return values[node.name]
+    if isinstance(node, Select):
+        operand = _read(node.operand, values)
+        if type(operand) is dict and node.field in operand:
+            return operand[node.field]
     raise NotTaken
 
 

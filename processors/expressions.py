@@ -26,7 +26,15 @@ from cel_expr_python.ext import ext_bindings, ext_strings
 
 from headwater.processors.cel_ast import Node, read_tree
 from headwater.processors.cel_cost import LOCAL, Cost, cost_of
-from headwater.processors.cel_values import NotTaken, json_text, json_value, shown, taken
+from headwater.processors.cel_values import (
+    NotTaken,
+    arranged,
+    arrangement_of,
+    json_text,
+    json_value,
+    shown,
+    taken,
+)
 from headwater.processors.evaluations import Evaluations, ExpressionTask, Fault, SharedValues
 from headwater.processors.nul_texts import Carried, carried, given_back, spells_nul
 
@@ -200,8 +208,8 @@ class Expression:
         Returns:
             A str, bool, any JSON value, or such as JSON text, as it was compiled to give.
         """
-        if self._field:
-            found = self._read_field(facts, local)
+        if self._field or self._arrangement is not None:
+            found = self._read(facts, local)
             if found is not _ABSENT:
                 return found
         shared = facts.carried
@@ -224,20 +232,32 @@ class Expression:
         names = tuple(sorted(self.names.shared))
         return ExpressionTask(self.source, self.gives.name, names, self.local, b"{%b}" % values)
 
-    def _read_field(self, facts: Facts, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """What the library would give for a field that is there."""
+    @cached_property
+    def _arrangement(self) -> Node | None:
+        """The literal of a list or a map that it is, if there are only fields in it."""
+        return arrangement_of(self._tree) if self.source.lstrip()[:1] in ("{", "[") else None
+
+    def _read(self, facts: Facts, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """What the library would give for fields that are there."""
+        try:
+            if self._arrangement is not None:
+                own = {name: local[name] for name in self._own_names if name in local}
+                value = arranged(self._arrangement, {**facts.values, **own})
+            else:
+                value = taken(self._at(facts, local))
+        except NotTaken:
+            return _ABSENT
+        return value if self.gives is Gives.VALUE else self._given(value)
+
+    def _at(self, facts: Facts, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
         root, *fields = self._field
         values = local if root in self._own_names else facts.values
         at: Any = values.get(root, _ABSENT)
         for field in fields:
             if type(at) is not dict or field not in at:
-                return _ABSENT
+                raise NotTaken
             at = at[field]
-        try:
-            value = taken(at)
-        except NotTaken:
-            return _ABSENT
-        return value if self.gives is Gives.VALUE else self._given(value)
+        return at
 
     def _cost(self, shared: Carried, own: Mapping[str, Carried]) -> Cost:
         """The bound of an evaluation; it is computed once for all data of about the same size."""

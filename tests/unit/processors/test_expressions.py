@@ -275,8 +275,8 @@ def test_what_stands_in_for_nul_is_let_alone_by_itself():
     ("source", "text"),
     [
         (r"state.text.contains('\u0000')", "a\0b"),
-        ("[state.text]", "\0\ufdd0"),
-        ("[item]", "\0\ufdd0"),
+        ("[state.text + '']", "\0\ufdd0"),
+        ("[item + '']", "\0\ufdd0"),
     ],
 )
 def test_what_nothing_can_stand_in_for_is_an_error(source: str, text: str):
@@ -297,3 +297,38 @@ def test_a_map_is_in_the_order_of_its_keys_whatever_process_evaluates_it():
     given = {key: {"z": 1, "y": 2, "x": 3} for key in names}
     found = local_value("[state, item]", given, item=given)
     assert json.dumps(found) == json.dumps([given, given], sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{'b': state.n, 'a': [item, 1, -7, 1.5, true, null, 'ä', {}]}",
+        "[state, {'of': item}]",
+        "[[[[state.deep]]]]",
+        "[]",
+        "{'a': 1, 'a': 2}",
+        "{1: 2}",
+        "{state.key: 1}",
+        "[state.missing]",
+        "[state.n.of]",
+        "[2u, b'a']",
+        "[9223372036854775807, -9223372036854775808, 1e300]",
+        "[state.big]",
+        r"['a\u0000b']",
+        "{'a': has(state.n)}",
+        "[state.n + 1]",
+        "[missing_item]",
+    ],
+)
+def test_what_only_arranges_fields_gives_what_the_library_gives(source: str):
+    deep: object = "x"
+    for _ in range(125):
+        deep = [deep]
+    state = {"n": 1, "z": {"b": 1, "a": [2.0]}, "key": "k", "deep": deep}
+    if "big" in source:
+        state["big"] = 2**70
+    expression = Expression(source, Gives.VALUE, SHARED, ["item", "missing_item"])
+    facts, local = Facts({"input": {}, "state": state}, SHARED), {"item": {"z": 1, "a": "\0"}}
+    read = expression.evaluate(facts, local)
+    expression.__dict__["_arrangement"] = None
+    assert repr(expression.evaluate(facts, local)) == repr(read)
