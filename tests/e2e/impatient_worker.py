@@ -29,7 +29,7 @@ from headwater.streams.kafka.aiokafka_patches import mend
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows.worker import WorkflowWorker
-from headwater.streams.workflows.worker_settings import Pace
+from headwater.streams.workflows.worker_settings import Bounds, Pace
 from tests.fakes.counter import Counter, CounterEngine
 from tests.fakes.engines import ENGINES
 
@@ -87,6 +87,7 @@ async def main() -> None:
             member=os.environ.get("HEADWATER_MEMBER") or None,
             joined=joined,
             pace=pace,
+            bounds=Bounds(passed=("TEST_*",)),
             stores=StateStores(Path(os.environ["HEADWATER_DATA_DIR"]), _MEMORY, now_ms),
         )
         await worker.run()

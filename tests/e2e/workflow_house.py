@@ -292,6 +292,7 @@ class WorkflowHouse:
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "HEADWATER_KAFKA": self.bootstrap,
+            "HEADWATER_APP_ENVIRONMENT": "TEST_*",
             "HEADWATER_DATA_DIR": str(self.directory / "data"),
             **self.settings,
             **told,
