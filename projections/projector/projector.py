@@ -24,9 +24,9 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
 from headwater.projections.errors import BatchTooSlow, LogTruncated
-from headwater.projections.projector.plan import Batch, Partition, Span
+from headwater.projections.projector.plan import Batch, Partition, Plan, Span, Work, payload
 from headwater.projections.projector.projection import Projection
-from headwater.projections.projector.records import LogRecord
+from headwater.projections.projector.records import LogRecord, refusal
 from headwater.projections.projector.store import Place, Store
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.newer import Waiting, readable, why_waits
@@ -263,9 +263,29 @@ class Projector:
             spans[partition] = Span(start, known[-1].offset + 1)
             claims[partition] = copy(held)  # ours moves on while this batch is applied
             self._reading[partition] = spans[partition].end
-        return Batch(
-            records=records, spans=spans, plan=self._projection.plan(records), claims=claims
-        )
+        return Batch(records=records, spans=spans, plan=self._plan(records), claims=claims)
+
+    def _plan(self, records: Sequence[LogRecord]) -> Plan:
+        """Plan records together; if that fails, one by one, and those that fail are refused.
+
+        Where a batch is cut does not matter, so the rows are the same.
+        """
+        try:
+            return self._projection.plan(records)
+        except Exception:  # noqa: BLE001, logged by the logger of this projection
+            self._log.exception("%d records cannot be planned together", len(records))
+        works: list[Work] = []
+        unreadable = 0
+        for record in records:
+            try:
+                plan = self._projection.plan([record])
+            except Exception as error:  # noqa: BLE001, one record costs no projection
+                works.append(Work("projection_errors", payload([refusal(record, repr(error))])))
+                unreadable += 1
+                continue
+            works += plan.works
+            unreadable += plan.unreadable
+        return Plan(works=tuple(works), unreadable=unreadable)
 
     def _known(self, tp: TopicPartition, found: Sequence[LogRecord]) -> Sequence[LogRecord]:
         """The records that this release can read; behind them nothing is read any more."""

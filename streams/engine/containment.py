@@ -9,6 +9,7 @@ again and again, or that cannot even end, nothing can be decided: it is quaranti
 from typing import Final, NamedTuple
 
 from headwater.processors.runs.limits import bounded
+from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import Failure
 from headwater.streams.engine.activations import Activations
@@ -54,7 +55,7 @@ class Containment:
         return self._staging.mark()
 
     def contain(self, error: Exception, mark: StagingMark, kind: str, what: str) -> None:
-        """Undo what was staged since a mark, and note the error.
+        """Undo what was staged since a mark, and note the error; it is raised if others meet it.
 
         Args:
             error: The error.
@@ -62,6 +63,9 @@ class Containment:
             kind: What failed, a label of metrics.
             what: The same for people.
         """
+        if isinstance(error, HeadwaterError) and error.disposition is Disposition.RETRY:
+            # It concerns no instance but its partition, such as a store on disk that is torn.
+            raise error
         self._staging.roll_back(mark)
         self._incidents.append(Incident(kind, what, error))
         under_way, self._committer.under_way = self._committer.under_way, None

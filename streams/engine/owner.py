@@ -155,6 +155,9 @@ class Owner:
         for message in messages:
             if (live := self._activations.find(message.activation)) is None:
                 continue
+            if isinstance(message, Requested) and not (live.trying or live.behind_sql):
+                self._request(live, message.request, now_ms)
+                continue
             mark = self._containment.begin()
             try:
                 self._handle(live, message, now_ms)

@@ -1,6 +1,6 @@
 """What an owner has decided and not yet given out."""
 
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -17,16 +17,12 @@ from headwater.schemas.history import (
 from headwater.streams.engine.effects import Answer, Batch, Effect, replied
 from headwater.streams.engine.live_instances import LiveInstance
 
+#: How many records and effects a batch had at some time.
+StagingMark: TypeAlias = tuple[int, int]
+
 #: Bytes of a record that several decisions share: it saves appends, which large ones cost anyway.
 #: One decision may have more, `sizes.fitting` says how many.
 _JOINED_BYTES_MAX: Final = 1024 * 1024
-
-
-class StagingMark(NamedTuple):
-    """How much a batch had at some time: records, and effects."""
-
-    records: int
-    effects: int
 
 
 class Staging:
@@ -69,15 +65,15 @@ class Staging:
         if self._joined:
             self._joined.clear()
         batch = self._batch
-        return StagingMark(len(batch.records), len(batch.effects))
+        return len(batch.records), len(batch.effects)
 
     def roll_back(self, mark: StagingMark) -> None:
         """Take out what was staged since the latest mark."""
-        batch = self._batch
+        batch, (records, effects) = self._batch, mark
         for place, record in reversed(self._joined):
             batch.records[place] = record
         self._joined.clear()
-        del batch.records[mark.records :], batch.effects[mark.effects :]
+        del batch.records[records:], batch.effects[effects:]
 
     def effect(self, *effects: Effect) -> None:
         """Adds what follows once the records so far are durable."""

@@ -24,10 +24,12 @@ from headwater.schemas.errors import (
     NotYetReadable,
     Overloaded,
 )
+from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import ReplySent
 from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
+from headwater.streams.engine.quarantine import described
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
@@ -206,12 +208,14 @@ class Starter:
                 continue  # A wipe has removed it.
             try:
                 effect = decode(record.value, EffectDecided)
+                replayed = text_header(record, REPLAY_OF) is not None
+                if not seen.is_copy(effect, record.offset) or replayed:
+                    sends.append((record, send_of(effect, record.partition, record.offset)))
             except HeadwaterError as error:
                 letters.append(self._letter(record, NoEffect("", error.code, error.message)))
-                continue
-            replayed = text_header(record, REPLAY_OF) is not None
-            if not seen.is_copy(effect, record.offset) or replayed:
-                sends.append((record, send_of(effect, record.partition, record.offset)))
+            except Exception as error:
+                log.exception("an effect cannot be carried out")
+                letters.append(self._letter(record, NoEffect("", INTERNAL, repr(error))))
         for first in range(0, len(sends), _GROUP):
             group = sends[first : first + _GROUP]
             replies = await self._send([send for _, send in group])
@@ -233,6 +237,15 @@ class Starter:
             except OutcomeUnknown as error:
                 known.update(error.known)
                 raise
+            except HeadwaterError:
+                raise
+            except Exception as error:
+                log.exception("%d commands cannot be sent together", len(left))
+                if len(left) > 1:
+                    for each in left:
+                        known.update(await self._send([each]))
+                    return
+                replies = [_not_sent(left[0], error)]
             known.update((reply.command_id, reply) for reply in replies)
 
         waiting = Retrying(log, "deliveries have to wait for their workflows", longest_s=_PAUSE_S)
@@ -258,6 +271,19 @@ class Starter:
             await Retrying(log, "dead letters have to wait").until_done(
                 lambda: self._appender.append_or_stop(letters)
             )
+
+
+def _not_sent(send: Send, error: Exception) -> ReplySent:
+    """Return the outcome of a command that no record can hold."""
+    return ReplySent(
+        command_id=send.command_id,
+        code=INTERNAL,
+        message=described(error),
+        status="",
+        run_number=0,
+        partition=-1,
+        position=-1,
+    )
 
 
 def _addressed(send: Send) -> Addressed:

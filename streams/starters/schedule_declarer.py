@@ -85,16 +85,24 @@ def schedules_of(deployments: Deployments) -> list[FromDeployment]:
     active = deployments.active
     if active is None:
         return []
-    return [
-        FromDeployment(
-            schedule=name,
-            deployment=artifact_of(active),
-            move=deployments.moves,
-            since_ms=deployments.activated_at_ms[active.id],
-            declared=None if found is None else _declared(found),
+    found: list[FromDeployment] = []
+    for name, schedule in deployments.schedules().items():
+        try:
+            declared = None if schedule is None else _declared(schedule)
+        except ValueError:
+            # Deployed by a release with other rules; the others are declared all the same.
+            log.exception("the schedule %s of %s cannot be read", name, active.id)
+            continue
+        found.append(
+            FromDeployment(
+                schedule=name,
+                deployment=artifact_of(active),
+                move=deployments.moves,
+                since_ms=deployments.activated_at_ms[active.id],
+                declared=declared,
+            )
         )
-        for name, found in deployments.schedules().items()
-    ]
+    return found
 
 
 def _declared(found: DeployedSchedule) -> Declared:
@@ -118,6 +126,11 @@ async def _declare(
         try:
             reply = await _tell(client, declared, new_id)
         except (OutcomeUnknown, BrokerUnavailable, NotYetReadable, Overloaded) as error:
+            await retrying.failed(error, quiet=quiet)
+            continue
+        except Exception as error:
+            # One schedule costs no worker: the others are declared all the same.
+            log.exception("%s", what)
             await retrying.failed(error, quiet=quiet)
             continue
         if not reply.code or _is_over(declared, reply):

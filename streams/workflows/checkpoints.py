@@ -10,9 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from aiokafka.errors import IllegalStateError, KafkaError
-
-from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine.instance_store import Mark, StoredState
 from headwater.streams.engine.restore import CHECKPOINT
@@ -101,7 +98,13 @@ class Checkpoints:
         instances, position = partition.owner.instances, partition.position
         at = Mark(position, partition.epoch, partition.owner.claims.cause)
         left = before.left if before else list(instances.take_keys())
-        states = instances.take(left, position, _TAKEN_BYTES)
+        wanted = list(left)
+        try:
+            states = instances.take(left, position, _TAKEN_BYTES)
+        except Exception:
+            # The next checkpoint has to have all of them.
+            instances.changed.update(wanted)
+            raise
         return Taken(partition, before.mark if before else at, at, states, left)
 
     async def write(self, taken: Taken, now_s: float) -> bool:
@@ -124,7 +127,7 @@ class Checkpoints:
                 return True
             checkpoint = snapshot_of(mark, StoredState("", 0, -1, mark.position, b""))
             await self._log.write_snapshots({partition.number: [(CHECKPOINT, checkpoint)]})
-        except (HeadwaterError, KafkaError, IllegalStateError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001, the next one has all that this one has
             self._put_off(taken, now_s)
             log.warning("states of partition %s are not written down: %r", partition.number, error)
             return False

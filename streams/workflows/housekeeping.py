@@ -2,16 +2,20 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import NoReturn
 
 from aiokafka.errors import IllegalStateError, KafkaError
 
+from headwater.schemas.errors import HeadwaterError
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.workflows.checkpoints import Checkpoints, Taken
 from headwater.streams.workflows.step_sql import StepSql
 from headwater.streams.workflows.worker_settings import Pace
+
+log = logging.getLogger(__name__)
 
 
 class Housekeeping:
@@ -49,14 +53,22 @@ class Housekeeping:
         """Do it again and again until it is cancelled."""
         while True:
             await asyncio.sleep(self._pace.housekeeping_s)
-            rested_ms, driven = self._clock() - self._pace.idle_ms, self._driver.partitions
-            for partition in driven.values():
-                partition.owner.evict(rested_ms, partition.acknowledged, partition.position)
-            await self._write_down()
-            self._warn_of({name for each in driven.values() for name in each.owner.without_code})
-            self._driver.wake_up()
-            with contextlib.suppress(KafkaError, IllegalStateError):
-                await self._commit()
+            try:
+                await self._once()
+            except HeadwaterError:
+                raise  # Such as a store that is torn, which a restart fills again.
+            except Exception:
+                log.exception("housekeeping failed, and is tried again")
+
+    async def _once(self) -> None:
+        rested_ms, driven = self._clock() - self._pace.idle_ms, self._driver.partitions
+        for partition in driven.values():
+            partition.owner.evict(rested_ms, partition.acknowledged, partition.position)
+        await self._write_down()
+        self._warn_of({name for each in driven.values() for name in each.owner.without_code})
+        self._driver.wake_up()
+        with contextlib.suppress(KafkaError, IllegalStateError):
+            await self._commit()
 
     async def _write_down(self) -> None:
         """Write the checkpoints that are due, and remove rows of steps that are recorded."""

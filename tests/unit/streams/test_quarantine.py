@@ -1,5 +1,7 @@
 """A history that cannot be applied, or a state that cannot be encoded, costs its instance alone."""
 
+import asyncio
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,14 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 from headwater.streams.engine import quarantine
+from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import MemoryStore, StoredState
 from headwater.streams.engine.live_instances import LiveInstance
+from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.workflows.restoring import Restoring
+from tests.fakes import records
+from tests.fakes.engines import REPLAY
 from tests.unit.streams.test_instance_stores import KEYS, Log, Owned, on_disk
 
 BAD, GOOD = KEYS[:2]
@@ -138,6 +146,97 @@ def test_a_state_that_cannot_be_encoded_blocks_no_eviction_and_no_checkpoint(
         second = Owned(log, MemoryStore())
         assert set(second.owner.instances.quarantined) == {BAD}
         assert codes(second, BAD, GOOD) == ["INTERNAL", "INSTANCE_TERMINAL" if evicted else ""]
+
+
+def test_a_torn_store_is_no_error_of_an_instance(tmp_path: Path):
+    log = Log()
+    first = Owned(log, on_disk(tmp_path))
+    first.tell(StartRun("1"), BAD)
+
+    def torn(key: str) -> StoredState | None:
+        raise StoreTorn("torn")
+
+    first.owner.instances.store.get = torn  # type: ignore[method-assign]
+    with pytest.raises(StoreTorn):
+        first.tell(StartRun("1"), GOOD)
+
+
+class Breaks:
+    """An engine that raises amid the first change of a state."""
+
+    def __init__(self) -> None:
+        self.raised = False
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(REPLAY, name)
+
+    def apply(self, run: Any, event: Any, at_ms: int) -> None:  # noqa: ANN401
+        REPLAY.apply(run, event, at_ms)
+        if not self.raised:
+            self.raised = True
+            raise ValueError("amid a change")
+
+
+class Driven:
+    """A partition with a driver, whose appends are durable at once."""
+
+    def __init__(self, owned: Owned) -> None:
+        self.log, self.driver = owned.log, Driver(partitions=1)
+        self.partition = Partition(0, owned.owner, owned.epoch, {}, start=0, position=0, replied=0)
+        self.driver.take_on(self.partition)
+
+    def send(self, *keys: str) -> None:
+        for number, key in enumerate(keys, 1):
+            workflow, _, instance_id = key.partition("/")
+            sent = records.sent(PauseRun(), workflow=workflow, instance_id=instance_id)
+            self.partition.commands.append((self.partition.owner.claims.cause + number, sent))
+
+    def turn(self) -> None:
+        for flight in self.driver.turn(0).flights:
+            first = len(self.log.history)
+            self.log.history += flight.batch.records
+            self.partition.position = len(self.log.history)
+            self.driver.appended(flight, first)
+
+    async def appended(self, numbers: Collection[int]) -> None:
+        assert numbers == [0]
+
+    def lose(self, partition: Partition, why: str, pause_s: float) -> None:
+        raise AssertionError(why)
+
+    def restoring(self) -> Restoring:
+        return Restoring(self.log, self.driver, self.appended, lambda: 0, self.lose)  # type: ignore[arg-type]
+
+
+def test_a_damaged_state_is_read_again_by_the_worker(tmp_path: Path):
+    log = Log()
+    first = Owned(log, on_disk(tmp_path))
+    first.tell(StartRun("1"), BAD, GOOD)
+    first.checkpoint()
+    live = first.owner.instances.at_work(BAD)
+    assert live is not None
+    # What it may grow to is known: its next change is not tried on a copy first.
+    live.engine, live.bytes_most = Breaks(), 100  # type: ignore[assignment]
+    driven = Driven(first)
+    driven.send(BAD, BAD, GOOD)
+
+    async def scene() -> None:
+        restoring = driven.restoring()
+        driven.turn()
+        assert first.owner.has_damaged
+        assert len(driven.partition.commands) == 2, "they wait for the state"
+        (work,) = restoring.begin([driven.partition])
+        assert list(restoring.begin([driven.partition])) == [], "it is under way already"
+        await work
+        assert not first.owner.has_damaged
+        driven.turn()
+
+    asyncio.run(scene())
+    outcomes = [getattr(each.events[0], "code", "") for each in log.history[-3:]]
+    assert outcomes == ["INTERNAL", "", ""]
+    second = Owned(log, MemoryStore())
+    assert second.owner.instances.quarantined == {}
+    assert codes(second, BAD, GOOD) == ["ALREADY_PAUSED"] * 2
 
 
 def test_an_error_without_a_message_that_can_be_read_is_described_all_the_same():

@@ -1,0 +1,38 @@
+"""A record that a projection cannot plan costs itself, and no other of its batch."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from headwater.projections.projector.plan import Plan, Work
+from headwater.projections.projector.projection import Projection
+from headwater.projections.projector.projector import Projector
+from headwater.projections.projector.records import LogRecord
+from tests.unit.projections.histories import Appended
+
+
+def plan(records: Iterable[LogRecord]) -> Plan:
+    """Plans a statement for all records, as projections do, and has a bug."""
+    values = [record.value or b"" for record in records]
+    if b"odd" in values:
+        raise KeyError("a bug")
+    return Plan(works=(Work("rows", values),), unreadable=values.count(b"unreadable"))
+
+
+def test_a_record_that_cannot_be_planned_is_refused_and_the_others_are_applied():
+    projection = Projection(name="p", group="g", topics=("t",), plan=plan)
+    projector = Projector(
+        cluster=cast("Any", None),
+        store=cast("Any", None),
+        projection=projection,
+        clock=lambda: 0,
+    )
+    values = [b"1", b"odd", b"2", b"unreadable"]
+    records = [Appended(0, at, value, topic="t") for at, value in enumerate(values)]
+    planned = projector._plan(records)
+    rows = [each.rows for each in planned.works if each.table == "rows"]
+    assert rows == [[b"1"], [b"2"], [b"unreadable"]]
+    (refused,) = [each.rows for each in planned.works if each.table == "projection_errors"]
+    assert "a bug" in str(refused)
+    assert planned.unreadable == 2
+    whole = projector._plan([records[0], records[2]])
+    assert [each.rows for each in whole.works] == [[b"1", b"2"]]
