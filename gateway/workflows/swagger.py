@@ -4,12 +4,15 @@ The usual viewers load theirs from somebody else's server, and would send that s
 types a key into them.
 """
 
+import asyncio
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from litestar import Response, Router, get
+from litestar._openapi.plugin import OpenAPIPlugin  # it alone has the description as it is served
+from litestar.enums import OpenAPIMediaType
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from typing_extensions import override
@@ -51,11 +54,41 @@ _START: Final = b"""SwaggerUIBundle({url: "/schema/openapi.json", dom_id: "#ui",
 """
 
 
+class Description(OpenAPIRenderPlugin):
+    """Serves the description at /schema and /schema/openapi.json.
+
+    To make it takes a second, so it is made once, in a thread. Nobody needs a key to ask for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(path=["/", "/openapi.json"], media_type=OpenAPIMediaType.OPENAPI_JSON)
+        self._made: asyncio.Task[bytes] | None = None
+        self._content = b""
+
+    async def make(self, request: AnyRequest) -> None:
+        """Makes the description, unless it is made or being made."""
+        if self._content:
+            return
+        if self._made is None:
+            self._made = asyncio.create_task(asyncio.to_thread(self._rendered, request))
+        self._content = await asyncio.shield(self._made)
+
+    def _rendered(self, request: AnyRequest) -> bytes:
+        plugin = request.app.plugins.get(OpenAPIPlugin)
+        return self.render_json(request, plugin.provide_openapi_schema())
+
+    @override
+    def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
+        """Gives the description, which was made before any request of the router is handled."""
+        return self._content
+
+
 class SwaggerPage(OpenAPIRenderPlugin):
     """Serves the page at /schema/swagger, and what it loads under /schema/assets."""
 
-    def __init__(self) -> None:
+    def __init__(self, description: Description) -> None:
         super().__init__(path="/swagger")
+        self._description = description
 
     @override
     def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
@@ -68,15 +101,15 @@ class SwaggerPage(OpenAPIRenderPlugin):
         for name, media_type in _ASSETS.items():
             router.register(_asset(name, media_type, (_directory() / name).read_bytes()))
         router.register(_asset("start.js", "text/javascript", _START))
-        router.before_request = _page_for_browsers
+        router.before_request = self._prepare
 
-
-async def _page_for_browsers(request: AnyRequest) -> Response[Any] | None:
-    """Leads a browser that asks for the description to the page."""
-    at_root = request.scope["path"].rstrip("/") == "/schema"
-    if at_root and wants_html(request.headers.get("accept", "")):
-        return Response(b"", status_code=302, headers={"location": "/schema/swagger"})
-    return None
+    async def _prepare(self, request: AnyRequest) -> Response[Any] | None:
+        """Leads a browser that asks for the description to the page; makes it for others."""
+        at_root = request.scope["path"].rstrip("/") == "/schema"
+        if at_root and wants_html(request.headers.get("accept", "")):
+            return Response(b"", status_code=302, headers={"location": "/schema/swagger"})
+        await self._description.make(request)
+        return None
 
 
 def _asset(name: str, media_type: str, content: bytes) -> HTTPRouteHandler:
