@@ -224,6 +224,8 @@ class RequestAnswered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     left_out: int
     #: When it was answered, Unix milliseconds.
     at_ms: int
+    #: The id that its sender chose, where nothing proved who that is; empty for all others.
+    claimed_request_id: str = ""
 
 
 class RowRebuilt(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,12 @@ from litestar.params import ParameterKwarg
 from litestar.types import ExceptionHandlersMap
 from litestar.typing import FieldDefinition
 
-from headwater.gateway.http.request_scope import AnyRequest, keep_problem_code, request_id_of
+from headwater.gateway.http.request_scope import (
+    AnyRequest,
+    claimed_request_id,
+    keep_problem_code,
+    request_id_of,
+)
 from headwater.gateway.http.segments import shown
 from headwater.gateway.patterns import in_words
 from headwater.schemas.errors import HeadwaterError
@@ -122,6 +127,8 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     instance: str
     code: str
     request_id: str
+    #: The `x-request-id` of the caller, where the request got another id.
+    claimed_request_id: str | None = None
     reason: str | None = None
     field: str | None = None
     #: The detail once more, below /v1/runs, /v1/deployments and /v1/world.
@@ -304,6 +311,7 @@ def _response(
     headers: Mapping[str, str] | None = None,
 ) -> Response[bytes]:
     request_id = request_id_of(request.scope)
+    claimed = claimed_request_id(request.scope)
     keep_problem_code(request.scope, code)
     status, body = document(
         code=code,
@@ -311,7 +319,7 @@ def _response(
         instance=shown(request.scope["path"]),
         request_id=request_id,
         status=status,
-        extensions=extensions,
+        extensions={**(extensions or {}), **({"claimed_request_id": claimed} if claimed else {})},
     )
     more = dict(headers or {})
     if status == HTTPStatus.UNAUTHORIZED and code != "invalid_signature":

@@ -88,13 +88,14 @@ class Refusals:
 
 def _say(answer: RequestAnswered, left_out: int) -> None:
     _LOG.warning(
-        "refused source=%s code=%s reason=%s peer=%s bytes=%d request_id=%s left_out=%d: %s",
+        "refused source=%s code=%s reason=%s peer=%s bytes=%d request_id=%s%s left_out=%d: %s",
         answer.source or "-",
         answer.code,
         answer.reason or "-",
         answer.peer,
         answer.size,
         answer.request_id,
+        f" claimed_request_id={answer.claimed_request_id}" if answer.claimed_request_id else "",
         left_out,
         answer.detail,
     )

@@ -9,7 +9,7 @@ from litestar.types import Scope
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.refusals import Refusals
-from headwater.gateway.http.request_scope import request_id_of
+from headwater.gateway.http.request_scope import claimed_request_id, own_request_id
 from headwater.gateway.http.segments import shown
 from headwater.schemas.records import RequestAnswered
 
@@ -32,7 +32,8 @@ def refusals_told(
     def tell(scope: Scope, code: str) -> None:
         refusals.refused(
             RequestAnswered(
-                request_id=request_id_of(scope),
+                request_id=own_request_id(scope),
+                claimed_request_id=claimed_request_id(scope),
                 source="",
                 code=code,
                 reason="",

@@ -109,16 +109,26 @@ class Receiver:
         finally:
             size = min(head.length or hold.size, _SIZE_MAX)
             hold.release()
-        self._tell(answer, request_id, peer, size)
+        claimed = ""
+        if isinstance(answer, Refusal) and head.request_id is not None:
+            # Nobody has proved to be the sender whose request has that id.
+            claimed, request_id = request_id, self._new_request_id()
+            keep_request_id(scope, request_id)
+        self._tell(answer, request_id, claimed, peer, size)
         if isinstance(answer, Accepted):
             await _send(send, 200, b"application/json", self._encode(answer), request_id)
         elif isinstance(answer, Shaken):
             await _send(send, 200, b"text/plain; charset=utf-8", answer.text.encode(), request_id)
         else:
-            await self._refuse(scope, send, request_id, answer)
+            await self._refuse(scope, send, request_id, claimed, answer)
 
     def _tell(
-        self, answer: Accepted | Shaken | Refusal, request_id: str, peer: str, size: int
+        self,
+        answer: Accepted | Shaken | Refusal,
+        request_id: str,
+        claimed: str,
+        peer: str,
+        size: int,
     ) -> None:
         """Counts an answer, and tells of one that brought nothing new."""
         refusal = answer if isinstance(answer, Refusal) else None
@@ -128,6 +138,7 @@ class Receiver:
             return
         answered = RequestAnswered(
             request_id=request_id,
+            claimed_request_id=claimed,
             source=self._source,
             code=code,
             reason=(refusal and refusal.reason) or "",
@@ -208,13 +219,16 @@ class Receiver:
             request_id=delivery.request_id,
         )
 
-    async def _refuse(self, scope: Scope, send: Send, request_id: str, refusal: Refusal) -> None:
+    async def _refuse(
+        self, scope: Scope, send: Send, request_id: str, claimed: str, refusal: Refusal
+    ) -> None:
+        more = {"reason": refusal.reason, "claimed_request_id": claimed}
         status, body = document(
             code=refusal.code,
             detail=refusal.detail,
             instance=scope["path"],
             request_id=request_id,
-            extensions={"reason": refusal.reason} if refusal.reason else None,
+            extensions={name: value for name, value in more.items() if value},
         )
         headers = retry_headers(status)
         if refusal.code == "method_not_allowed":

@@ -21,7 +21,7 @@ from headwater.gateway.http.budget import Budget
 from headwater.gateway.http.callers import user_of
 from headwater.gateway.http.openapi import problem_responses, raw_body
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.http.request_scope import AnyRequest, request_id_of
+from headwater.gateway.http.request_scope import AnyRequest, own_request_id
 from headwater.gateway.terra.instances import LabResult
 from headwater.gateway.users.bodies import Uploaded
 from headwater.gateway.users.lab_reports import BODY_BYTES_MAX, Report, read_report, storage_key
@@ -120,7 +120,7 @@ def upload_route(
                 if idempotency_key is None
                 else event_id(user_id, report.content_type, idempotency_key, report.content)
             )
-            fact = await _keep(ports, report, user_id, upload_id, request_id_of(request.scope))
+            fact = await _keep(ports, report, user_id, upload_id, own_request_id(request.scope))
         finally:
             hold.release()
         return await _answer(ports, fact)

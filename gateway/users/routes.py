@@ -15,7 +15,7 @@ from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.limited_bodies import LimitedBodies
 from headwater.gateway.http.openapi import USER_TOKEN, OptionalBody, problem_responses
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.http.request_scope import AnyRequest, request_id_of
+from headwater.gateway.http.request_scope import AnyRequest, own_request_id
 from headwater.gateway.terra.client import DATA_TYPES
 from headwater.gateway.terra.errors import TerraFailed
 from headwater.gateway.terra.instances import IMPORT, ImportParams
@@ -114,7 +114,7 @@ def _me(ports: UserPorts) -> HTTPRouteHandler:
         responses=problem_responses("store_unavailable", *_OF_TOKENS),
     )
     async def me(request: AnyRequest) -> Connections:
-        return await reconciled(ports, user_of(request.scope), request_id_of(request.scope))
+        return await reconciled(ports, user_of(request.scope), own_request_id(request.scope))
 
     return me
 
@@ -144,7 +144,7 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
         ports.terra.require()
         user_id = user_of(request.scope)
         instance_id = await next_import(ports, user_id)
-        found = await reconciled(ports, user_id, request_id_of(request.scope))
+        found = await reconciled(ports, user_id, own_request_id(request.scope))
         active = tuple(each.terra_user_id for each in found.connections if each.active)
         if not active:
             raise Problem("no_connections", "expected an active connection, found none")

@@ -225,7 +225,7 @@ def test_copies_and_refusals_have_a_record_in_kafka(topics: str) -> None:
                         if record_name(record.value) == "request_answered":
                             answer = decode(record.value, RequestAnswered)
                             assert record.key == answer.request_id.encode()
-                            found[answer.request_id] = answer
+                            found[answer.claimed_request_id or answer.request_id] = answer
             return {name: found[name] for name in ("a-copy-1", "unsigned-1") if name in found}
 
         copy, unsigned = {"x-request-id": "a-copy-1"}, {"x-request-id": "unsigned-1"}

@@ -214,6 +214,39 @@ def test_a_usable_request_id_of_the_caller_is_kept(
     assert log.deliveries[0].request_id == expected
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("POST", "/webhooks/terra", "invalid_signature"),
+        ("PUT", "/webhooks/terra", "method_not_allowed"),
+        ("POST", "/webhooks/tera", "unknown_source"),
+        ("POST", "/hooks/terra", "not_found"),
+        ("POST", "/console/login", "unauthorized"),
+    ],
+)
+def test_a_refusal_is_recorded_under_an_id_that_its_sender_has_not_chosen(
+    client: TestClient[Any], answers: MemoryAnswers, method: str, path: str, code: str
+) -> None:
+    known = "01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"
+    answer = client.request(method, path, content=BODY, headers={"x-request-id": known})
+    (told,) = answers.recorded
+    assert told.code == code
+    assert told.request_id == answer.headers["x-request-id"] != known
+    assert told.claimed_request_id == known
+    if "json" in answer.headers["content-type"]:
+        problem = answer.json()
+        assert (problem["request_id"], problem["claimed_request_id"]) == (told.request_id, known)
+
+
+def test_a_signed_delivery_that_is_refused_has_another_id_and_names_its_senders(
+    post: Post, log: MemoryLog, answers: MemoryAnswers
+) -> None:
+    log.away = True
+    problem = post(BODY, x_request_id="chosen-by-the-sender").json()
+    assert problem["claimed_request_id"] == "chosen-by-the-sender"
+    assert problem["request_id"] == answers.recorded[0].request_id == "request-1"
+
+
 def test_a_copy_has_a_record_that_names_the_first(
     post: Post, log: MemoryLog, answers: MemoryAnswers, clock: Clock
 ) -> None:
