@@ -13,6 +13,7 @@ from litestar.connection import ASGIConnection
 from litestar.exceptions import NotFoundException
 from litestar.handlers import ASGIRouteHandler, BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig, ResponseSpec
+from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -61,7 +62,7 @@ from headwater.gateway.users.routes import user_routes
 from headwater.gateway.users.upload_limits import UploadLimits
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import ServiceKeys, WorkflowPorts, WorkflowService
-from headwater.gateway.workflows.swagger import Description, SwaggerPage
+from headwater.gateway.workflows.swagger import SwaggerPage
 from headwater.gateway.workflows.wire import StepTypes
 from headwater.processors.providers.provider import Providers
 from headwater.processors.sources import Source, providers_of
@@ -352,7 +353,6 @@ def _no_such_page(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHa
 
 
 def _openapi() -> OpenAPIConfig:
-    description = Description()
     return OpenAPIConfig(
         title="Headwater",
         version=_VERSION,
@@ -362,5 +362,5 @@ def _openapi() -> OpenAPIConfig:
             "/schema", route_handlers=[], include_in_schema=False, guards=[_no_such_page]
         ),
         components=Components(security_schemes={**KEYS, **SECURITY}),
-        render_plugins=[description, SwaggerPage(description)],
+        render_plugins=[JsonRenderPlugin(path=["/", "/openapi.json"]), SwaggerPage()],
     )

@@ -88,7 +88,8 @@ class LoopWatch:
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         now, cpu = monotonic(), cpu_of_thread()
         late = max(0.0, now - self._beat_at - _BEAT_S)
-        found = Blocked(late, cpu - self._cpu_at, self._seen)
+        # A loop that is busy computes all the time between two beats that are on time.
+        found = Blocked(late, max(0.0, cpu - self._cpu_at - _BEAT_S), self._seen)
         self._beat_at, self._cpu_at, self._seen = now, cpu, ""
         self._timer = loop.call_later(_BEAT_S, self._beat, loop)
         self.longest = max(self.longest, found)

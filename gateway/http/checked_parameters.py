@@ -4,7 +4,7 @@ Else mistakes go unnoticed: Litestar passes over what it does not know, and take
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple, get_args
 
@@ -16,6 +16,12 @@ from headwater.gateway.http.problems import Problem
 
 _WHOLE: Final = re.compile(r"-?[0-9]+")
 _SHOWN_CHARS: Final = 60
+#: Bytes of a value: what is longer is no entry of an index of Postgres, which has 2,704 bytes, so
+#: nothing equals it. Those that hold several values have limits of their own.
+VALUE_BYTES_MAX: Final = 2_048
+_OF_SEVERAL: Final = frozenset({"min_position"})
+#: How often a parameter may come that may come several times.
+REPEATS_MAX: Final = 100
 
 
 class _Taken(NamedTuple):
@@ -44,9 +50,21 @@ def checked_parameters(
             )
         if len(values) > 1 and not taken.queries[name]:
             raise _invalid(name, f"it once, found it {len(values)} times")
+        if len(values) > REPEATS_MAX:
+            raise _invalid(name, f"it at most {REPEATS_MAX} times, found it {len(values)} times")
+        if name not in _OF_SEVERAL:
+            _check_sizes(name, values)
     for name, text in _numbers(connection, taken):
         if not _WHOLE.fullmatch(text):
             raise _invalid(name, f"a whole number in digits, found {text[:_SHOWN_CHARS]!r}")
+
+
+def _check_sizes(name: str, values: Iterable[str]) -> None:
+    for value in values:
+        # A character has at most four bytes; halves of pairs of them are refused elsewhere.
+        size = len(value.encode(errors="replace")) if len(value) * 4 > VALUE_BYTES_MAX else 0
+        if size > VALUE_BYTES_MAX:
+            raise _invalid(name, f"at most {VALUE_BYTES_MAX} bytes, found {size}")
 
 
 def _numbers(

@@ -14,7 +14,7 @@ from litestar import Response, Router, get
 from litestar._openapi.plugin import OpenAPIPlugin  # it alone has the description as it is served
 from litestar.enums import OpenAPIMediaType
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.plugins import OpenAPIRenderPlugin
+from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from typing_extensions import override
 
 from headwater.gateway.http.pages import wants_html
@@ -28,6 +28,9 @@ _ASSETS: Final[Mapping[str, str]] = {
 }
 #: Seconds for browsers to keep the assets: they change with a release.
 _KEPT_S: Final = 86_400
+
+#: Where the description is; its routes are those of Litestar's plugin.
+_DESCRIBED_AT: Final = frozenset({"/schema", "/schema/openapi.json"})
 
 #: The validator is a foreign server, which would be sent the address of the description.
 _PAGE: Final = """<!doctype html>
@@ -54,41 +57,33 @@ _START: Final = b"""SwaggerUIBundle({url: "/schema/openapi.json", dom_id: "#ui",
 """
 
 
-class Description(OpenAPIRenderPlugin):
-    """Serves the description at /schema and /schema/openapi.json.
+class Description:
+    """The description of the API as JSON, made once, in a thread.
 
-    To make it takes a second, so it is made once, in a thread. Nobody needs a key to ask for it.
+    To make it takes a second, and nobody needs a key to ask for it.
     """
 
     def __init__(self) -> None:
-        super().__init__(path=["/", "/openapi.json"], media_type=OpenAPIMediaType.OPENAPI_JSON)
         self._made: asyncio.Task[bytes] | None = None
-        self._content = b""
 
-    async def make(self, request: AnyRequest) -> None:
-        """Makes the description, unless it is made or being made."""
-        if self._content:
-            return
+    async def content(self, request: AnyRequest) -> bytes:
+        """Returns the description; makes it for the first who asks."""
         if self._made is None:
-            self._made = asyncio.create_task(asyncio.to_thread(self._rendered, request))
-        self._content = await asyncio.shield(self._made)
+            self._made = asyncio.create_task(asyncio.to_thread(_rendered, request))
+        return await asyncio.shield(self._made)
 
-    def _rendered(self, request: AnyRequest) -> bytes:
-        plugin = request.app.plugins.get(OpenAPIPlugin)
-        return self.render_json(request, plugin.provide_openapi_schema())
 
-    @override
-    def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
-        """Gives the description, which was made before any request of the router is handled."""
-        return self._content
+def _rendered(request: AnyRequest) -> bytes:
+    plugin = request.app.plugins.get(OpenAPIPlugin)
+    return JsonRenderPlugin.render_json(request, plugin.provide_openapi_schema())
 
 
 class SwaggerPage(OpenAPIRenderPlugin):
     """Serves the page at /schema/swagger, and what it loads under /schema/assets."""
 
-    def __init__(self, description: Description) -> None:
+    def __init__(self) -> None:
         super().__init__(path="/swagger")
-        self._description = description
+        self._description = Description()
 
     @override
     def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
@@ -101,15 +96,18 @@ class SwaggerPage(OpenAPIRenderPlugin):
         for name, media_type in _ASSETS.items():
             router.register(_asset(name, media_type, (_directory() / name).read_bytes()))
         router.register(_asset("start.js", "text/javascript", _START))
-        router.before_request = self._prepare
+        router.before_request = self._answer
 
-    async def _prepare(self, request: AnyRequest) -> Response[Any] | None:
-        """Leads a browser that asks for the description to the page; makes it for others."""
-        at_root = request.scope["path"].rstrip("/") == "/schema"
-        if at_root and wants_html(request.headers.get("accept", "")):
+    async def _answer(self, request: AnyRequest) -> Response[bytes] | None:
+        """Gives the description, or leads a browser that asks for it to the page."""
+        path = request.scope["path"].rstrip("/")
+        if path == "/schema" and wants_html(request.headers.get("accept", "")):
             return Response(b"", status_code=302, headers={"location": "/schema/swagger"})
-        await self._description.make(request)
-        return None
+        # Also for pages that need some of it, which is made by then.
+        content = await self._description.content(request)
+        if path not in _DESCRIBED_AT:
+            return None
+        return Response(content, media_type=OpenAPIMediaType.OPENAPI_JSON)
 
 
 def _asset(name: str, media_type: str, content: bytes) -> HTTPRouteHandler:

@@ -86,10 +86,11 @@ def application(folder: Path, sources: str = "", **ports: Any) -> Litestar:  # n
         terra_secrets="a secret of terra",
     )
     blobs = FolderBlobs(folder / "blobs")
+    workflows = ports.pop("workflows", None) or memory_workflows()
     return memory_app(
         settings,
         clock=lambda: NOW_S * 1000,
-        workflows=memory_workflows(),
+        workflows=workflows,
         users=ForUsers(
             tokens=verifier_of(settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
             terra=Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: NOW_S),
@@ -178,6 +179,27 @@ def test_each_route_of_ours_refuses_a_parameter_that_it_does_not_have(
         problem = assert_problem(ask(client, route, "?lmit=1"), 400, "unknown_parameter")
         assert problem["field"] == "lmit", route
         assert "found 'lmit'" in problem["detail"], route
+
+
+def test_each_route_of_ours_limits_the_length_of_its_parameters(
+    client: TestClient[Any],
+) -> None:
+    described = client.get("/schema/openapi.json").json()["paths"]
+    texts = [
+        (Asked(method.upper(), path), parameter["name"])
+        for path, methods in described.items()
+        if not ASKED_BY_TOOLS.match(path)
+        for method, operation in methods.items()
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "query" and parameter["name"] != "min_position"
+    ]
+    assert len(texts) > 60
+    for route, name in texts:
+        for value in ("x" * 2_049, "%C3%A9" * 1_025):
+            problem = assert_problem(
+                ask(client, route, f"?{name}={value}"), 400, "invalid_parameter"
+            )
+            assert problem["field"] == name, route
 
 
 def test_each_moment_that_a_route_takes_is_rfc_3339_with_an_offset(
