@@ -191,23 +191,21 @@ class Turns:
 
     def next_s(self, now_s: float) -> float | None:
         """Return when a turn may be granted; None while that depends on a request under way."""
-        ready = [
-            self._ready_s(party)
-            for lane in Lane
-            if self._flights[lane] < FLIGHTS[lane]
-            for party in self._order[lane]
-            if self._has_room(party)
-        ]
-        if not ready:
-            return None
-        return max(now_s, self._due_s, min(ready))
+        earliest_s = max(now_s, self._due_s)
+        soonest_s: float | None = None
+        for lane in Lane:
+            if self._flights[lane] < FLIGHTS[lane]:
+                for party in filter(self._has_room, self._order[lane]):
+                    ready_s = self._ready_s(party)
+                    if ready_s <= earliest_s:
+                        return earliest_s
+                    soonest_s = ready_s if soonest_s is None else min(soonest_s, ready_s)
+        return soonest_s
 
     def _forget(self, now_s: float) -> None:
         """Forget parties that are as new: nothing waits or is under way, and no pause is left."""
-        for party in [*self._held]:
-            if self._held[party] > now_s:
-                break
-            del self._held[party]
+        while self._held and next(iter(self._held.values())) <= now_s:
+            self._held.popitem(last=False)
         for party in [*self._queues]:
             queue = self._queues[party]
             idle = not queue.waiting and not queue.flights
