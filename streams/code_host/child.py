@@ -31,6 +31,7 @@ from headwater.schemas.history import Failure
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App, AppNotLoaded, Declarations, load_app
 from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
+from headwater.streams.code_host.forks import watch_forks
 from headwater.streams.code_host.frames import UNSENDABLE, Pipe, frames_of
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.hosted_run import MayBegin, always
@@ -260,6 +261,7 @@ def main(house: House = _schedules_alone) -> NoReturn:
     # Before the app is imported, which may give names of its own to what is refused.
     refuse_in_workflows()
     connection = socket.socket(fileno=int(pipe))
+    watch_forks(connection)
     loaded = _load(connection, app, schedules, house)
     collect_seldom()
     loop = uvloop.new_event_loop()

@@ -20,6 +20,11 @@ _READ_BYTES: Final = 256 * 1024
 #: Messages of a frame, each of which may hold a result of 1 MiB: bounds what is encoded at once,
 #: and what a host does before it answers. Fewer would cost more appends.
 _MESSAGES_MAX: Final = 256
+#: Bytes of a frame of several messages.
+_FRAME_BYTES: Final = 16 * 1024 * 1024
+#: Bytes of a frame of a host: more than any message of one has. A length beyond that was written by
+#: code that has written to a descriptor which is not its own.
+HOST_FRAME_MAX: Final = 64 * 1024 * 1024
 #: What may wait to be sent: room for several of the largest results, little beside an app's memory.
 UNSENT_MAX: Final = 8 * 1024 * 1024
 
@@ -31,13 +36,20 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 def frames_of(messages: Sequence[msgspec.Struct]) -> list[bytearray]:
     """The frames that carry these messages, in order."""
-    frames = []
+    frames: list[bytearray] = []
     for first in range(0, len(messages), _MESSAGES_MAX):
-        frame = bytearray(_HEADER)
-        _ENCODER.encode_into(messages[first : first + _MESSAGES_MAX], frame, _HEADER)
-        frame[:_HEADER] = (len(frame) - _HEADER).to_bytes(_HEADER, "big")
-        frames.append(frame)
+        frames += _framed(messages[first : first + _MESSAGES_MAX])
     return frames
+
+
+def _framed(messages: Sequence[msgspec.Struct]) -> list[bytearray]:
+    frame = bytearray(_HEADER)
+    _ENCODER.encode_into(messages, frame, _HEADER)
+    if len(frame) > _FRAME_BYTES and len(messages) > 1:
+        half = len(messages) // 2
+        return [*_framed(messages[:half]), *_framed(messages[half:])]
+    frame[:_HEADER] = (len(frame) - _HEADER).to_bytes(_HEADER, "big")
+    return [frame]
 
 
 class Pipe:
@@ -45,7 +57,8 @@ class Pipe:
 
     Shape:  `received` is called with the bodies of the frames of one read, `ended` once, when the
             other end is closed. An end that `waits` reads nothing while more than UNSENT_MAX is to
-            be sent; at most one of the two may, or both could wait for each other.
+            be sent; at most one of the two may, or both could wait for each other. `garbled` is
+            called for a frame of more than `frame_max` bytes, of which nothing is kept.
     """
 
     def __init__(
@@ -55,6 +68,8 @@ class Pipe:
         received: Callable[[list[bytearray]], None],
         ended: Callable[[], None],
         waits: bool,
+        frame_max: int | None = None,
+        garbled: Callable[[], None] = lambda: None,
     ) -> None:
         connection.setblocking(False)
         self._loop = asyncio.get_running_loop()
@@ -62,6 +77,8 @@ class Pipe:
         self._received = received
         self._ended = ended
         self._waits = waits
+        self._frame_max = frame_max
+        self._garbled = garbled
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._rest = bytearray()
         self._unsent: deque[memoryview] = deque()
@@ -166,16 +183,23 @@ class Pipe:
         return size
 
     def _take(self) -> None:
-        data, start, frames = self._rest, 0, []
+        data, start, garbled = self._rest, 0, False
+        frames: list[bytearray] = []
         while len(data) - start >= _HEADER:
-            end = start + _HEADER + int.from_bytes(data[start : start + _HEADER], "big")
+            size = int.from_bytes(data[start : start + _HEADER], "big")
+            if self._frame_max is not None and size > self._frame_max:
+                garbled, start = True, len(data)
+                break
+            end = start + _HEADER + size
             if end > len(data):
                 break
             frames.append(data[start + _HEADER : end])
             start = end
+        del data[:start]
         if frames:
-            del data[:start]
             self._received(frames)
+        if garbled and not self._closed:
+            self._garbled()
 
     def read_waiting(self) -> None:
         """Receives all that waits; that the other end is closed, the next read finds."""

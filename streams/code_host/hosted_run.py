@@ -31,6 +31,7 @@ from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import encode, encode_object
+from headwater.streams.code_host.forks import end_if_forked
 from headwater.streams.replay.activation import Activation
 from headwater.streams.replay.host_port import Call, Handler
 from headwater.streams.replay.workflow import Workflow
@@ -341,6 +342,18 @@ async def invoke(
     It does not begin before its partition surely belongs to the worker: this process may have been
     suspended since it was told to, or may have had no thread free for long.
     """
+    try:
+        return await _invoked(services, activation, function, arguments)
+    finally:
+        end_if_forked()
+
+
+async def _invoked(
+    services: HostServices,
+    activation: int,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> Any:  # noqa: ANN401
     while True:
         while not services.may_begin(activation):  # noqa: ASYNC110, another process allows it
             await asyncio.sleep(_LOOK_S)

@@ -2,7 +2,7 @@
 
 import io
 import sys
-from typing import TextIO
+from typing import Final, TextIO
 
 from typing_extensions import override
 
@@ -10,13 +10,18 @@ from headwater.streams.authoring.attempt import ATTEMPT
 from headwater.streams.code_host.child import main
 
 #: Stands between whose a line is, and the line.
-SAYS = " | "
+SAYS: Final = " | "
+#: Characters of a line that is not ended, and how many of these there may be: a step may print
+#: without end, and many steps end in the middle of a line.
+LINE_MAX: Final = 64 * 1024
+BEGUN_MAX: Final = 256
 
 
 class NamedLines(io.TextIOBase):
     """A stream whose lines begin with the step that prints them, as `order/o-1 quote | `.
 
-    Shape:  what no step prints is the app's; a line that is not ended waits for its end.
+    Shape:  what no step prints is the app's; a line that is not ended waits for its end, unless it
+            is longer than LINE_MAX, or begun before BEGUN_MAX others.
     """
 
     def __init__(self, stream: TextIO, app: str) -> None:
@@ -29,8 +34,14 @@ class NamedLines(io.TextIOBase):
         attempt = ATTEMPT.get()
         name = self._app if attempt is None else f"{attempt.instance} {attempt.key}"
         *lines, rest = (self._begun.pop(name, "") + text).split("\n")
+        if len(rest) > LINE_MAX:
+            lines.append(rest)
+            rest = ""
         if rest:
             self._begun[name] = rest
+        if len(self._begun) > BEGUN_MAX:
+            oldest = next(iter(self._begun))
+            self._stream.write(f"{oldest}{SAYS}{self._begun.pop(oldest)}\n")
         if lines:
             self._stream.write("".join(f"{name}{SAYS}{line}\n" for line in lines))
             self._stream.flush()

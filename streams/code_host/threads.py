@@ -14,6 +14,7 @@ from typing import Any
 
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
+from headwater.streams.code_host.forks import end_if_forked
 
 log = logging.getLogger(__name__)
 
@@ -90,3 +91,5 @@ def _outcome(
         return function(*arguments), None
     except BaseException as error:  # noqa: BLE001, whatever a step raises is the step's failure
         return None, error
+    finally:
+        end_if_forked()

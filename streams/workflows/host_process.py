@@ -24,7 +24,7 @@ from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
-from headwater.streams.code_host.frames import Pipe
+from headwater.streams.code_host.frames import HOST_FRAME_MAX, Pipe
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps, hint_of_withheld
 
@@ -185,7 +185,14 @@ class HostProcess:
         finally:
             theirs.close()
         self._box = box
-        self._pipe = Pipe(ours, received=self._receive, ended=self._pipe_ended, waits=False)
+        self._pipe = Pipe(
+            ours,
+            received=self._receive,
+            ended=self._pipe_ended,
+            waits=False,
+            frame_max=HOST_FRAME_MAX,
+            garbled=self._end_garbled,
+        )
 
     # -- talking
 
@@ -226,15 +233,19 @@ class HostProcess:
                 self._hello.set_result(hello)
             messages = [message for frame in frames for message in _FROM_HOST.decode(frame)]
         except Exception:
-            # Authors' code has written to descriptors that are not its own.
-            log.exception("a code host sent what is not a message; it is ended")
-            self._pipe.close()
-            self._signal(signal.SIGKILL)
+            log.exception("code host %d sent what cannot be read", self.pid)
+            self._end_garbled()
             return
         if self._pings:
             messages = [message for message in messages if not self._is_pong(message)]
         if messages:
             self._received(messages)
+
+    def _end_garbled(self) -> None:
+        """End a host whose authors' code has written to a descriptor that is not its own."""
+        log.error("code host %d sent what is not a message; it is ended", self.pid)
+        self._pipe.close()
+        self._signal(signal.SIGKILL)
 
     def _is_pong(self, message: FromHost) -> bool:
         if not isinstance(message, Pong):

@@ -1,8 +1,10 @@
 """Workflows whose code misbehaves, each in its own way; the host must live with all of them."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -230,6 +232,35 @@ async def leaves_a_program(_: EVENT, step: Step) -> int:
 @workflow("closes-everything")
 async def closes_everything(_: EVENT, step: Step) -> None:
     await step.do("close", lambda: os.closerange(3, 100), retries=ONCE)
+
+
+@workflow("writes-to-every-pipe")
+async def writes_to_every_pipe(event: WorkflowEvent[str], step: Step) -> str:
+    """Writes what is no message to all that is open, the first time."""
+
+    async def write() -> str:
+        if _first_time(event.payload):
+            for descriptor in range(3, 100):
+                with contextlib.suppress(OSError):
+                    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                        os.write(descriptor, b"\xff" * 100_000)
+        return "at last"
+
+    return await step.do("write", write, retries=SOON)
+
+
+@workflow("forks")
+async def forks(event: WorkflowEvent[str], step: Step) -> int:
+    """Forks a process that returns into the host's code, in a thread and in its loop."""
+
+    def fork() -> int:
+        pid = os.fork()
+        return pid and os.waitpid(pid, 0)[1]
+
+    async def fork_in_the_loop() -> int:
+        return fork()
+
+    return await step.do("fork", fork if event.payload == "thread" else fork_in_the_loop)
 
 
 def _first_time(marker: str) -> bool:

@@ -313,6 +313,29 @@ def test_a_host_whose_pipe_is_closed_by_its_code_is_replaced():
     drive(scenario)
 
 
+def test_a_host_whose_code_writes_to_its_pipe_is_replaced(tmp_path: Path):
+    async def scenario(world: World) -> None:
+        key = world.create("writes-to-every-pipe", str(tmp_path / "mark"))
+        await world.run_to_the_end(key)
+        assert world.output(key) == "at last"
+        (gone,) = world.gone
+        assert "SIGKILL" in gone.reason
+
+    drive(scenario)
+
+
+@pytest.mark.parametrize("where", ["thread", "loop"])
+def test_a_process_that_a_step_forks_ends_with_the_callback(where: str):
+    async def scenario(world: World) -> None:
+        key, other = world.create("forks", where), world.create("quick")
+        await world.run_to_the_end(key, other)
+        assert world.output(key) == 0
+        assert world.output(other) == "soon"
+        assert not world.gone
+
+    drive(scenario)
+
+
 def test_stopping_is_no_death():
     async def scenario(world: World) -> None:
         key = world.create("blocks-in-a-thread")
