@@ -40,26 +40,27 @@ _NODES: Final = {
 _CONTAINERS: Final = ("join", "race", "cycle")
 
 
-def drawn(draw: Random, depth: int, numbers: list[int]) -> Node:
+def drawn(draw: Random, depth: int, numbers: list[int], least: int) -> Node:
     """Draw a program.
 
     Args:
         draw: Source of the random choices.
         depth: Levels of nodes above the leaves, at most.
         numbers: Numbers that are left for its nodes.
+        least: How many of these have to be left for a node with others in it.
     """
     number, small = numbers.pop(), draw.randint(0, 6)
-    if not depth or len(numbers) < 8:
+    if not depth or len(numbers) < least:
         return (draw.choice(_LEAVES), number, small, [])
     kind = draw.choice([*_NODES, "seq", "seq", *_CONTAINERS])
     most = _NODES[kind]
     count = draw.randint(1, 3) if most == 3 else most
-    return (kind, number, small, [drawn(draw, depth - 1, numbers) for _ in range(count)])
+    return (kind, number, small, [drawn(draw, depth - 1, numbers, least) for _ in range(count)])
 
 
 def drawn_collapse(draw: Random, numbers: list[int]) -> Node:
     """Draw a failure beside nested containers, of which some end in the same few turns."""
-    node = drawn(draw, draw.randint(0, 1), numbers)
+    node = drawn(draw, draw.randint(0, 1), numbers, 0)
     if draw.random() < 0.7:
         node = ("turns", numbers.pop(), draw.randint(0, 6), [])
     for kind in [*draw.choices(_CONTAINERS, k=draw.randint(1, 3)), "breaks"]:

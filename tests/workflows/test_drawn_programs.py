@@ -26,10 +26,13 @@ def programs_of(seed: int) -> tuple[list[Node], Commands]:
     draw = Random(seed)
     nodes = []
     for n in range(draw.randint(1, 3)):
-        numbers = list(range(100 * n + draw.choice([14, 26]), 100 * n, -1))
+        numbers = list(range(100 * n + 99, 100 * n, -1))
+        least = 99 - draw.choice([6, 18])
         collapses = draw.random() < 0.3
         nodes.append(
-            drawn_collapse(draw, numbers) if collapses else drawn(draw, draw.randint(1, 5), numbers)
+            drawn_collapse(draw, numbers)
+            if collapses
+            else drawn(draw, draw.randint(1, 5), numbers, least)
         )
     commands = [
         (draw.randint(0, 25), f"e{draw.randint(0, 2)}", draw.randint(0, 99)) for _ in "12345"
