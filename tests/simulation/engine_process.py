@@ -549,7 +549,7 @@ def _same(mine: Run | None, theirs: Run | None) -> bool:
         return mine == theirs
     if theirs.ended and theirs.status is not RunStatus.ERRORED:
         # Of a run that is over for good, an owner may have kept only what a restart needs.
-        bare = {"entries": {}, "open": {}, "mailbox": []}
+        bare = {"entries": {}, "open": {}, "left": {}, "mailbox": []}
         mine, theirs = (msgspec.structs.replace(each, **bare) for each in (mine, theirs))
     return mine == theirs and list(mine.open) == list(theirs.open)
 
