@@ -298,8 +298,7 @@ async def _running(
     ports: Ports, service: WorkflowService, watching: PooledReader, watch: LoopWatch
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as exits:
-        watch.start()
-        exits.callback(watch.stop)
+        exits.enter_context(watch.watching())
         for log in (ports.log, ports.answers, ports.audit, ports.replays, ports.wiping.log):
             await log.start()
             exits.push_async_callback(log.stop)

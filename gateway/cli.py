@@ -204,9 +204,8 @@ async def _project(settings: "Settings") -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     collect_seldom()
-    watch = LoopWatch()
-    watch.start()
-    with member_of_house(cluster, f"projector {process_name()}") as membership:
+    name = f"projector {process_name()}"
+    with LoopWatch().watching(), member_of_house(cluster, name) as membership:
         membership.start()
         rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
         try:

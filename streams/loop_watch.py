@@ -7,10 +7,11 @@ when the call returns, which is nearly always still the same callback. Requests 
 """
 
 import asyncio
+import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple
@@ -70,6 +71,15 @@ class LoopWatch:
         self._stopped = threading.Event()
         self._thread_of_loop = 0
         self._thread = threading.Thread(target=self._look, name="headwater-loop-watch", daemon=True)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the running loop."""
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
 
     def start(self) -> None:
         """Start watching the running loop."""

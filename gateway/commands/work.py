@@ -160,10 +160,8 @@ async def _work(
         await pass_over_skipped(cluster)
         await membership.joined()
 
-    watch = LoopWatch()
-    watch.start()
     async with contextlib.AsyncExitStack() as exits:
-        exits.callback(watch.stop)
+        exits.enter_context(LoopWatch().watching())
         database = await _step_database(settings, exits)
         membership = exits.enter_context(member_of_house(cluster, f"workflows {name}"))
         worker = WorkflowWorker(
