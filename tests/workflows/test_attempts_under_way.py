@@ -154,7 +154,7 @@ def test_a_first_attempt_under_way_when_its_run_fails_begins_anew_in_a_retry():
         instance = await begin(test)
         await test.advance("5 seconds")
         assert (await error_of(instance)).name == "Unreachable"
-        assert (await entry_at(instance, "slow")).status == "pending", "as it was"
+        assert (await entry_at(instance, "slow")).status == "cancelled", "it was left"
         await instance.retry()
         await test.advance("1 minute")
         entry = await entry_at(instance, "slow")

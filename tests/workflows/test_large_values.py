@@ -234,7 +234,7 @@ def test_the_children_of_an_instance_end_with_it():
         await instance.resume()
         await test.run_until_idle()
         assert await state_of(instance) == "errored"
-        assert (await entry_at(instance, "child")).status == "waiting"
+        assert (await entry_at(instance, "child")).status == "cancelled"
         assert await state_of(test.get("sleeper", "child")) == "terminated"
 
     run(scenario, family, sleeper)
