@@ -19,6 +19,8 @@ class Api:
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self.client = httpx.Client(base_url=url, headers=dict(headers), timeout=_TIMEOUT_S)
+        if (context := click.get_current_context(silent=True)) is not None:
+            context.call_on_close(self.client.close)
 
     def get(self, path: str, **parameters: str | int | None) -> Any:  # noqa: ANN401 (JSON)
         """Asks; the answer as JSON.

@@ -9,8 +9,8 @@ what they had sent. Then worlds that lack a rule, which must fail. More seeds:
 import pytest
 
 import headwater.processors.slots.decide as counting
+import headwater.streams.engine.commands as owning
 import headwater.streams.engine.driver as driving
-import headwater.streams.engine.owner as owning
 from headwater.processors.runs import ends
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.state import Run

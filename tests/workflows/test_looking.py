@@ -88,7 +88,7 @@ def test_an_earlier_run_is_looked_into_as_it_was_when_the_next_began():
         assert await earlier.explain() == explained
         assert await earlier.draw("mermaid", at=2) == drawn
         assert [each async for each in earlier.trace()] == told
-        with pytest.raises(ValueError, match="expected a run number of 0 to 1, found 2"):
+        with pytest.raises(CommandRefusedError, match="expected a run number of 0 to 1, found 2"):
             await instance.in_run(2).explain()
 
     play(waiting(), scenario, ITEMS)

@@ -3,6 +3,7 @@
 import pytest
 
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
+from headwater.schemas.failures import InvalidLabelsError
 from headwater.schemas.history import Label, Once, ReplySent, Sender, SendEvent, StartRun
 from tests.workflows.running import Instance, begin, output_of, run, state_of
 
@@ -176,7 +177,7 @@ def test_an_instance_that_a_step_creates_has_its_labels_also_after_a_restart():
         (shop_run,) = test.views("shop", "s-1").values()
         assert shop_run.state is not None
         assert shop_run.state.labels == (Label("kind", "shop"),)
-        with pytest.raises(ValueError, match="expected the name of a label"):
+        with pytest.raises(InvalidLabelsError, match="expected the name of a label"):
             await test.create(shop, labels={"": "x"})
 
     run(scenario, order, shop)
