@@ -251,7 +251,7 @@ def test_who_the_group_refuses_waits_until_it_is_let_in(
         async with AsyncExitStack() as exits:
             async with stranger_in(scene.group, EFFECTS, topics):
                 task = await exits.enter_async_context(scene.following())
-                await until(lambda: "cannot be read" in caplog.text or task.done())
+                await until(lambda: "InconsistentGroupProtocol" in caplog.text or task.done())
             await until(lambda: scene.workflows.signals("user_a") == [0] or task.done())
         assert scene.workflows.signals("user_a") == [0]
 
