@@ -144,7 +144,6 @@ async def _work(
     evaluator, slots = started_evaluator(), SlotsEngine()
     graphs = GraphEngine(limits=settings.limits, evaluator=evaluator)
     definitions = DefinitionLog(cluster=cluster, client_id=f"{name}-graphs")
-    deployed = DeployedGraphs(definitions, graphs.deploy, clock=clock)
     deployments = DeploymentLog(cluster=cluster, client_id=f"{name}-deployments")
     code = _deployed_code(settings, deployments)
 
@@ -177,7 +176,7 @@ async def _work(
             joined=joined,
             stores=stores_of(settings, clock),
             house=Program("headwater.gateway.house", {**os.environ, **environment(settings)}),
-            graphs=deployed,
+            graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
             deployed=code,
             bounds=_bounds(settings),
             reload=reload,
