@@ -104,9 +104,12 @@ class House:
                 connection.execute(set_password.format(sql.Identifier(role), sql.Literal(PASSWORD)))
         migrate(self.dsn, print)
         if self.python != sys.executable:
-            # That Headwater has tables of packages that this one does not know.
-            command = [self.python, "-m", "headwater", "migrate", "--postgres", self.dsn]
-            subprocess.run(command, check=True)
+            self.migrate()
+
+    def migrate(self) -> None:
+        """Make the tables of the packages that the parts' Headwater has installed."""
+        command = [self.python, "-m", "headwater", "migrate", "--postgres", self.dsn]
+        subprocess.run(command, check=True)
 
     def close(self) -> None:
         """Kills what is left: to wait for orderly ends that nobody looks at would take seconds."""
