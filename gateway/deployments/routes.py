@@ -45,7 +45,6 @@ WORLD: Final = "/v1/world"
 _ID: Final = re.compile(rf'"(dep_[0-9a-f]{{20}}|{NONE})"')
 _JSON: Final = "application/json"
 _OF_LOG: Final = ("broker_unavailable", "not_yet_readable")
-_OF_BODIES: Final = (*OF_BODIES, "too_many_requests")
 
 _ZIPS: Final = frozenset(
     {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
@@ -180,7 +179,7 @@ def _deploy(deploying: Deploying) -> HTTPRouteHandler:
         responses={
             200: _answers(Deployment, _DEPLOYMENT, "It was deployed before."),
             201: _answers(Deployment, _DEPLOYMENT, "It is deployed."),
-            **problem_responses(*_OF_BODIES, *_OF_LOG, ARTIFACT_INVALID),
+            **problem_responses(*OF_BODIES, *_OF_LOG, ARTIFACT_INVALID),
         },
     )
     async def deploy(request: Request[Any, Any, Any], app: _App) -> Response[bytes]:
@@ -225,7 +224,7 @@ def _rollback(deploying: Deploying) -> HTTPRouteHandler:
         responses={
             200: _answers(DeploymentActive, _ACTIVE, "It is active again."),
             **problem_responses(
-                *_OF_BODIES,
+                *OF_BODIES,
                 *_OF_LOG,
                 DEPLOYMENT_NOT_FOUND,
                 DEPLOYMENT_CHANGED,

@@ -51,7 +51,13 @@ def raw_body(media_type: str, schema: Schema) -> type[Operation]:
 
 
 #: Problems that every route with a key has.
-_OF_ALL: Final = ("invalid_parameter", "unknown_parameter", "unauthorized", "internal_error")
+_OF_ALL: Final = (
+    "invalid_parameter",
+    "unknown_parameter",
+    "unauthorized",
+    "too_many_requests",
+    "internal_error",
+)
 
 
 def problem_responses(*codes: str) -> dict[int, ResponseSpec]:

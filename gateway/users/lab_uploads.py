@@ -70,7 +70,6 @@ _PROBLEMS: Final = (
     "not_yet_readable",
     "bad_request",
     "body_timeout",
-    "too_many_requests",
     "overloaded",
     "jwks_unavailable",
     "invalid_parameter",

@@ -41,7 +41,6 @@ _OF_BODIES: Final = (
     "bad_request",
     "body_timeout",
     "body_too_large",
-    "too_many_requests",
     "overloaded",
 )
 _OF_TOKENS: Final = ("jwks_unavailable",)

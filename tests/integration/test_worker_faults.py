@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.failures import INSTANCE_EXISTS
-from headwater.schemas.history import StartRun
+from headwater.schemas.history import HistoryAppended, StartRun
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.workflows import log
 from headwater.streams.workflows.instance_stores import DiskStore
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests.e2e.workflow_house import Sender
@@ -23,25 +26,30 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
 ):
     worker = a_worker(topics)
     client = a_client(topics)
-    # No decision leads to such a record: this is what a fault of ours would look like.
-    monkeypatch.setattr("headwater.streams.workflows.log.MAX_VALUE_BYTES", 1_000)
-    monkeypatch.setattr("headwater.streams.workflows.worker._PAUSE_AFTER_FAULT_S", 0.1)
+    faults = 2
 
-    async def mended() -> None:
-        await until(lambda: "taken over again" in caplog.text)
-        monkeypatch.undo()
+    def faulty(partition: int, key: bytes, record: HistoryAppended, tenure: log.Tenure) -> Outgoing:
+        nonlocal faults
+        if faults:
+            faults -= 1
+            raise InvariantViolation("a fault of ours")
+        return outgoing(partition, key, record, tenure)
+
+    outgoing = log._outgoing
+    monkeypatch.setattr(log, "_outgoing", faulty)
+    monkeypatch.setattr("headwater.streams.workflows.worker._PAUSE_AFTER_FAULT_S", 0.1)
 
     async def scenario() -> None:
         async with running(worker), started(client):
             sender = Sender(client)
             await sender.ready()
-            mending = asyncio.create_task(mended())
-            reply = await sender.send("echo", "large", StartRun(f'"{"x" * 2_000}"'))
+            reply = await sender.send("echo", "large", StartRun('"1"'))
             assert reply.code in {"", INSTANCE_EXISTS}
-            await mending
 
     asyncio.run(scenario())
-    assert "a turn cannot be appended" in caplog.text
+    assert not faults
+    assert caplog.text.count("a turn cannot be appended") == 2
+    assert "taken over again: InvariantViolation" in caplog.text
 
 
 def sleepers(worker: WorkflowWorker, *ids: str) -> list[str]:
