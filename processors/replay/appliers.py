@@ -75,6 +75,8 @@ def _take_over(
     for key in _behind(before.entries, ended) & known:
         run.entries[key].excused = True
     run.open = {key: None for key, entry in run.entries.items() if entry.status in OPEN}
+    run.ordinals = {key: each.ordinal for key, each in before.entries.items() if key not in known}
+    run.first_ordinal = 1 + max((each.ordinal for each in before.entries.values()), default=-1)
     run.mailbox = list(before.mailbox)
 
 

@@ -114,6 +114,7 @@ class ReplayEngine:
             run.entries.clear()
             run.open.clear()
             run.left.clear()
+            run.ordinals.clear()
             run.mailbox.clear()
 
     @staticmethod

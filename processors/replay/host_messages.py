@@ -72,6 +72,9 @@ class Activate(HostMessage, frozen=True):
     entries: dict[str, Entry]
     #: How many entries it may have.
     entries_max: int
+    #: Of entries that a retry does again, their ordinals; and that of the first other new one.
+    ordinals: dict[str, int]
+    first_ordinal: int
     rollback: Failure | None = None
     #: The event by which it was cancelled.
     cancelled_at: int | None = None
@@ -209,6 +212,8 @@ def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
         run.lines,
         {key: _copy(entry) for key, entry in run.entries.items()},
         entries_max,
+        run.ordinals,
+        run.first_ordinal,
         run.rollback,
         None if run.cancelling is None else run.cancelling.sequence,
         run.limits,

@@ -27,14 +27,21 @@ class Cancelling(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class CodeRun(Run, kw_only=True):
     """A run of a code workflow.
 
-    Shape:  `open` has the keys of the entries without a result, in the order of opening; resolved
-            is the sequence of the latest event that the code has to see, and retried that of the
-            latest by which attempts began; rollback why the run is being rolled back; hosts_lost
-            how often in a row its code took the host with it, and back_at_ms when it is tried
-            again; cancelling that it is to end; logged_at is the latest event that its code had
-            seen when it logged last, and lines how many it has logged since that one; told is what
-            the engine has told it, and tells it no more; left has the keys of the entries that were
-            open when the code ended.
+    Attributes:
+        entries: What the code has reached, by key.
+        open: Keys of the entries without a result, in the order of opening.
+        resolved: Sequence of the latest event that the code has to see.
+        retried: Sequence of the latest event by which attempts began.
+        rollback: Why the run is being rolled back.
+        hosts_lost: How often in a row its code ended the host process.
+        back_at_ms: When it is tried again after that.
+        cancelling: That it is to end.
+        logged_at: The latest event that its code had seen when it logged last.
+        lines: How many lines it has logged since that event.
+        told: What the engine has told it, and tells it no more.
+        left: Keys of the entries that were open when the code ended.
+        ordinals: Of entries that a retry does again, their ordinals in the run before.
+        first_ordinal: That of the first entry which the run before does not have.
     """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
@@ -49,3 +56,5 @@ class CodeRun(Run, kw_only=True):
     cancelling: Cancelling | None = None
     told: dict[str, None] = msgspec.field(default_factory=dict)
     left: dict[str, None] = msgspec.field(default_factory=dict)
+    ordinals: dict[str, int] = msgspec.field(default_factory=dict)
+    first_ordinal: int = 0

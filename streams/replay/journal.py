@@ -1,6 +1,6 @@
 """What is recorded of a run, and what of it the code has visited since it began."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headwater.processors.replay.entry_keys import (
     keys_at_or_beneath,
@@ -16,19 +16,34 @@ from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 class Journal:
     """The entries of a run.
 
-    Shape:  `finished` has the joins, races and loops whose code has run to its end since the
+    Args:
+        entries: The entries that are recorded, by key.
+        entries_max: How many the run may have.
+        ordinals: Ordinals of entries that are not recorded and have a place among all, because an
+            earlier run has reached them.
+        first_ordinal: That of the first entry without such a place.
+
+    Attributes:
+        finished: Keys of the joins, races and loops whose code has run to its end since the
             beginning: the same name again gives the same result, and runs nothing.
     """
 
-    def __init__(self, entries: dict[str, Entry], entries_max: int) -> None:
+    def __init__(
+        self,
+        entries: dict[str, Entry],
+        entries_max: int,
+        ordinals: Mapping[str, int],
+        first_ordinal: int,
+    ) -> None:
         self.entries = entries
+        self._ordinals = ordinals
         self._entries_max = entries_max
         self.visited: set[str] = set()
         self.finished: set[str] = set()
         #: What the code no longer waits for, though it once did (see `Scope.give_up`).
         self.given_up: set[str] = set()
         #: The place of the next new entry among all, in the order in which they are first reached.
-        self.ordinal = 0
+        self.ordinal = first_ordinal
         self._passed_over: set[str] = set()
         #: The first entry that the code has come to and of which nothing was recorded.
         self.first_new: str | None = None
@@ -41,8 +56,11 @@ class Journal:
         elif not or_removed:
             self.first_new = self.first_new or key
 
-    def new_ordinal(self) -> int:
-        """The place of an entry that is reached for the first time."""
+    def new_ordinal(self, key: str) -> int:
+        """Return the place of an entry that this run reaches for the first time."""
+        known = self._ordinals.get(key)
+        if known is not None:
+            return known
         self.ordinal += 1
         return self.ordinal - 1
 
@@ -61,7 +79,7 @@ class Journal:
 
     def open(self, key: str, name: str, kind: EntryKind) -> int:
         """Adds an entry that the owner is about to record; gives its place among all."""
-        ordinal = self.new_ordinal()
+        ordinal = self.new_ordinal(key)
         self.entries[key] = Entry(
             name=name,
             kind=kind,

@@ -60,7 +60,9 @@ class RunContext:
         self.warned: set[str] = set()
         self.entries = begin.entries
         self.limits = begin.limits or USUAL
-        self.journal = Journal(begin.entries, begin.entries_max)
+        self.journal = Journal(
+            begin.entries, begin.entries_max, begin.ordinals, begin.first_ordinal
+        )
         self.results = Results(self.loop)
         self.calls = StepCalls(host)
         self.lines = LoggedLines(begin.entries.values(), begin.logged_at, begin.lines)

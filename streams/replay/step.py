@@ -218,7 +218,7 @@ class Step(DeterministicValues):
         reached = Reached(
             key,
             name,
-            run.journal.new_ordinal() if entry is None else entry.ordinal,
+            run.journal.new_ordinal(key) if entry is None else entry.ordinal,
             run.host.now_ms() if entry is None else entry.created_at_ms,
             policy.limit + 1,
             timeout_ms,

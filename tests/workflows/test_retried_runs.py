@@ -5,7 +5,10 @@ import asyncio
 import pytest
 
 from headwater import (
+    Break,
+    Continue,
     Retry,
+    RollbackError,
     Step,
     StepFailedError,
     StepTx,
@@ -102,6 +105,54 @@ def test_what_a_retry_keeps_outlives_crashes_before_it_and_after_it():
         await test.advance("1 hour")
         assert await output_of(instance) == ["a", "b", "c"]
         assert work.taken() == ["a", "b", "b", "c"]
+
+    run(scenario, order)
+
+
+async def three_seconds(test: WorkflowTest, *, crashes: bool) -> None:
+    for _ in range(3):
+        if crashes:
+            await test.crash()
+        await test.advance("1 second")
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_what_is_done_again_keeps_its_place_among_the_steps(crashes: bool):
+    work, nights = well("look"), 0
+
+    def day() -> None:
+        nonlocal nights
+        nights += 1
+        assert nights % 2 == 0, "at night nobody answers"
+
+    def undo(_: object) -> None:
+        """Have the step done again by a retry."""
+
+    async def errs() -> None:
+        if nights <= 6:
+            raise RollbackError("days are undone")
+
+    async def turn(step: Step, state: int) -> Continue | Break:
+        await step.do("day", day, retries=Retry(limit=1, delay="1 second"), rollback=undo)
+        return Continue(state + 1) if state < 2 else Break(state)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("begin")
+        await step.loop("days", turn, state=0, commit_interval=1)
+        await step.do("look", work.of("look"))
+        await errs()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await three_seconds(test, crashes=False)
+        before = await keys_of(instance)
+        assert before[-1] == "look"
+        await retried(test, instance)
+        await three_seconds(test, crashes=crashes)
+        assert (await instance.status()).status == "complete"
+        assert nights == 2 * (3 + 3)
+        assert await keys_of(instance) == before
 
     run(scenario, order)
 
