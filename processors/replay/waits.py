@@ -92,8 +92,15 @@ def _taken(fitting: list[Received], limit: int) -> list[Received]:
 def due(run: CodeRun, until_ms: int, *, complete: bool = False) -> tuple[list[RunEvent], list[str]]:
     """What time has ended, and what it begins.
 
-    Shape:  complete if all that was sent at `until_ms` is known. Gives events in the order of their
-            times, retries last, and the keys of children that took too long.
+    Args:
+        run: A run that is not paused.
+        until_ms: The time, in ms since the epoch.
+        complete: Whether all that was sent at that time is known.
+
+    Returns:
+        Events in the order of their times, retries last; and the keys of children that took too
+        long. Attempts that begin together begin in the order in which the code came to their steps:
+        so they do after a crash, too.
     """
     events: list[RunEvent] = []
     late: list[str] = []
@@ -119,6 +126,7 @@ def due(run: CodeRun, until_ms: int, *, complete: bool = False) -> tuple[list[Ru
             case _:
                 pass
     if retried:
+        retried.sort(key=lambda key: run.entries[key].ordinal)
         events.append(StepsRetried(tuple(retried)))
     return events, late
 

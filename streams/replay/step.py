@@ -231,7 +231,7 @@ class Step(DeterministicValues):
             run.calls.start(call)
         elif entry.wake_at_ms is None:
             call.attempt = entry.attempts + 1
-            run.calls.start_after_replay(call)
+            run.calls.start_after_replay(call, entry.last_attempt_at_ms or 0)
         else:
             run.calls.add(call)
 

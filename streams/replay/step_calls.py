@@ -12,7 +12,7 @@ class StepCalls:
     def __init__(self, host: HostPort) -> None:
         self._host = host
         self._calls: dict[str, Call] = {}
-        self._deferred: list[Call] = []
+        self._deferred: list[tuple[int, int, Call]] = []
 
     def __contains__(self, key: str) -> bool:
         return key in self._calls
@@ -34,15 +34,20 @@ class StepCalls:
         call.started = True
         self._host.call(call)
 
-    def start_after_replay(self, call: Call) -> None:
-        """Begins an attempt that was under way once all that was recorded before it is given."""
+    def start_after_replay(self, call: Call, began_ms: int) -> None:
+        """Begins an attempt that was under way once all that was recorded before it is given.
+
+        Args:
+            call: The call of its step.
+            began_ms: When the attempt had begun: so attempts begin in the order of before.
+        """
         self.add(call)
-        self._deferred.append(call)
+        self._deferred.append((began_ms, call.reached.ordinal, call))
 
     def start_deferred(self) -> None:
         """Begins the attempts that were to begin after the replay, if they still are."""
         deferred, self._deferred = self._deferred, []
-        for call in deferred:
+        for *_, call in sorted(deferred, key=lambda each: each[:2]):
             if self._calls.get(call.reached.key) is call:
                 self.start(call)
 

@@ -437,3 +437,36 @@ def test_a_step_whose_sql_fails_while_its_host_is_lost_is_begun_again():
         assert calls == ["begun", "begun"]
 
     run(scenario, order)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_attempts_that_a_pause_has_held_up_begin_in_the_order_of_their_steps(crashes: bool):
+    called: list[str] = []
+
+    def fails_once(name: str) -> Callable[[], None]:
+        def callback() -> None:
+            called.append(name)
+            assert called.count(name) > 1
+
+        return callback
+
+    async def behind(step: Step) -> None:
+        await asyncio.sleep(0)
+        await step.do("behind", fails_once("behind"), retries=Retry(limit=1, delay="2 seconds"))
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        before = step.do("before", fails_once("before"), retries=Retry(limit=1, delay="3 seconds"))
+        await asyncio.gather(behind(step), before)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await instance.pause()
+        await test.advance("5 seconds")
+        if crashes:
+            await test.crash()
+        await instance.resume()
+        await test.run_until_idle()
+        assert called == ["before", "behind", "before", "behind"]
+
+    run(scenario, order)
