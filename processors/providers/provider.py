@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from headwater.processors.columns import misfit
+from headwater.processors.json_texts import check_numbers
 from headwater.processors.providers.envelope import (
     MALFORMED,
     UNREADABLE,
@@ -124,9 +125,11 @@ class DeliveryType(Generic[P]):
         """Decode a body.
 
         Raises:
-            MalformedPayload: Also for parser errors that `decode` lets through.
+            MalformedPayload: Also for parser errors that `decode` lets through, and for a body
+                that would take seconds to read.
         """
         try:
+            check_numbers(body)
             return self.decode(body)
         except PARSE_ERRORS as error:
             raise MalformedPayload(f"expected a readable body, found: {error}") from error

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from headwater.processors.json_texts import (
     CONTAINERS_MAX,
+    EXTREME_NUMBERS_MAX,
     JsonInvalid,
     TooDeep,
+    check_numbers,
     read_json,
     within_levels,
 )
@@ -161,3 +163,17 @@ def test_no_number_takes_long_to_read(number: str):
         return best
 
     assert seconds(number) < 10 * seconds("72.5" + "0" * (len(number) - 4))
+
+
+@pytest.mark.parametrize("number", ["1e308", "1.5E+299", "4.9e-324", "1e0308", "8.5e+00307"])
+def test_a_text_of_numbers_near_the_limits_of_floats_is_not_read_into_typed_fields(number: str):
+    numbers = [number] * (EXTREME_NUMBERS_MAX + 1)
+    filler = '"' + "x" * 65_536 + '"'
+    with pytest.raises(JsonInvalid, match="exponent of 200 or more, found 10001"):
+        check_numbers(f"[{filler},{','.join(numbers)}]".encode())
+    check_numbers(f"[{filler},{','.join(numbers[1:])}]".encode())
+
+
+@pytest.mark.parametrize("text", ["1e30", "1e100", '"ce2d-e300"', '"e+3"', '"9f3e3a21"'])
+def test_usual_texts_are_read_whatever_their_length(text: str):
+    check_numbers(f"[{','.join([text] * 20_000)}]".encode())

@@ -10,7 +10,9 @@ from headwater.processors.providers.results import (
     NormalizeResult,
     Skipped,
 )
-from tests.unit.processors.deliveries import records, rejected
+from headwater.processors.providers.terra.provider import TERRA
+from headwater.schemas.errors import MalformedPayload
+from tests.unit.processors.deliveries import admitted, records, rejected
 
 DAY = {"metadata": {"start_time": "2026-07-01T00:00:00+09:00"}}
 
@@ -112,3 +114,12 @@ def test_what_cannot_be_true_is_rejected_with_its_place(record: dict[str, Any], 
     alone = records("body", record)
     assert isinstance(alone, Failed)
     assert alone.code == "no_usable_record"
+
+
+def test_a_body_of_numbers_that_take_seconds_to_read_is_malformed():
+    numbers = ",".join(["1e308"] * 100_000)
+    body = (
+        f'{{"user":{{"user_id":"u"}},"data":[{{"day_avg_blood_glucose_mg_per_dL":[{numbers}]}}]}}'
+    )
+    with pytest.raises(MalformedPayload, match="an exponent of 200 or more, found 100000"):
+        TERRA.normalize(admitted("body", body.encode()))
