@@ -378,7 +378,7 @@ async def main():
     host = HostProcess("misbehaving", received=print, gone=print, directory=Path(sys.argv[1]))
     await host.start()
     if sys.argv[2] == "blocked":
-        host.send([Activate(1, "always-blocks", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10)])
+        host.send([Activate(1, "always-blocks", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10, {}, 0)])
     print(host.pid, flush=True)
     await asyncio.sleep(60)
 

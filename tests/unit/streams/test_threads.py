@@ -168,7 +168,7 @@ def test_a_callback_in_a_thread_hears_that_its_attempt_is_given_up():
         host = Host(
             {"hedge": hedge}, emit=ended.put_nowait, now_ms=lambda: 0, call_sync=threads.call
         )
-        host.handle([Activate(1, "hedge", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10)])
+        host.handle([Activate(1, "hedge", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10, {}, 0)])
         while not isinstance(getattr(await ended.get(), "request", None), StepReturned):
             pass
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
@@ -228,7 +228,7 @@ def test_a_step_begins_only_while_its_partition_is_surely_owned(is_async: bool):
             call_sync=Threads(lambda: None, 2).call,
             may_begin=may_begin,
         )
-        host.handle([Activate(1, "order", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10)])
+        host.handle([Activate(1, "order", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10, {}, 0)])
         async with asyncio.timeout(PATIENCE_S):
             await asked.wait()
             asked.clear()
@@ -263,7 +263,7 @@ def test_a_step_that_waited_for_a_thread_does_not_begin_after_its_deadline():
         holding = asyncio.create_task(threads.call(hanging))
         async with asyncio.timeout(PATIENCE_S):
             await hanging.began()
-            host.handle([Activate(1, "order", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10)])
+            host.handle([Activate(1, "order", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10, {}, 0)])
             # Its attempt has begun, and waits for the one thread.
             while threads._pool._work_queue.empty():  # noqa: ASYNC110, nobody would set an event
                 await asyncio.sleep(0)
