@@ -5,8 +5,13 @@ recognized by the methods of pydantic 2.
 """
 
 import json
+from functools import cache
 from typing import Any, TypeGuard
 
+from typing_extensions import override
+
+#: Models take finite decimals alone, unlike the format.
+_NEITHER_NAN_NOR_INF = "^[^nNiI]*$"
 _METHODS = ("model_validate_json", "model_json_schema", "model_dump", "model_fields")
 
 
@@ -32,11 +37,31 @@ def model_schema(cls: Any, pointer: str) -> dict[str, Any]:  # noqa: ANN401, a m
         TypeError: The model has a field that JSON Schema cannot describe.
     """
     try:
-        schema: dict[str, Any] = cls.model_json_schema(ref_template=f"{pointer}/$defs/{{model}}")
+        schema: dict[str, Any] = cls.model_json_schema(
+            ref_template=f"{pointer}/$defs/{{model}}", schema_generator=_generator()
+        )
     except Exception as error:
         # PydanticInvalidForJsonSchema, PydanticUserError and what hooks of authors raise.
         raise TypeError(f"{cls.__name__} has no JSON Schema: {error}") from error
     return schema
+
+
+@cache
+def _generator() -> type:
+    """Return pydantic's generator of schemas, with the format of decimals that are texts."""
+    from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415, it may not be installed
+
+    class Generator(GenerateJsonSchema):
+        # Its texts have no limits in some releases, and in others a pattern with a lookahead.
+        @override
+        def decimal_schema(self, schema: Any) -> dict[str, Any]:
+            found: dict[str, Any] = super().decimal_schema(schema)
+            for each in found.get("anyOf", [found]):
+                if each.get("type") == "string":
+                    each |= {"format": "decimal", "pattern": _NEITHER_NAN_NOR_INF}
+            return found
+
+    return Generator
 
 
 def read_model(cls: Any, value: Any) -> Any:  # noqa: ANN401, a model and any JSON value

@@ -10,9 +10,10 @@ from uuid import UUID
 
 import attrs
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, RootModel
+from pydantic import BaseModel, Field, RootModel, create_model
 
 from headwater.processors.runs.params import params_fault
 from headwater.streams.authoring.value_types import ValueType
@@ -277,6 +278,13 @@ def test_a_model_reads_what_its_schema_accepts(form: Any, data: st.DataObject): 
     value = data.draw(nearly(plain))
     if fault(declared, value) is None:
         declared.read(json.dumps(value))
+
+
+@pytest.mark.parametrize("text", ["true", "", "-", "1.2.3", "NaN", "Infinity"])
+def test_a_decimal_of_a_model_is_no_other_text(text: str):
+    model = create_model("Priced", price=(Decimal, ...))
+    assert fault(ValueType(model), {"price": text}) is not None
+    assert fault(ValueType(model), {"price": "12.50"}) is None
 
 
 def test_a_number_beyond_every_float_is_refused():
