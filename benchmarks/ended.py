@@ -24,12 +24,13 @@ from typing import Any, Final
 
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.schemas.history import Command, CommandSent, StartRun, TerminateRun, instance_key
-from headwater.streams.clock import now_ms
+from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import Restored, take_over
 from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.state_stores import StateStores
@@ -60,7 +61,9 @@ class Owned:
         stores = None if folder is None else StateStores(folder, STORE_MIB * 1024 * 1024, now_ms)
         self._stores = InstanceStores(cluster, _ENGINES, stores)
         self._number = number
-        self.log = WorkflowLog(cluster=cluster, client_id="bench", clock=now_ms)
+        self.log = WorkflowLog(
+            cluster=cluster, client_id="bench", clock=BrokerClock(now_ms, monotonic)
+        )
         self._checkpoints = Checkpoints(self.log, replied=_nothing, commit=_nothing)
         self.partition: Partition
 

@@ -139,11 +139,11 @@ class WorkflowSettings(BaseSettings):
         le=65535,
         description="Port on loopback where a workflow worker answers GET /metrics; 0 has none.",
     )
-    max_clock_ahead_s: int = Field(
+    max_clock_skew_s: int = Field(
         default=10,
         ge=1,
-        description="Seconds by which the clock of a workflow worker may be ahead of Kafka's; "
-        "beyond that no timer, schedule or timeout comes due there until it is right.",
+        description="Seconds by which the clock of a workflow worker may differ from Kafka's; "
+        "beyond that Kafka's time counts there until it is right.",
     )
     retention: str = Field(
         default="",

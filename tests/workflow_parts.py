@@ -32,12 +32,13 @@ def a_client(
     timeout_s: float = 20,
     new_id: Callable[[], str] = lambda: os.urandom(8).hex(),
     restarted_within_s: float = RESTARTED_WITHIN_S,
+    clock: Callable[[], int] = now_ms,
 ) -> WorkflowClient:
     return WorkflowClient(
         cluster=Cluster(bootstrap),
         client_id=client_id,
         timeout_s=timeout_s,
-        clock=now_ms,
+        clock=clock,
         new_id=new_id,
         restarted_within_s=restarted_within_s,
     )

@@ -108,7 +108,7 @@ def run_workflows(
 def _bounds(settings: Settings) -> Bounds:
     return Bounds(
         run_bytes_max=settings.max_run_bytes,
-        ahead_max_ms=1_000 * settings.max_clock_ahead_s,
+        skew_max_ms=1_000 * settings.max_clock_skew_s,
         threads_max=settings.step_threads,
         passed=settings.app_environment,
     )

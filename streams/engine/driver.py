@@ -22,7 +22,6 @@ from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import CommandSent, ReplySent, instance_key
 from headwater.streams.engine.effects import Answer, Batch, Queued
-from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
 from headwater.streams.engine.restore import Outcome
@@ -210,23 +209,25 @@ class Driver:
                 those that go on before those that begin; with continuing and a limit none that
                 begin; complete if all that was sent until now is known, this moment included.
         """
-        self._take_back(now_ms)
+        for partition in self.partitions.values():
+            partition.move_to(now_ms)
+        self._take_back()
         served = self._in_turn()
         over = self._after(SERVED_S)
         for number, partition in enumerate(served):
             if number and over():
                 break
             self._served_last = partition.number
-            self._serve(partition, now_ms, over, complete=complete)
+            self._serve(partition, partition.now_ms, over, complete=complete)
         for partition in served:
-            _take_notes(partition, now_ms)
+            _take_notes(partition, partition.now_ms)
         self.serving = None
-        owners = [partition.owner for partition in served if not partition.owner.has_damaged]
+        sound = [partition for partition in served if not partition.owner.has_damaged]
         handed_back, self._handed_back = self._handed_back, False
         # What was handed back waits until somebody allows more.
         limit = 0 if handed_back else limit
         over = self._after(DISPATCHED_S)
-        started = _dispatch(owners, now_ms, limit, closed, over, continuing=continuing)
+        started = _dispatch(sound, limit, closed, over, continuing=continuing)
         flights = [
             Flight(partition, partition.owner.take())
             for partition in served
@@ -239,12 +240,12 @@ class Driver:
         incidents = [each for one in served for each in one.owner.take_incidents()]
         return Turn(flights, steps, started, ended, handed_back, incidents)
 
-    def _take_back(self, now_ms: int) -> None:
+    def _take_back(self) -> None:
         """Takes back what hosts had that are gone, after all that they sent."""
         gone, self._gone = self._gone, []
         for host, reason, turn, sent in gone:
             for number, partition in self.partitions.items():
-                self.serving = partition
+                self.serving, now_ms = partition, partition.now_ms
                 self._handle(partition, sent.get(number, []), now_ms)
                 partition.owner.host_gone(reason, now_ms, host=host, turn=turn)
 
@@ -440,8 +441,7 @@ def _take_notes(partition: Partition, now_ms: int) -> None:
 
 
 def _dispatch(
-    owners: Sequence[Owner],
-    now_ms: int,
+    partitions: Sequence[Partition],
     limit: int | None,
     closed: Collection[int],
     over: Callable[[], bool],
@@ -450,18 +450,19 @@ def _dispatch(
 ) -> int:
     """Gives ready instances to hosts; with a limit the most urgent of all owners first."""
     if limit is None:
-        return sum(owner.dispatch(now_ms, closed=closed, over=over) for owner in owners)
+        return sum(one.owner.dispatch(one.now_ms, closed=closed, over=over) for one in partitions)
     started = 0
     while started < limit:
         ready = [
-            (urgency, number, owner)
-            for number, owner in enumerate(owners)
-            if (urgency := owner.urgency(closed)) is not None
+            (urgency, number, partition)
+            for number, partition in enumerate(partitions)
+            if (urgency := partition.owner.urgency(closed)) is not None
             and not (continuing and urgency[0] is Priority.BEGIN)
         ]
         if not ready:
             break
-        started += min(ready)[2].dispatch(now_ms, 1, closed)
+        first = min(ready)[2]
+        started += first.owner.dispatch(first.now_ms, 1, closed)
     return started
 
 

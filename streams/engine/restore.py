@@ -63,6 +63,8 @@ class Restored:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     #: Offset of the history from which on it has to be read.
     start: int = 0
+    #: The time of its latest record that was read; 0 if none was.
+    at_ms: int = 0
 
 
 class HistoryReader(Protocol):
@@ -196,7 +198,10 @@ async def _read_on(
         async for records in batches:
             for offset, record in records:
                 restore(restored.claims, [(offset, record)], instances)
-                if record.cause >= committed and record.epoch == restored.claims.epoch:
+                if record.epoch != restored.claims.epoch:
+                    continue
+                restored.at_ms = record.at_ms
+                if record.cause >= committed:
                     restored.outcomes[record.cause] = _outcome(instances, offset, record)
             loaded = instances.loaded_bytes > _LOADED_BYTES
             if records and (loaded or instances.count_at_work() > room):

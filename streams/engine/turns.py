@@ -17,6 +17,11 @@ from headwater.streams.engine.restore import Outcome
 #: What became of the SQL of a step: it took effect, the attempt failed, or nobody wanted it.
 StepOutcome: TypeAlias = StepReturned | StepRaised | None
 
+#: How far a turn may be before the latest time of its partition and still gets that: two owners'
+#: clocks may differ from Kafka's, each by ten seconds. What is further ahead was a wrong clock's,
+#: and for as long as it is ahead no time would pass.
+_HELD_MAX_MS: Final = 20_000
+
 #: Appends of a partition that may be under way at once: one with the broker, one being made ready.
 FLIGHTS_MAX: Final = 2
 
@@ -41,6 +46,8 @@ class Partition:
     messages: list[HostMessage] = field(default_factory=list)
     #: Up to when all commands are known to have come, and have been decided.
     reached_ms: int = 0
+    #: The time of its turn, at first that of the latest record before ours.
+    now_ms: int = 0
     #: Whether messages of hosts, not commands, are served first in the next turn.
     messages_first: bool = False
     #: Times up to which all commands have come, of which this many are still to be decided.
@@ -68,6 +75,11 @@ class Partition:
     def has_input(self) -> bool:
         """Whether something came in since its last turn."""
         return bool(self.commands or self.messages or self.posts_sent or self.step_outcomes)
+
+    def move_to(self, now_ms: int) -> None:
+        """Set the time of a turn, which is not a little before that of the turn before."""
+        if not now_ms < self.now_ms <= now_ms + _HELD_MAX_MS:
+            self.now_ms = now_ms
 
     def reach(self, at_ms: int) -> None:
         """Record that all commands that were sent before a time have come; some may wait here."""

@@ -1,79 +1,128 @@
-"""The clock of Kafka's brokers, as our appends show it: whether our own is ahead of it.
+"""The time of a process: the clock of its machine, or Kafka's where the two differ too much.
 
-A record gets the time of the broker that takes it. So a clock that was later than that before the
-record was sent is ahead, however slow the network is. Between appends a monotonic clock tells how
-much time has passed since: no jump of the clock of the day moves it.
+A record gets the time of the broker that appends it, at a moment between its sending and its
+acknowledgement. So every append bounds by how much the brokers' clock differs from ours, however
+slow the network is. Between appends a monotonic clock measures how much time has passed: no jump of
+the clock of the day moves it.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 log = logging.getLogger(__name__)
 
-#: By how much our clock is ahead before an error is logged.
-_TOLD_MS: Final = 10_000
-#: An append that is younger needs no second one to confirm it: a broker answers within a second.
-_FRESH_S: Final = 5.0
+#: By how much our clock may differ from the brokers': those of a cluster differ by less.
+SKEW_MAX_MS: Final = 10_000
+#: Appends that are made to end a doubt: one is enough, unless the clock is set in that moment.
+_APPENDS_MAX: Final = 3
 
 
 class Moment(NamedTuple):
-    """A time, by the clock of the day and by the monotonic one.
-
-    Units:  milliseconds, seconds.
-    """
+    """A moment, by the clock of the day (Unix milliseconds) and by the monotonic one (seconds)."""
 
     ms: int
     at_s: float
 
+    @property
+    def gap_ms(self) -> int:
+        """The difference between the two clocks, which stays until the clock of the day is set."""
+        return self.ms - int(self.at_s * 1_000)
+
 
 class BrokerClock:
-    """What is known of the brokers' clock."""
+    """The clock of this machine, corrected by that of the brokers.
 
-    def __init__(self, clock: Callable[[], int], monotonic: Callable[[], float]) -> None:
+    Args:
+        clock: The clock of the day, in Unix milliseconds.
+        monotonic: A clock in seconds that is never set.
+        skew_max_ms: By how much the clock may differ from the brokers' before theirs counts.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        monotonic: Callable[[], float],
+        skew_max_ms: int = SKEW_MAX_MS,
+    ) -> None:
         self._clock = clock
         self._monotonic = monotonic
-        self._seen: tuple[float, int] | None = None
-        self._is_told = False
+        self.skew_max_ms = skew_max_ms
+        #: The brokers' clock less the monotonic one, at least and at most.
+        self._bounds: tuple[int, int] | None = None
+        #: The difference between our clocks when an append was last acknowledged.
+        self._gap_ms = 0
+        self._is_skewed = False
 
     def now(self) -> Moment:
-        """Now, by our clocks."""
+        """Return this moment by the clocks of this machine."""
         return Moment(self._clock(), self._monotonic())
 
-    def seen(self, sent: Moment, appended_ms: int) -> None:
-        """Record when we sent a batch and when the broker appended that same batch."""
-        self._seen = sent.at_s, appended_ms
+    def now_ms(self) -> int:
+        """Return the time in Unix milliseconds: by our clock, or by the brokers' if ours is wrong.
 
-    def age_s(self) -> float | None:
-        """How old what was seen last is; None before anything was."""
-        return None if self._seen is None else self._monotonic() - self._seen[0]
-
-    def is_doubtful(self, limit_ms: int = _TOLD_MS) -> bool:
-        """Whether our clock seems ahead by more than `limit_ms`, by an append some time ago.
-
-        After the machine has slept it seems so, too: then a new append shows that it is right.
+        In the latter case it is never ahead of the brokers' clock, and behind it by no longer than
+        an acknowledgement takes.
         """
-        return self.ahead_ms() > limit_ms and (self.age_s() or 0) > _FRESH_S
-
-    def ahead_ms(self) -> int:
-        """By how much our clock is ahead, at least; 0 where nothing is known."""
-        if self._seen is None:
-            return 0
-        at_s, ms = self._seen
         now = self.now()
-        return max(0, now.ms - ms - round((now.at_s - at_s) * 1_000))
+        return now.ms - self._excess_ms(now)
 
-    def due_ms(self) -> int:
-        """Up to when something may come due: now, by the brokers' clock where ours is ahead.
+    def is_doubtful(self) -> bool:
+        """Return whether our clocks disagree about how long ago the latest append was.
 
-        After this machine has slept, that is a time before its sleep until something is appended
-        (see `is_doubtful`).
+        Then the clock of the day was set, or the machine was paused and the monotonic clock with
+        it. Which of the two, another append shows.
         """
-        ahead_ms = self.ahead_ms()
-        was_told, self._is_told = self._is_told, ahead_ms > _TOLD_MS
-        if self._is_told and not was_told:
+        if self._bounds is None:
+            return False
+        return abs(self.now().gap_ms - self._gap_ms) > self.skew_max_ms
+
+    async def settle(self, append: Callable[[], Awaitable[None]]) -> None:
+        """End a doubt, if there is one, by an append of the caller's.
+
+        If the append returns no time, because its topic has times of producers, our clock counts.
+        """
+        for _ in range(_APPENDS_MAX):
+            if not self.is_doubtful():
+                return
+            await append()
+        if self.is_doubtful():
+            self._bounds = None
+
+    def seen(self, sent: Moment, appended_ms: int) -> None:
+        """Record an append that was just acknowledged: when we sent it, and the broker's time."""
+        acknowledged = self.now()
+        if abs(acknowledged.gap_ms - sent.gap_ms) > self.skew_max_ms:
+            # The clock was set meanwhile, or the machine paused: then it is not known how much of
+            # the pause the monotonic clock has missed since the append.
+            return
+        low = appended_ms - int(acknowledged.at_s * 1_000) - 1
+        high = appended_ms - int(sent.at_s * 1_000) + 1
+        if self._bounds is not None:
+            # Bounds of a slow append are wide: narrower ones stay, unless they contradict them.
+            narrow = max(low, self._bounds[0]), min(high, self._bounds[1])
+            low, high = narrow if narrow[0] <= narrow[1] else (low, high)
+        self._bounds, self._gap_ms = (low, high), acknowledged.gap_ms
+        self._report(self._excess_ms(acknowledged))
+
+    def _excess_ms(self, now: Moment) -> int:
+        """Return by how much our clock is ahead of the brokers'; 0 while it may be right."""
+        if self._bounds is None:
+            return 0
+        low, high = self._bounds
+        gap, most = now.gap_ms, self.skew_max_ms
+        return 0 if low - most <= gap <= high + most else gap - low
+
+    def _report(self, excess_ms: int) -> None:
+        """Log that our clock is wrong, and that it is right again."""
+        was_skewed, self._is_skewed = self._is_skewed, excess_ms != 0
+        if self._is_skewed and not was_skewed:
             log.error(
-                "the clock of this machine seems to be %.0f s ahead of Kafka's, by which waits end",
-                ahead_ms / 1_000,
+                "the clock of this machine is %.0f s %s Kafka's: Kafka's time counts here until "
+                "it is right, or wrong by less than %.0f s",
+                abs(excess_ms) / 1_000,
+                "ahead of" if excess_ms > 0 else "behind",
+                self.skew_max_ms / 1_000,
             )
-        return self._clock() - ahead_ms
+        elif was_skewed and not self._is_skewed:
+            log.info("the clock of this machine is right again")

@@ -20,6 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Final
 
 from headwater.processors.epochs import epoch_after
@@ -89,9 +90,7 @@ class Agent:
         self._check_lease = check_lease
         self._clock = clock
         self._owner = owner
-        self._sweeps = Sweeps(
-            cluster=cluster, clock=lambda: clock.now().ms, append=self._append_found
-        )
+        self._sweeps = Sweeps(cluster=cluster, clock=clock.now_ms, append=self._append_found)
         self._stopped = Stopped()
         self._owned: set[int] = set()
         #: Of the partitions that are ready, or are being made so.
@@ -175,7 +174,7 @@ class Agent:
                     return
                 batch = batch.first(before)
             with self._writable(batch.partition):
-                now_ms, state = self._clock.now().ms, self._states[batch.partition]
+                now_ms, state = self._clock.now_ms(), self._states[batch.partition]
                 emitted = self.intake.step(state, batch.topic, known, now_ms)
                 await self._append(tenure, emitted)
                 self._write(tenure)
@@ -207,11 +206,9 @@ class Agent:
         if tenure is not None and partition not in self._stopped:
             with self._writable(partition):
                 state = self._states[partition]
-                if self._clock.is_doubtful():
-                    # Only an append returns the broker's time. An idle worker makes none, and its
-                    # waits would not end after its machine has slept.
-                    await self._claim_again(tenure)
-                await self._append(tenure, self.intake.tick(state, self._clock.due_ms()))
+                # Only an append returns the broker's time, and an idle worker makes none.
+                await self._clock.settle(partial(self._claim_again, tenure))
+                await self._append(tenure, self.intake.tick(state, self._clock.now_ms()))
                 if looks:
                     await self._look(tenure)
                 self._write(tenure)

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
-    BrokerUnavailable,
     HeadwaterError,
     UndecodableRecord,
     UnknownSchema,
@@ -22,11 +22,11 @@ from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.workflows.log import WorkflowLog
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ _UNDECIDED_BYTES: Final = 32 * 1024 * 1024
 _METADATA_AGE_MS: Final = 3_000
 #: How long the end of the commands is waited for: meanwhile no commands are read.
 _END_S: Final = 2.0
-#: By how much our clock may be ahead of the broker's: those of a cluster differ by less.
-AHEAD_MAX_MS: Final = 10_000
+#: Kafka's name for times that are the broker's, not the producer's.
+_LOG_APPEND_TIME: Final = 1
 
 
 @dataclass(slots=True)
@@ -69,11 +69,9 @@ class CommandReader:
         cluster: The cluster.
         name: Names this client in the broker's logs.
         driver: Gets the commands.
-        workflow_log: Knows the clock of the broker.
-        clock: Unix milliseconds.
+        clock: The time of the worker's turns.
         parked: Called with commands that cannot be read.
         before_deciding: Awaited with commands before they are decided, if given.
-        ahead_max_ms: While our clock is ahead of Kafka's by more than this, nothing comes due.
         waiting: Notes the partitions that wait for a newer release.
     """
 
@@ -83,19 +81,15 @@ class CommandReader:
         cluster: Cluster,
         name: str,
         driver: Driver,
-        workflow_log: WorkflowLog,
-        clock: Callable[[], int],
+        clock: BrokerClock,
         parked: Callable[[Incoming, HeadwaterError], None],
         before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None,
-        ahead_max_ms: int,
         waiting: Waiting,
     ) -> None:
         self._driver = driver
-        self._log = workflow_log
         self._clock = clock
         self._parked = parked
         self._before_deciding = before_deciding
-        self._ahead_max_ms, self._is_ahead = ahead_max_ms, False
         self._waiting = waiting
         self._progress: dict[int, _Progress] = {}
         # No pause: reading goes on meanwhile, and what it has read is not to wait.
@@ -169,7 +163,7 @@ class CommandReader:
                 continue
             reading.succeeded()
             await self._read(fetched)
-            for line in self._waiting.due(self._clock()):
+            for line in self._waiting.due(self._clock.now_ms()):
                 log.warning("%s", line)
             await self._note_positions()
             await self._look_ahead()
@@ -222,11 +216,23 @@ class CommandReader:
         reading.waiting_bytes += sum(len(record.value or b"") for record in known)
         for record in known:
             try:
-                commands.append((record.offset, decode(record.value, CommandSent)))
+                commands.append((record.offset, self._command_of(record)))
             except (UndecodableRecord, UnknownSchema) as error:
                 log.error("a command is parked as a dead letter: %s", error)  # noqa: TRY400
                 self._parked(record, error)
         return commands
+
+    def _command_of(self, record: Incoming) -> CommandSent:
+        """Return the command of a record, which was sent before Kafka appended it.
+
+        If the clock of its sender was ahead, it was sent when it was appended.
+        """
+        sent, appended_ms = decode(record.value, CommandSent), record.timestamp
+        if sent.sent_at_ms <= appended_ms + self._clock.skew_max_ms:
+            return sent
+        if record.timestamp_type != _LOG_APPEND_TIME:
+            return sent
+        return msgspec.structs.replace(sent, sent_at_ms=appended_ms)
 
     async def _note_positions(self) -> None:
         """Takes note of how far each partition was read: past its last record, if it has any."""
@@ -246,14 +252,14 @@ class CommandReader:
         What was fetched does not show it: an answer may be as old as its request, and this process
         may have been suspended in between.
         """
-        now_ms = self._clock()
+        now_ms = self._clock.now_ms()
         due = [
             partition
             for number, partition in self._driver.partitions.items()
             if self._progress[number].ahead is None
             and (partition.owner.next_due_ms() or now_ms + 1) <= now_ms
         ]
-        if not due or await self._clock_is_ahead():
+        if not due:
             return
         try:
             async with asyncio.timeout(_END_S):
@@ -272,31 +278,6 @@ class CommandReader:
                 partition.reach(now_ms)
             else:
                 reading.ahead = now_ms, end
-
-    async def _clock_is_ahead(self) -> bool:
-        """Whether our clock is further ahead of the broker's than it may be: then no time comes.
-
-        What was seen of the broker's may be old, and this machine may have slept since: it is
-        asked again before anybody is told.
-        """
-        known = self._log.broker_clock
-        if known.is_doubtful(self._ahead_max_ms):
-            try:
-                await self._log.ask_the_time()
-            except BrokerUnavailable as error:
-                log.warning("the broker does not tell its time: %s", error)
-        ahead_ms = known.ahead_ms()
-        was, self._is_ahead = self._is_ahead, ahead_ms > self._ahead_max_ms
-        if self._is_ahead and not was:
-            log.error(
-                "the clock of this machine is %.0f s ahead of Kafka's: no timer, schedule or "
-                "timeout of a workflow comes due here until it is right, or ahead by less than "
-                "%.0f s (HEADWATER_MAX_CLOCK_AHEAD_S)",
-                *(ahead_ms / 1_000, self._ahead_max_ms / 1_000),
-            )
-        elif was and not self._is_ahead:
-            log.info("the clock of this machine is right again: what is due goes on")
-        return self._is_ahead
 
     def _has_leader(self, number: int) -> bool:
         """Whether the commands of a partition have one: aiokafka would wait for it, 40 s long."""

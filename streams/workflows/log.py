@@ -54,6 +54,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class WorkflowLog:
         *,
         cluster: Cluster,
         client_id: str,
-        clock: Callable[[], int],
+        clock: BrokerClock,
         confirmed: Callable[[int, float], None] = lambda *_: None,
     ) -> None:
         """Make it; it connects when it is started.
@@ -134,18 +135,17 @@ class WorkflowLog:
         Args:
             cluster: The cluster.
             client_id: Names the clients in the broker's logs, and begins the keys of claims.
-            clock: Unix milliseconds.
+            clock: Learns the brokers' time from each append.
             confirmed: Called with a partition and a time of `clock.monotonic` at which the
                 partition still was the caller's: when an append was sent that counts.
         """
         self._cluster = cluster
-        self._clock = clock
         self._confirmed = confirmed
-        self.broker_clock = BrokerClock(clock, monotonic)
-        self._producers = Producers(cluster, f"{client_id}-history", self.broker_clock)
+        self._clock = clock
+        self._producers = Producers(cluster, f"{client_id}-history", self._clock)
         # A producer of its own: what is no history waits for none, and its errors stop none.
         self._aside = Appender(
-            cluster=cluster, client_id=f"{client_id}-aside", broker_clock=self.broker_clock
+            cluster=cluster, client_id=f"{client_id}-aside", broker_clock=self._clock
         )
         self._tenures: dict[int, Tenure] = {}
         self._claimant = client_id.encode()
@@ -188,7 +188,7 @@ class WorkflowLog:
         Errors: BrokerUnavailable; the claim may then be in the log, or come there later, and is
                 then one more claim that is not ours.
         """
-        record = claim_of(owner, workflows or {}, self._clock(), params, limits)
+        record = claim_of(owner, workflows or {}, self._clock.now_ms(), params, limits)
         self.release(partition)
         producer = self._producers.of(partition)
         try:
@@ -205,7 +205,7 @@ class WorkflowLog:
     def _claim_key(self) -> bytes:
         """A key that no other claim has: none of them is ever superseded."""
         self._claims += 1
-        return record_key(self._claimant, self._clock(), self._claims)
+        return record_key(self._claimant, self._clock.now().ms, self._claims)
 
     def release(self, partition: int) -> None:
         """Gives up a partition; appends under way raise OwnershipLost, whatever becomes of them."""
@@ -318,12 +318,16 @@ class WorkflowLog:
         except NewerSchema as error:
             tenure.stop(error.message)  # Whoever wrote it has claimed the partition, or will.
 
-    async def ask_the_time(self) -> None:
-        """Has the broker tell its clock, by a reply that is nobody's: it tells it in no other way.
+    async def settle_time(self) -> None:
+        """End a doubt about the time, by a reply that is nobody's; wait for Kafka if it is away.
 
-        Errors: BrokerUnavailable.
+        What was decided meanwhile might get a time that is hours wrong.
         """
-        await self._aside.append_or_stop([Outgoing(WORKFLOW_REPLIES, 0, None, _NOBODYS)])
+        nothing = [Outgoing(WORKFLOW_REPLIES, 0, None, _NOBODYS)]
+        waiting = Retrying(log, "workflows wait, as it is not known what time it is")
+        await self._clock.settle(
+            lambda: waiting.until_done(lambda: self._aside.append_or_stop(nothing))
+        )
 
     async def write_snapshots(
         self, snapshots: Mapping[int, Sequence[tuple[bytes, SnapshotTaken]]]

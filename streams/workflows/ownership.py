@@ -29,12 +29,13 @@ from headwater.streams.clock import monotonic
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.kafka.state_stores import StoreLocked
-from headwater.streams.workflows.command_reader import AHEAD_MAX_MS, CommandReader
+from headwater.streams.workflows.command_reader import CommandReader
 from headwater.streams.workflows.log import WorkflowLog
 
 log = logging.getLogger(__name__)
@@ -55,8 +56,7 @@ class Ownership:
             replies); `before_deciding` is awaited with commands before they are decided;
             `before_giving_up` is awaited before partitions are given up in order,
             `given_up` called for each that is, and `after_giving_up` awaited before anybody else
-            may take them over; `parked` gets commands that cannot be read. While our clock is
-            ahead of Kafka's by more than `ahead_max_ms`, nothing comes due.
+            may take them over; `parked` gets commands that cannot be read.
     """
 
     def __init__(  # noqa: PLR0913, what a worker does with its partitions
@@ -68,14 +68,13 @@ class Ownership:
         driver: Driver,
         workflow_log: WorkflowLog,
         deadlines: SessionDeadlines,
-        clock: Callable[[], int],
+        clock: BrokerClock,
         take_over: Callable[[int, int], Awaitable[Partition]],
         before_giving_up: Callable[[Collection[int]], Awaitable[None]],
         given_up: Callable[[Partition], None],
         after_giving_up: Callable[[], Awaitable[None]],
         parked: Callable[[Incoming, HeadwaterError], None],
         before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None = None,
-        ahead_max_ms: int = AHEAD_MAX_MS,
     ) -> None:
         self._driver = driver
         self._log = workflow_log
@@ -94,11 +93,9 @@ class Ownership:
             cluster=cluster,
             name=name,
             driver=driver,
-            workflow_log=workflow_log,
             clock=clock,
             parked=parked,
             before_deciding=before_deciding,
-            ahead_max_ms=ahead_max_ms,
             waiting=self._waiting,
         )
         self._member = GroupMember(

@@ -75,4 +75,5 @@ class Restoring:
         for key in owner.damaged():
             found = await restore_instance(self._log, owner.instances, partition.number, key, end)
             if self._driver.drives(partition):
-                owner.restored(key, found, self._clock())
+                partition.move_to(self._clock())
+                owner.restored(key, found, partition.now_ms)

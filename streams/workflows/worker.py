@@ -32,6 +32,7 @@ from headwater.streams.engine.restore import take_over
 from headwater.streams.engine.room import Room
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.engine.turns import Flight, Partition
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
@@ -104,8 +105,9 @@ class WorkflowWorker:
     ) -> None:
         self._stores, self._joined = InstanceStores(cluster, engines, stores), joined
         self._engines, self._evaluator = engines, evaluator
-        self._clock, self._draw_seed, self._name = clock, draw_seed, name
+        self._draw_seed, self._name = draw_seed, name
         self._pace, self._bounds = pace or Pace(), bounds or Bounds()
+        self._clock = BrokerClock(clock, monotonic, self._bounds.skew_max_ms)
         self._something_came = asyncio.Event()
         self._driver = Driver(1, self._something_came.set, monotonic)
         self._deadlines = SessionDeadlines.create()
@@ -121,14 +123,13 @@ class WorkflowWorker:
             driver=self._driver,
             workflow_log=self._log,
             deadlines=self._deadlines,
-            clock=clock,
+            clock=self._clock,
             take_over=self._take_over,
             before_giving_up=self._settle,
             given_up=self._given_up,
             after_giving_up=self._hosts.caught_up,
             parked=self._outbox.park,
             before_deciding=self._code.before_deciding,
-            ahead_max_ms=self._bounds.ahead_max_ms,
         )
         self._checkpoints = self._make_checkpoints()
         self._reloading = [Reloading(self._hosts, self._open_runs)] if reload else []
@@ -212,7 +213,7 @@ class WorkflowWorker:
         outbox = Outbox(
             cluster=cluster,
             client_id=f"{self._name}-posts",
-            clock=self._clock,
+            clock=self._clock.now_ms,
             sent=self._driver.posts_sent,
             may_release=self._deadlines.holds,
         )
@@ -245,7 +246,7 @@ class WorkflowWorker:
 
     def _make_restoring(self) -> Restoring:
         lose = self._ownership.lose
-        return Restoring(self._log, self._driver, self._appended, self._clock, lose)
+        return Restoring(self._log, self._driver, self._appended, self._clock.now_ms, lose)
 
     def _make_housekeeping(self) -> Housekeeping:
         return Housekeeping(
@@ -253,7 +254,7 @@ class WorkflowWorker:
             checkpoints=self._checkpoints,
             sql=self._sql,
             pace=self._pace,
-            clock=self._clock,
+            clock=self._clock.now_ms,
             appended=self._appended,
             commit=self._ownership.commit,
             warn_of=self._hosts.warn_of,
@@ -328,6 +329,8 @@ class WorkflowWorker:
             self._something_came.clear()
             self._hosts.hold()
             if self._driver.may_turn():
+                if self._clock.is_doubtful():
+                    await self._log.settle_time()
                 self._turn()
                 if self._driver.has_left(self._hosts.closed(), ready=self._ticks is None):
                     self._something_came.set()
@@ -338,7 +341,7 @@ class WorkflowWorker:
         if self._ticks is not None:
             limit, closed = self._ticks.left, closed | self._ticks.closed
             continuing = self._ticks.continuing
-        turn = self._driver.turn(self._clock(), limit, closed=closed, continuing=continuing)
+        turn = self._driver.turn(self._clock.now_ms(), limit, closed=closed, continuing=continuing)
         for step in turn.steps:
             self._in_background(self._sql.run(step))
         for flight in turn.flights:
@@ -456,9 +459,11 @@ class WorkflowWorker:
             start=restored.start,
             position=epoch + 1,
             replied=min(replied, restored.claims.cause + 1),
+            now_ms=restored.at_ms,
         )
         # After the log was read: what is committed here and not there, nobody else will record.
-        await self._sql.take_over(partition, self._clock())
+        partition.move_to(self._clock.now_ms())
+        await self._sql.take_over(partition, partition.now_ms)
         at_work = instances.count_at_work()
         log.info(
             "partition %s is taken over: its history was read from offset %s to %s; %s instances "

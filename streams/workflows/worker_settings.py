@@ -5,8 +5,8 @@ from typing import Final
 import msgspec
 
 from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
+from headwater.streams.kafka.broker_clock import SKEW_MAX_MS
 from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S
-from headwater.streams.workflows.command_reader import AHEAD_MAX_MS
 
 #: How long an instance rests before only its bytes are kept.
 IDLE_MS: Final = 5_000
@@ -30,12 +30,12 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         run_bytes_max: How large the state of a run may become.
-        ahead_max_ms: How far the worker's clock may be ahead of Kafka's.
+        skew_max_ms: By how much the worker's clock may differ from Kafka's before that counts.
         threads_max: Threads of a host for callbacks that are not async.
         passed: Environment variables that apps see besides those that they always see.
     """
 
     run_bytes_max: int = RUN_BYTES_MAX
-    ahead_max_ms: int = AHEAD_MAX_MS
+    skew_max_ms: int = SKEW_MAX_MS
     threads_max: int = THREADS_MAX
     passed: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ import os
 import random
 import re
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -158,11 +159,13 @@ def outcomes(house: House) -> int:
 def test_ten_workers_that_come_and_go_lose_double_and_stall_nothing(
     scratch: Path, fresh_database: str, seed: int
 ):
-    for name in ("storm-workflows", "storm-deliveries"):
-        (scratch / name).mkdir()
+    of_workflows = scratch / f"storm-workflows-{seed}"
+    of_deliveries = scratch / f"storm-deliveries-{seed}"
+    of_workflows.mkdir()
+    of_deliveries.mkdir()
     with (
-        opened(BookHouse(scratch / "storm-workflows", "tests.e2e.graph_app")) as books,
-        opened_house(House(scratch / "storm-deliveries", fresh_database)) as house,
+        opened(BookHouse(of_workflows, "tests.e2e.graph_app")) as books,
+        opened_house(House(of_deliveries, fresh_database)) as house,
         ThreadPoolExecutor(1) as pool,
     ):
         delivering = pool.submit(deliveries_in_a_storm, house, seed)
@@ -181,13 +184,16 @@ class Clocks:
         self._directory.mkdir()
 
     def environment(self, name: str) -> dict[str, str]:
+        for each in (name, f"{name}-host"):
+            if not (self._directory / each).exists():
+                (self._directory / each).write_bytes(struct.pack("d", 0))
         path = os.pathsep.join(map(str, (CLOCKS, ROOT)))
         return {"TEST_CLOCKS": str(self._directory), "TEST_CLOCK": name, "PYTHONPATH": path}
 
     def jump(self, name: str, by_s: float) -> None:
-        written = self._directory / f".{name}"
-        written.write_text(str(by_s))
-        written.replace(self._directory / name)
+        # In place: the part has mapped the file.
+        with (self._directory / name).open("r+b") as file:
+            file.write(struct.pack("d", by_s))
 
     @contextmanager
     def jumping(self, seed: int, *names: str) -> Iterator[None]:
@@ -231,7 +237,7 @@ class ShiftedHouse(House):
 
 
 def test_workflows_lose_double_and_stall_nothing_while_clocks_jump(scratch: Path, seed: int):
-    directory = scratch / "clocks-workflows"
+    directory = scratch / f"clocks-workflows-{seed}"
     directory.mkdir()
 
     async def play(house: BookHouse) -> None:
@@ -248,7 +254,7 @@ def test_workflows_lose_double_and_stall_nothing_while_clocks_jump(scratch: Path
 def test_deliveries_lose_double_and_stall_nothing_while_clocks_jump(
     scratch: Path, fresh_database: str, seed: int
 ):
-    directory = scratch / "clocks-deliveries"
+    directory = scratch / f"clocks-deliveries-{seed}"
     directory.mkdir()
     with opened_house(ShiftedHouse(directory, fresh_database)) as house:
         house.start("worker2")

@@ -11,10 +11,11 @@ from typing_extensions import override
 
 from headwater.processors.runs.engine import engine_of
 from headwater.schemas.topics import WORKFLOW_COMMANDS
-from headwater.streams.clock import now_ms
+from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.workflows.log import WorkflowLog
@@ -34,14 +35,15 @@ def ownership(
     given_up: Callable[[Partition], None] = lambda _: None,
     after_giving_up: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
 ) -> Ownership:
+    clock = BrokerClock(now_ms, monotonic)
     return Ownership(
         cluster=Cluster(kafka),
         name="tests",
         member=None,
         driver=driver,
-        workflow_log=WorkflowLog(cluster=Cluster(kafka), client_id="tests", clock=now_ms),
+        workflow_log=WorkflowLog(cluster=Cluster(kafka), client_id="tests", clock=clock),
         deadlines=SessionDeadlines.create(),
-        clock=now_ms,
+        clock=clock,
         take_over=take_over,
         before_giving_up=before_giving_up,
         given_up=given_up,

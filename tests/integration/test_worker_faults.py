@@ -1,7 +1,6 @@
 """A turn that cannot be appended costs its partitions a takeover, and nothing else."""
 
 import asyncio
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows import log
 from headwater.streams.workflows.instance_stores import DiskStore
-from headwater.streams.workflows.worker import WorkflowWorker
 from tests.e2e.workflow_house import Sender
 from tests.waiting import until
 from tests.workflow_parts import a_client, a_worker, running, started
@@ -50,42 +48,6 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
     assert not faults
     assert caplog.text.count("a turn cannot be appended") == 2
     assert "taken over again: InvariantViolation" in caplog.text
-
-
-def sleepers(worker: WorkflowWorker, *ids: str) -> list[str]:
-    owners = [each.owner for each in worker._driver.partitions.values()]
-    found = [owner.instances.find(f"sleeper/{each}") for each in ids for owner in owners]
-    return [live.run.status.value for live in found if live is not None]
-
-
-def test_a_worker_whose_clock_is_ahead_of_kafkas_fires_nothing_and_goes_on_when_it_is_right(
-    topics: str, caplog: pytest.LogCaptureFixture
-):
-    ahead_ms = 0
-    worker = a_worker(topics, clock=lambda: now_ms() + ahead_ms)
-    client = a_client(topics)
-
-    statuses = partial(sleepers, worker)
-
-    async def scenario() -> None:
-        nonlocal ahead_ms
-        async with running(worker), started(client):
-            sender = Sender(client)
-            await sender.ready()
-            await sender.send("sleeper", "month", StartRun('"30 days"'))
-            await sender.send("sleeper", "moment", StartRun('"3 seconds"'))
-            await until(lambda: statuses("month", "moment") == ["waiting"] * 2)
-            ahead_ms = 40 * 86_400_000
-            await until(lambda: "ahead of Kafka's: no timer" in caplog.text)
-            # What comes is decided all the same.
-            await sender.send("echo", "meanwhile", StartRun("1"))
-            assert statuses("month", "moment") == ["waiting"] * 2
-            ahead_ms = 0
-            await until(lambda: statuses("month", "moment") == ["waiting", "complete"])
-
-    with caplog.at_level("INFO"):
-        asyncio.run(scenario())
-    assert "is right again" in caplog.text
 
 
 def test_a_fault_beside_the_turns_ends_the_worker(topics: str):

@@ -28,8 +28,9 @@ from headwater.schemas.topics import (
     WORKFLOW_HISTORY,
     WORKFLOW_REPLIES,
 )
-from headwater.streams.clock import now_ms
+from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
@@ -74,7 +75,11 @@ def topics(scratch: Path) -> Iterator[str]:
 
 
 def a_log(bootstrap: str) -> WorkflowLog:
-    return WorkflowLog(cluster=Cluster(bootstrap), client_id=f"test-{next(_OPENED)}", clock=now_ms)
+    return WorkflowLog(
+        cluster=Cluster(bootstrap),
+        client_id=f"test-{next(_OPENED)}",
+        clock=BrokerClock(now_ms, monotonic),
+    )
 
 
 def on_kafka(bootstrap: str) -> Run:

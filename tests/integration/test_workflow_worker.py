@@ -33,9 +33,10 @@ from headwater.schemas.history import (
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
-from headwater.streams.clock import now_ms
+from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.restore import CHECKPOINT, take_over
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import partition_of
@@ -113,7 +114,9 @@ async def snapshots(house: WorkflowHouse, partition: int) -> dict[bytes, Snapsho
 
 
 def a_log(house: WorkflowHouse) -> WorkflowLog:
-    return WorkflowLog(cluster=Cluster(house.bootstrap), client_id="test", clock=now_ms)
+    return WorkflowLog(
+        cluster=Cluster(house.bootstrap), client_id="test", clock=BrokerClock(now_ms, monotonic)
+    )
 
 
 @asynccontextmanager

@@ -162,6 +162,7 @@ class Process:
             start=restored.start,
             position=self._next,
             replied=self.read,
+            now_ms=restored.at_ms,
         )
         self.driver.take_on(self.driven)
         self.of_apps = [self._boot(number) for number in _HOSTS]
@@ -241,7 +242,7 @@ class Process:
         for flight in turn.flights:
             self._begin_append(flight)
         self._take_released()
-        self._check_seen(received, now_ms)
+        self._check_seen(received, self.driven.now_ms)
         shown = ", ".join(_shown(each) for each in received)
         return f"turn to command {self.read}, {shown}"
 

@@ -72,4 +72,4 @@ def test_a_slot_that_nobody_wants_and_that_does_not_come_back_is_found_out(
 
     monkeypatch.setattr(owning, "refusal_notice", no_return)
     monkeypatch.setattr(driving, "refusal_notice", no_return)
-    fails("expected every run to end", range(29, 30))
+    fails("expected every run to end", range(40, 41))

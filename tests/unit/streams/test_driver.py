@@ -69,6 +69,14 @@ class Worker:
     def turn(self) -> Turn:
         return self.driver.turn(0)
 
+    def recorded_ms(self, offset: int, at_ms: int) -> int:
+        """The time that a run has in the log which begins in a turn at a time."""
+        self.command(0, offset)
+        (flight,) = self.driver.turn(at_ms).flights
+        self.follows(flight, 1)
+        ((_, record),) = flight.records()
+        return record.at_ms
+
     def flight(self) -> Flight:
         (flight,) = self.turn().flights
         return flight
@@ -137,6 +145,23 @@ def test_a_partition_that_is_held_takes_part_in_no_turn():
     assert not partition.owner.has_staged()
     partition.held = False
     assert len(worker.flight().records()) == 2
+
+
+def test_the_time_of_a_partition_does_not_go_back_a_little():
+    worker = Worker(0)
+    times = [100_000, 90_000, 99_999, 100_001]
+    assert [worker.recorded_ms(n, at_ms) for n, at_ms in enumerate(times)] == [
+        *(100_000, 100_000, 100_000),
+        100_001,
+    ]
+
+
+def test_a_time_that_is_far_ahead_was_a_wrong_clocks_and_is_not_waited_for():
+    worker = Worker(0)
+    worker.driver.partitions[0].now_ms = 3_600_000
+    assert worker.recorded_ms(0, 100_000) == 100_000
+    worker.driver.partitions[0].now_ms = 120_000
+    assert worker.recorded_ms(1, 100_001) == 120_000
 
 
 def test_what_a_host_sent_counts_before_it_is_gone_and_what_the_next_sends_after():

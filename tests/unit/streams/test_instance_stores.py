@@ -171,11 +171,11 @@ class Owned:
         instances = LiveInstances(ENGINES, store)
         return asyncio.run(take_over(self.log, instances, 0, self.epoch, 0, live_max))
 
-    def tell(self, command: Command, *keys: str) -> None:
+    def tell(self, command: Command, *keys: str, at_ms: int = 0) -> None:
         for key in keys:
             workflow, _, instance_id = key.partition("/")
             sent = records.sent(command, workflow=workflow, instance_id=instance_id)
-            self.owner.receive(self.owner.claims.cause + 1, sent, 0)
+            self.owner.receive(self.owner.claims.cause + 1, sent, at_ms)
         self.log.history += self.owner.take().records
 
     def run(self, *keys: str) -> None:
@@ -212,6 +212,18 @@ def test_a_takeover_with_a_store_reads_only_what_came_since(tmp_path: Path):
     assert second.restored.instances.count_at_work() == 2
     assert second.ended() == set(KEYS[:12])
     assert second.restored.claims == Claims(second.epoch, 23, "owner")
+
+
+def test_a_takeover_knows_the_time_of_the_latest_record_that_counts():
+    log = Log()
+    first = Owned(log, MemoryStore())
+    first.tell(StartRun("1"), *KEYS[:2], at_ms=7_000)
+    second = Owned(log, MemoryStore())
+    first.tell(StartRun("1"), KEYS[2], at_ms=8_000)
+    second.tell(StartRun("1"), KEYS[3], at_ms=7_500)
+    third = Owned(log, MemoryStore())
+    times = [each.restored.at_ms for each in (first, second, third)]
+    assert times == [0, 7_000, 7_500]
 
 
 def test_states_that_are_newer_than_the_mark_do_not_get_their_events_again(tmp_path: Path):
