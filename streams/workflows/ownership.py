@@ -100,6 +100,7 @@ class Ownership:
             before_deciding=before_deciding,
             ahead_max_ms=ahead_max_ms,
             waiting=self._waiting,
+            lost=self._lose_commands,
         )
         self._member = GroupMember(
             cluster=cluster,
@@ -200,6 +201,11 @@ class Ownership:
         self._drop(number)
         self._begin_takeovers(self._assigned & {number}, pause_s)
 
+    def _lose_commands(self, number: int, why: str) -> None:
+        partition = self._driver.partitions.get(number)
+        if partition is not None:
+            self.lose(partition, why, _RETRY_S)
+
     def _drop(self, number: int) -> None:
         self._waiting.end(number)
         self._reader.pause(number)
@@ -255,11 +261,14 @@ class Ownership:
         generation, began_s = self._generation, monotonic()
         committed = await self._member.committed(_commands(number))
         partition = await self._take(number, committed or 0)
-        if not self._takes_over(number) or not self._deadlines.acquire(number, generation, began_s):
-            self._given_up(partition)
-            return
         try:
-            self._reader.begin(number, partition.replied)
+            start = await self._reader.check(partition)
+            if not self._takes_over(number) or not self._deadlines.acquire(
+                number, generation, began_s
+            ):
+                self._given_up(partition)
+                return
+            self._reader.begin(number, start, partition.owner.claims.leader_epoch)
         except BaseException:
             self._given_up(partition)
             raise

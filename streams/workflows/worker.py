@@ -455,7 +455,7 @@ class WorkflowWorker:
             restored.outcomes,
             start=restored.start,
             position=epoch + 1,
-            replied=min(replied, restored.claims.cause + 1),
+            replied=min(restored.replied, restored.claims.cause + 1),
         )
         # After the log was read: what is committed here and not there, nobody else will record.
         await self._sql.take_over(partition, self._clock())
