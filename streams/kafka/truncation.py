@@ -8,8 +8,11 @@ reaches the position, the records before it are never read, without a word.
 Each batch of records carries the epoch of the leader that appended it, and whoever appends after a
 loss leads with a higher one. So a fetch whose first record is of another epoch than the record
 before it is held back, and the leader is asked where the earlier epoch ends. If that is before the
-position, the log was cut there. A consumer without `auto_offset_reset` gets LogTruncated then, an
-OffsetOutOfRangeError; any other goes back to where the log was cut, and logs what was lost.
+position, the log was cut there. A consumer at the end of a log has its leader asked every few
+seconds: that end may be one of other records than it has read.
+
+A consumer without `auto_offset_reset` gets LogTruncated then, an OffsetOutOfRangeError; any other
+goes back to where the log was cut, and logs what was lost.
 
 A position that outlives its consumer is kept with `leader_epoch_of`, and is resumed by `begin_at`;
 `truncation_before` compares it with the log at once.
@@ -17,6 +20,7 @@ A position that outlives its consumer is kept with `leader_epoch_of`, and is res
 
 import asyncio
 import logging
+import math
 import struct
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -38,6 +42,8 @@ from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
 from aiokafka.record.memory_records import MemoryRecords
 from typing_extensions import override
 
+from headwater.streams.clock import monotonic
+
 log = logging.getLogger(__name__)
 
 #: The epoch of a record whose leader is not known: it is of an old format.
@@ -54,6 +60,9 @@ _HEAD_AT: Final = 8
 _UNCOUNTED: Final = 12
 #: What metadata has of a partition without a leader.
 _NO_NODE: Final = (None, -1)
+#: How often a leader is asked about a partition of which nothing new is fetched: so long, at most,
+#: records wait that fill the place of as many lost ones. A consumer fetches far more often.
+_ASK_EVERY_S: Final = 3.0
 #: The fields of a request that is from no broker, and that does not know who leads.
 _CONSUMER: Final = -1
 
@@ -81,6 +90,8 @@ class _Read(NamedTuple):
 
 #: By the state that aiokafka keeps of an assigned partition.
 _READ: Final[WeakKeyDictionary[Any, _Read]] = WeakKeyDictionary()
+#: When its leader was last asked.
+_ASKED_S: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
 
 
 def detect_truncation() -> None:
@@ -221,8 +232,8 @@ async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, requ
         return False
     for doubt in doubts:
         if assignment.active and doubt.where in ends:  # Else it is fetched again.
-            _decide(self, assignment.state_value(doubt.where), doubt, ends[doubt.where])
-    return True
+            has_data |= _decide(self, assignment.state_value(doubt.where), doubt, ends[doubt.where])
+    return has_data
 
 
 def _take_doubtful(fetcher: Fetcher, assignment: Any, request: Any) -> list[_Doubt]:  # noqa: ANN401 (aiokafka's)
@@ -240,20 +251,33 @@ def _take_doubtful(fetcher: Fetcher, assignment: Any, request: Any) -> list[_Dou
                 if epoch not in {read.leader_epoch, NO_EPOCH}:
                     del fetcher._records[where]  # noqa: SLF001
                     doubts.append(_Doubt(where, offset, read.leader_epoch, result))
-            elif state.awaiting_reset:  # It was out of range.
+            elif result is None and (state.awaiting_reset or _is_due(state)):
+                # It was out of range, or is at the end.
                 doubts.append(_Doubt(where, offset, read.leader_epoch, None))
     return doubts
 
 
-def _decide(fetcher: Fetcher, state: Any, doubt: _Doubt, end: int) -> None:  # noqa: ANN401 (aiokafka's)
-    """Give out what was held back, or go back to where the log was cut."""
+def _is_due(state: Any) -> bool:  # noqa: ANN401 (aiokafka's)
+    now_s = monotonic()
+    due = now_s - _ASKED_S.get(state, -math.inf) >= _ASK_EVERY_S
+    if due:
+        _ASKED_S[state] = now_s
+    return due
+
+
+def _decide(fetcher: Fetcher, state: Any, doubt: _Doubt, end: int) -> bool:  # noqa: ANN401 (aiokafka's)
+    """Give out what was held back, or go back to where the log was cut.
+
+    Returns:
+        Whether there is something to give out.
+    """
     where, offset, leader_epoch, held = doubt
     if state.has_valid_position and state.position != offset:
-        return  # It was sought meanwhile.
+        return False  # It was sought meanwhile.
     if end >= offset:
         if held is not None:
             fetcher._records[where] = held  # noqa: SLF001
-        return
+        return held is not None
     first = str(end) if end != UNKNOWN_END else "an unknown one"
     lost = f"{where.topic}/{where.partition} from offset {first} to {offset - 1}"
     strategy = fetcher._default_reset_strategy  # noqa: SLF001
@@ -261,7 +285,7 @@ def _decide(fetcher: Fetcher, state: Any, doubt: _Doubt, end: int) -> None:  # n
         error = LogTruncated({where: offset}, f"the broker has lost {lost}, which was read")
         backoff = fetcher._prefetch_backoff  # noqa: SLF001
         fetcher._records[where] = FetchError(error=error, backoff=backoff)  # noqa: SLF001
-        return
+        return True
     log.error("the broker has lost %s, which was read: reading on from there", lost)
     if end == UNKNOWN_END:
         _READ.pop(state, None)
@@ -269,6 +293,7 @@ def _decide(fetcher: Fetcher, state: Any, doubt: _Doubt, end: int) -> None:  # n
     else:
         _READ[state] = _Read(end, leader_epoch)
         state.seek(end)
+    return False
 
 
 # -- asking a leader
