@@ -34,3 +34,6 @@ class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: How many records hold the state. The others were written before, with the same epoch and
     #: position; their keys are this one's, # and a number from 1 on.
     parts: int = 1
+    #: Leader epoch of the partition of workflow-commands in which, or before which, the commands up
+    #: to `cause` were appended; -1 if not known.
+    leader_epoch: int = -1

@@ -22,6 +22,7 @@ from headwater.schemas.history import (
     CommandRejected,
     HistoryAppended,
     InstanceDeleted,
+    LeaderEpochNoted,
     LogEvent,
     PartitionClaimed,
     PostsSent,
@@ -100,7 +101,7 @@ class Past:
                 self.deleted = True
             case RunStarted():
                 self._begin(record, event)
-            case CommandRejected() | PartitionClaimed():
+            case CommandRejected() | PartitionClaimed() | LeaderEpochNoted():
                 pass
             case _ if self.state is None:
                 # What is left of an instance that was deleted, and whose history is being removed.

@@ -17,8 +17,10 @@ from typing import Final
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import (
     NO_CAUSE,
+    NO_LEADER_EPOCH,
     ClaimedWorkflow,
     HistoryAppended,
+    LeaderEpochNoted,
     PartitionClaimed,
 )
 
@@ -35,12 +37,15 @@ class Claims:
     """The claims of one partition, as far as it was read.
 
     Shape:  epoch is the offset of the latest claim, or UNCLAIMED; cause the highest offset of a
-            command that has its outcome, or NO_CAUSE; owner the latest claim's.
+            command that has its outcome, or NO_CAUSE; owner the latest claim's; leader_epoch one
+            of the partition of `workflow-commands` in which, or before which, all commands up to
+            the cause were appended, or NO_LEADER_EPOCH.
     """
 
     epoch: int = UNCLAIMED
     cause: int = NO_CAUSE
     owner: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
 
     def admit(self, offset: int, record: HistoryAppended) -> bool:
         """Takes note of the record at an offset and says whether its events count.
@@ -48,14 +53,25 @@ class Claims:
         Shape:  to be called once for every record of the partition, in order. False for claims
                 themselves, which no run has to apply, and for records of a superseded owner.
         """
-        claim = record.events[0]
-        if isinstance(claim, PartitionClaimed):
-            self.epoch, self.owner = offset, claim.owner
+        first = record.events[0]
+        if isinstance(first, PartitionClaimed):
+            self.epoch, self.owner = offset, first.owner
             return False
         if record.epoch != self.epoch:
             return False
         self.cause = max(self.cause, record.cause)
+        if isinstance(first, LeaderEpochNoted):
+            self.note(first)
         return True
+
+    def note(self, noted: LeaderEpochNoted) -> None:
+        """Take note of a leader of the commands, and of those that were lost: these are no causes.
+
+        Commands at the offsets of lost ones are new, and are carried out.
+        """
+        self.leader_epoch = noted.leader_epoch
+        if noted.lost_from >= 0:
+            self.cause = min(self.cause, noted.lost_from - 1)
 
 
 def claim_of(

@@ -49,6 +49,7 @@ from headwater.schemas.history import (
     HistoryAppended,
     HostLost,
     InstanceDeleted,
+    LeaderEpochNoted,
     LogWritten,
     LoopAdvanced,
     PartitionClaimed,
@@ -78,9 +79,13 @@ __all__ = ["WORKFLOWS", "plan_history", "tell", "workflows_kept"]
 #: Kinds that wait for something outside the code; the others wait for what lies beneath them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
 #: What changes no instance that is there: a run begins, or there is none.
-_APART: Final = frozenset({RunStarted, PartitionClaimed, CommandRejected, InstanceDeleted})
+_APART: Final = frozenset(
+    {RunStarted, PartitionClaimed, CommandRejected, InstanceDeleted, LeaderEpochNoted}
+)
 #: What takes no sequence.
-_UNNUMBERED: Final = frozenset({PostsSent, PartitionClaimed, CommandRejected, InstanceDeleted})
+_UNNUMBERED: Final = frozenset(
+    {PostsSent, PartitionClaimed, CommandRejected, InstanceDeleted, LeaderEpochNoted}
+)
 
 
 def plan_history(records: Iterable[LogRecord], retention: Retention = FOR_EVER) -> Plan:
@@ -386,6 +391,7 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     LogWritten: _log_written,
     CommandRejected: _nothing_more,
     InstanceDeleted: _instance_deleted,
+    LeaderEpochNoted: _nothing_more,
     PostsQueued: _nothing_more,
     PostsSent: _nothing_more,
     SlotAsked: _nothing_more,

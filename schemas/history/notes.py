@@ -1,6 +1,11 @@
 """Events of the log that belong to no run: who owns the partition, and what was refused."""
 
+from typing import Final
+
 from headwater.schemas.history.values import Artifact, Part, Tagged
+
+#: In place of a leader epoch that is not known; Kafka's own value.
+NO_LEADER_EPOCH: Final = -1
 
 
 class ClaimedWorkflow(Part, frozen=True):
@@ -29,6 +34,21 @@ class PartitionClaimed(Tagged, frozen=True):
     owner: str
     #: The workflows that it can run.
     workflows: tuple[ClaimedWorkflow, ...] = ()
+
+
+class LeaderEpochNoted(Tagged, frozen=True):
+    """The owner reads commands that a later leader of their partition appended, or lost ones.
+
+    Offsets of commands are comparable only as long as the broker loses none. Leader epochs tell
+    whether it did.
+    """
+
+    #: No command that was read was appended in a later leader epoch than this; -1 if not known.
+    leader_epoch: int
+    #: Offset from which on the broker lost commands that have their outcomes; what is there now is
+    #: still to be carried out. -1 if it lost none. Without a leader epoch the log is another one,
+    #: and what it has before this offset is passed over.
+    lost_from: int = -1
 
 
 class InstanceDeleted(Tagged, frozen=True):

@@ -11,12 +11,19 @@ import msgspec
 from headwater.schemas.history.code import CodeEvent
 from headwater.schemas.history.commands import Command
 from headwater.schemas.history.graph import GraphEvent
-from headwater.schemas.history.notes import CommandRejected, InstanceDeleted, PartitionClaimed
+from headwater.schemas.history.notes import (
+    CommandRejected,
+    InstanceDeleted,
+    LeaderEpochNoted,
+    PartitionClaimed,
+)
 from headwater.schemas.history.runs import LifeEvent
 from headwater.schemas.history.slots import SlotEvent
 
 RunEvent: TypeAlias = LifeEvent | CodeEvent | GraphEvent | SlotEvent
-LogEvent: TypeAlias = RunEvent | PartitionClaimed | CommandRejected | InstanceDeleted
+LogEvent: TypeAlias = (
+    RunEvent | PartitionClaimed | CommandRejected | InstanceDeleted | LeaderEpochNoted
+)
 
 #: A record that no command caused.
 NO_CAUSE: Final = -1

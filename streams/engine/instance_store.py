@@ -5,6 +5,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from headwater.schemas.history import NO_LEADER_EPOCH
+
 
 class StoredState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An instance as bytes.
@@ -36,6 +38,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position: int
     epoch: int
     cause: int
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class InstanceStore(Protocol):

@@ -26,6 +26,7 @@ from headwater.schemas.history import (
     CommandSent,
     Failure,
     InstanceDeleted,
+    LeaderEpochNoted,
     PostsSent,
     RunErrored,
     RunEvent,
@@ -141,6 +142,11 @@ class Owner:
         run_waits_for = self._commands.receive(offset, sent, now_ms)
         if run_waits_for is not None:
             self._end(*run_waits_for, now_ms)
+
+    def note_leader(self, noted: LeaderEpochNoted, now_ms: int) -> None:
+        """Record in which leader epoch commands are read, before the first of them is decided."""
+        self.claims.note(noted)
+        self._staging.note(NO_CAUSE, None, now_ms, noted)
 
     # -- what code asks for
 

@@ -14,9 +14,11 @@ from headwater.processors.runs.folding import fold
 from headwater.schemas.errors import NewerSchema
 from headwater.schemas.history import (
     NO_CAUSE,
+    NO_LEADER_EPOCH,
     CommandRejected,
     HistoryAppended,
     InstanceDeleted,
+    LeaderEpochNoted,
     PartitionClaimed,
     RunStarted,
     instance_key,
@@ -61,6 +63,8 @@ class Restored:
     claims: Claims = field(default_factory=Claims)
     wakes: list[tuple[int, str]] = field(default_factory=list)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
+    #: Offset up to which commands have their replies.
+    replied: int = 0
     #: Offset of the history from which on it has to be read.
     start: int = 0
     #: The time of its latest record that was read; 0 if none was.
@@ -92,11 +96,13 @@ def restore(
 
 
 def _apply(instances: LiveInstances, offset: int, record: HistoryAppended) -> None:
+    first = record.events[0]
+    if isinstance(first, LeaderEpochNoted):
+        return
     key = instance_key(record.workflow, record.instance_id)
     live = instances.find(key)
     if live is not None and offset < live.position:
         return  # Its bytes are newer than the mark from which on the history is read.
-    first = record.events[0]
     if isinstance(first, InstanceDeleted):
         instances.delete(key)
         return
@@ -167,7 +173,7 @@ async def restore_instance(
     """
     mark = instances.store.mark() or _BEGINNING
     scratch = LiveInstances(instances.engines, instances.store)
-    claims = Claims(epoch=mark.epoch, cause=mark.cause)
+    claims = _claims(mark)
     async with aclosing(log.read(partition, mark.position, end)) as batches:
         async for records in batches:
             restore(claims, (each for each in records if concerns(each[1], key)), scratch)
@@ -181,7 +187,11 @@ def concerns(record: HistoryAppended, key: str) -> bool:
 
 
 def _from(instances: LiveInstances, mark: Mark) -> Restored:
-    return Restored(instances, Claims(epoch=mark.epoch, cause=mark.cause), start=mark.position)
+    return Restored(instances, _claims(mark), start=mark.position)
+
+
+def _claims(mark: Mark) -> Claims:
+    return Claims(epoch=mark.epoch, cause=mark.cause, leader_epoch=mark.leader_epoch)
 
 
 async def _read_on(
@@ -193,19 +203,46 @@ async def _read_on(
     live_max: int,
 ) -> None:
     """Reads the history from where it has to be read, up to the own claim."""
-    instances, room = restored.instances, live_max
+    instances, room, restored.replied = restored.instances, live_max, committed
     async with aclosing(log.read(partition, restored.start, epoch + 1)) as batches:
         async for records in batches:
             for offset, record in records:
                 restore(restored.claims, [(offset, record)], instances)
-                if record.epoch != restored.claims.epoch:
-                    continue
-                restored.at_ms = record.at_ms
-                if record.cause >= committed:
-                    restored.outcomes[record.cause] = _outcome(instances, offset, record)
+                if record.epoch == restored.claims.epoch:
+                    restored.at_ms = record.at_ms
+                    _note_outcome(restored, offset, record)
             loaded = instances.loaded_bytes > _LOADED_BYTES
             if records and (loaded or instances.count_at_work() > room):
                 room = max(live_max, 2 * instances.evict_restored(records[-1][0] + 1))
+
+
+def _note_outcome(restored: Restored, offset: int, record: HistoryAppended) -> None:
+    """Keep the outcome of a command that may not have its reply; forget those of lost commands."""
+    first = record.events[0]
+    if record.cause >= restored.replied:
+        restored.outcomes[record.cause] = _outcome(restored.instances, offset, record)
+    elif isinstance(first, LeaderEpochNoted):
+        left = left_of(restored.outcomes, restored.replied, first)
+        restored.outcomes, restored.replied = left
+
+
+def left_of(
+    outcomes: dict[int, Outcome], replied: int, noted: LeaderEpochNoted
+) -> tuple[dict[int, Outcome], int]:
+    """Return the outcomes of commands that the broker still has, and up to where to reply to none.
+
+    Args:
+        outcomes: Outcomes of commands that may not have their replies, by offset.
+        replied: Offset up to which commands have their replies.
+        noted: What is known of commands that were lost.
+    """
+    if noted.lost_from < 0:
+        return outcomes, replied
+    if noted.leader_epoch == NO_LEADER_EPOCH:
+        # Another log: it may have other commands at the offsets of all of these.
+        return {}, noted.lost_from
+    left = {cause: outcome for cause, outcome in outcomes.items() if cause < noted.lost_from}
+    return left, min(replied, noted.lost_from)
 
 
 async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) -> Mark:
@@ -243,9 +280,13 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) ->
     if late is not None and late.position < checkpoint.position:
         checkpoint = late
     filler.flush()
-    mark = Mark(checkpoint.position, checkpoint.epoch, checkpoint.cause)
+    mark = _mark(checkpoint)
     store.set_mark(mark)
     return mark
+
+
+def _mark(checkpoint: SnapshotTaken) -> Mark:
+    return Mark(checkpoint.position, checkpoint.epoch, checkpoint.cause, checkpoint.leader_epoch)
 
 
 def _put(filler: Filler, parts: Parts, name: str, snapshot: SnapshotTaken) -> None:

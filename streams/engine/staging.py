@@ -13,6 +13,7 @@ from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
     InstanceDeleted,
+    LeaderEpochNoted,
 )
 from headwater.streams.engine.effects import Answer, Batch, Effect, replied
 from headwater.streams.engine.live_instances import LiveInstance
@@ -103,10 +104,10 @@ class Staging:
         cause: int,
         run: Run | None,
         now_ms: int,
-        event: CommandRejected | InstanceDeleted,
+        event: CommandRejected | InstanceDeleted | LeaderEpochNoted,
         names: tuple[str, str] = ("", ""),
     ) -> None:
-        """Add a record that no run applies: a refusal, or that an instance is forgotten.
+        """Add a record that no run applies, such as a refusal.
 
         It takes no sequence. Of an instance without a run the log has the workflow and the id in
         `names`, which are empty for one that is not there.

@@ -43,6 +43,7 @@ def snapshot_of(mark: Mark, stored: StoredState) -> SnapshotTaken:
         epoch=mark.epoch,
         position=mark.position,
         cause=mark.cause,
+        leader_epoch=mark.leader_epoch,
         wake_at_ms=stored.wake_at_ms,
         state=zlib.compress(stored.state, level=1) if compressed else stored.state,
     )

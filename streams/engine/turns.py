@@ -8,11 +8,17 @@ from typing import Final, NamedTuple, TypeAlias
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import StepCommit, StepId
-from headwater.schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
+from headwater.schemas.history import (
+    CommandSent,
+    HistoryAppended,
+    LeaderEpochNoted,
+    ReplySent,
+    instance_key,
+)
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.quarantine import Incident
-from headwater.streams.engine.restore import Outcome
+from headwater.streams.engine.restore import Outcome, left_of
 
 #: What became of the SQL of a step: it took effect, the attempt failed, or nobody wanted it.
 StepOutcome: TypeAlias = StepReturned | StepRaised | None
@@ -94,6 +100,19 @@ class Partition:
         self._decided += count
         while self._reached_behind and self._reached_behind[0][0] <= self._decided:
             self.reached_ms = self._reached_behind.popleft()[1]
+
+    def lose_commands(self, first: int, leader_epoch: int, now_ms: int) -> None:
+        """Carry out what is appended at the offsets of lost commands, whose outcomes stay.
+
+        Args:
+            first: Offset from which on commands that have their outcomes were lost.
+            leader_epoch: In which, or before which, those were appended that are left;
+                NO_LEADER_EPOCH if it is another log, of which nothing before `first` was read.
+            now_ms: The time.
+        """
+        noted = LeaderEpochNoted(leader_epoch, first)
+        self.owner.note_leader(noted, now_ms)
+        self.outcomes, self.replied = left_of(self.outcomes, self.replied, noted)
 
     def replied_to(self, offset: int) -> None:
         """Takes note that the commands up to this one have their replies."""

@@ -40,7 +40,7 @@ Tokens: a broker that refuses one says so in an answer that is no error. aiokafk
 yes, and waits for its next answer until it gives up. Here it is the refusal that it is.
 
 Compressing: see `streams.kafka.zstd`. When a membership was confirmed: see
-`streams.kafka.group_confirmations`.
+`streams.kafka.group_confirmations`. Logs that lost their end: see `streams.kafka.truncation`.
 """
 
 import asyncio
@@ -61,6 +61,7 @@ from aiokafka.producer.sender import Sender
 
 from headwater.streams.kafka.group_confirmations import note_confirmations
 from headwater.streams.kafka.static_members import mend_static_members
+from headwater.streams.kafka.truncation import detect_truncation
 from headwater.streams.kafka.zstd import use_contexts_again
 
 #: Why the last attempt to connect to a broker failed, by its host and port.
@@ -120,6 +121,7 @@ def mend() -> None:
     AIOKafkaProducer.stop = _stop_producer  # type: ignore[method-assign]
     mend_static_members()
     note_confirmations()
+    detect_truncation()
     use_contexts_again()
 
 

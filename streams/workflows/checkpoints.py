@@ -96,7 +96,8 @@ class Checkpoints:
         Shape:  before is what was taken first, and left others; each time so many bytes.
         """
         instances, position = partition.owner.instances, partition.position
-        at = Mark(position, partition.epoch, partition.owner.claims.cause)
+        claims = partition.owner.claims
+        at = Mark(position, partition.epoch, claims.cause, claims.leader_epoch)
         left = before.left if before else list(instances.take_keys())
         wanted = list(left)
         try:

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaError
+from aiokafka.errors import IllegalStateError, KafkaError, OffsetOutOfRangeError
 
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
@@ -17,7 +17,7 @@ from headwater.schemas.errors import (
     UndecodableRecord,
     UnknownSchema,
 )
-from headwater.schemas.history import CommandSent
+from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH, CommandSent, LeaderEpochNoted
 from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.driver import Driver
@@ -27,6 +27,12 @@ from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.kafka.truncation import (
+    UNKNOWN_END,
+    begin_at,
+    leader_epoch_of,
+    truncation_before,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +79,7 @@ class CommandReader:
         parked: Called with commands that cannot be read.
         before_deciding: Awaited with commands before they are decided, if given.
         waiting: Notes the partitions that wait for a newer release.
+        lost: Called with the number of a partition that cannot be read on, and why.
     """
 
     def __init__(  # noqa: PLR0913, what a worker does with commands
@@ -85,12 +92,14 @@ class CommandReader:
         parked: Callable[[Incoming, HeadwaterError], None],
         before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None,
         waiting: Waiting,
+        lost: Callable[[int, str], None],
     ) -> None:
         self._driver = driver
         self._clock = clock
         self._parked = parked
         self._before_deciding = before_deciding
         self._waiting = waiting
+        self._lost = lost
         self._progress: dict[int, _Progress] = {}
         # No pause: reading goes on meanwhile, and what it has read is not to wait.
         self._ends = Retrying(
@@ -102,7 +111,8 @@ class CommandReader:
             **cluster.options(),
             "client_id": name,
             "enable_auto_commit": False,
-            "auto_offset_reset": "earliest",
+            # What follows a loss is for `check` to say.
+            "auto_offset_reset": "none",
             "fetch_max_wait_ms": _FETCH_WAIT_MS,
             "metadata_max_age_ms": _METADATA_AGE_MS,
         }
@@ -130,15 +140,69 @@ class CommandReader:
         assigned = [_commands(number) for number in sorted(numbers)]
         self._consumer.assign(assigned)
         self._consumer.pause(*assigned)
+        for where in assigned:
+            self._consumer.seek(where, 0)  # Else aiokafka looks for an offset of its group.
 
-    def begin(self, number: int, offset: int) -> None:
+    async def check(self, partition: Partition) -> int:
+        """Compare the commands of a partition with what its owner remembers of them.
+
+        Where the broker lost commands that have their outcomes, the owner records it, so that what
+        is appended at their offsets is carried out.
+
+        Returns:
+            The offset from which on to read.
+
+        Raises:
+            KafkaError: The broker does not answer.
+        """
+        where, claims = _commands(partition.number), partition.owner.claims
+        if claims.cause != NO_CAUSE and claims.leader_epoch != NO_LEADER_EPOCH:
+            known = (claims.cause + 1, claims.leader_epoch)
+            end = await truncation_before(self._consumer, where, *known)
+            if end == UNKNOWN_END:
+                await self._begin_another_log(partition)
+            elif end is not None:
+                log.error(
+                    "the broker has lost commands: %s/%d from offset %d to %d; their outcomes "
+                    "stay, and what is appended at their offsets is carried out",
+                    *(*where, end, claims.cause),
+                )
+                partition.lose_commands(end, claims.leader_epoch, partition.now_ms)
+        first: int = (await self._consumer.beginning_offsets([where]))[where]
+        if claims.cause + 1 < first:
+            log.warning(
+                "%s/%d from offset %d to %d was deleted before it was read: it is older than its "
+                "topic keeps commands",
+                *(*where, claims.cause + 1, first - 1),
+            )
+        return max(partition.replied, first)
+
+    async def _begin_another_log(self, partition: Partition) -> None:
+        """Read on in a log whose leader epochs do not tell where the one before was cut."""
+        where, claims = _commands(partition.number), partition.owner.claims
+        end = (await self._consumer.end_offsets([where]))[where]
+        first = min(end, claims.cause + 1)
+        log.error(
+            "%s/%d is another log than the one of which commands up to offset %d have their "
+            "outcomes, or an older copy of it: commands that were appended to it before offset %d "
+            "since then are not carried out; send them again",
+            *(*where, claims.cause, first),
+        )
+        partition.lose_commands(first, NO_LEADER_EPOCH, partition.now_ms)
+
+    def begin(self, number: int, offset: int, leader_epoch: int) -> None:
         """Read a partition from an offset on.
+
+        Args:
+            number: The partition.
+            offset: Where to begin.
+            leader_epoch: That of the commands before, if it is known.
 
         Raises:
             ValueError: There is no such offset.
             IllegalStateError: The partition may not be read.
         """
-        self._consumer.seek(_commands(number), offset)
+        begin_at(self._consumer, _commands(number), offset, leader_epoch)
         self._consumer.resume(_commands(number))
         self._progress[number] = _Progress()
 
@@ -158,6 +222,11 @@ class CommandReader:
                 fetched = await self._consumer.getmany(
                     timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX
                 )
+            except OffsetOutOfRangeError as error:
+                for where in error.args[0]:
+                    self.pause(where.partition)
+                    self._lost(where.partition, str(error))
+                continue
             except (KafkaError, OSError) as error:
                 await reading.failed(error)
                 continue
@@ -171,15 +240,18 @@ class CommandReader:
 
     async def _read(self, fetched: Mapping[TopicPartition, Sequence[Incoming]]) -> None:
         read = [
-            (partition, self._decoded(partition, records))
+            (partition, self._decoded(partition, records), leader_epoch_of(self._consumer, where))
             for where, records in fetched.items()
             if (partition := self._driver.partitions.get(where.partition)) is not None
         ]
         if self._before_deciding is not None and read:
-            await self._before_deciding([sent for _, some in read for _, sent in some])
-        for partition, commands in read:
+            await self._before_deciding([sent for _, some, _ in read for _, sent in some])
+        for partition, commands, leader_epoch in read:
             # One that was given up meanwhile is read again by whoever takes it over.
             if self._driver.drives(partition):
+                if leader_epoch > partition.owner.claims.leader_epoch:
+                    noted = LeaderEpochNoted(leader_epoch)
+                    partition.owner.note_leader(noted, partition.now_ms)
                 partition.commands.extend(commands)
 
     def _hold_back(self) -> None:

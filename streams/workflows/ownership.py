@@ -97,6 +97,7 @@ class Ownership:
             parked=parked,
             before_deciding=before_deciding,
             waiting=self._waiting,
+            lost=self._lose_commands,
         )
         self._member = GroupMember(
             cluster=cluster,
@@ -197,6 +198,11 @@ class Ownership:
         self._drop(number)
         self._begin_takeovers(self._assigned & {number}, pause_s)
 
+    def _lose_commands(self, number: int, why: str) -> None:
+        partition = self._driver.partitions.get(number)
+        if partition is not None:
+            self.lose(partition, why, _RETRY_S)
+
     def _drop(self, number: int) -> None:
         self._waiting.end(number)
         self._reader.pause(number)
@@ -252,11 +258,14 @@ class Ownership:
         generation, began_s = self._generation, monotonic()
         committed = await self._member.committed(_commands(number))
         partition = await self._take(number, committed or 0)
-        if not self._takes_over(number) or not self._deadlines.acquire(number, generation, began_s):
-            self._given_up(partition)
-            return
         try:
-            self._reader.begin(number, partition.replied)
+            start = await self._reader.check(partition)
+            if not self._takes_over(number) or not self._deadlines.acquire(
+                number, generation, began_s
+            ):
+                self._given_up(partition)
+                return
+            self._reader.begin(number, start, partition.owner.claims.leader_epoch)
         except BaseException:
             self._given_up(partition)
             raise

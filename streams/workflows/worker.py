@@ -458,7 +458,7 @@ class WorkflowWorker:
             restored.outcomes,
             start=restored.start,
             position=epoch + 1,
-            replied=min(replied, restored.claims.cause + 1),
+            replied=min(restored.replied, restored.claims.cause + 1),
             now_ms=restored.at_ms,
         )
         # After the log was read: what is committed here and not there, nobody else will record.

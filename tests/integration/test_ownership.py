@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from typing_extensions import override
 
+from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.engine import engine_of
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.clock import monotonic, now_ms
@@ -72,7 +73,7 @@ def test_a_takeover_that_fails_is_tried_again(topics: str, fails: Callable[[], A
         attempts.append(number)
         if attempts == [number]:
             await fails()
-        return cast("Partition", SimpleNamespace(number=number, replied=replied))
+        return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
 
     async def scenario() -> None:
         wake_up = asyncio.Event()
@@ -95,7 +96,7 @@ def test_a_worker_that_the_group_refuses_waits_until_it_is_let_in(
     topics: str, caplog: pytest.LogCaptureFixture
 ):
     async def take_over(number: int, replied: int) -> Partition:
-        return cast("Partition", SimpleNamespace(number=number, replied=replied))
+        return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
 
     async def scenario() -> None:
         subject = ownership(topics, Driver(partitions=1), take_over)
@@ -252,8 +253,9 @@ def test_a_takeover_whose_commands_cannot_be_read_leaves_nothing_open(topics: st
 
     async def take_over(number: int, _replied: int) -> Partition:
         if not given_up:
-            # A place that the consumer refuses.
-            return cast("Partition", SimpleNamespace(number=number, replied=-1, owner=Idle()))
+            # A leader epoch that no request can hold.
+            owner = SimpleNamespace(claims=Claims(cause=0, leader_epoch=2**40))
+            return cast("Partition", SimpleNamespace(number=number, replied=0, owner=owner))
         return cast("Partition", SimpleNamespace(number=number, replied=0, owner=Idle()))
 
     async def scenario() -> None:
@@ -308,7 +310,10 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
 
 
 class Idle:
-    """An owner that nothing is due for."""
+    """An owner that nothing is due for, and that has decided nothing."""
+
+    def __init__(self) -> None:
+        self.claims = Claims()
 
     def next_due_ms(self) -> None:
         return None

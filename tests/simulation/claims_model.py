@@ -2,24 +2,29 @@
 
 What counts is decided by the production fold, `processors.runs.claims.Claims`. Played are Kafka
 (lists; producers whose batches are delayed, delivered again or lost, and go on after their process
-is gone) and the owners' protocol as ADR 0006 has it. Each rule of the protocol can be left out, to
-see that the model notices.
+is gone; leaders that lack the last commands) and the owners' protocol as ADR 0006 has it. Each rule
+of the protocol can be left out, to see that the model notices.
 
 The world checks while it runs: every record that counts fits what counted before it, an owner
 releases nothing that does not count, and its memory is the fold of the log up to where it stands.
 """
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from headwater.processors.runs.claims import UNCLAIMED, Claims
 from headwater.schemas.history import (
     NO_CAUSE,
+    NO_LEADER_EPOCH,
     CommandRejected,
     EventReceived,
     HistoryAppended,
+    LeaderEpochNoted,
     LogEvent,
     LogWritten,
     PartitionClaimed,
@@ -51,7 +56,20 @@ class Rules:
     stays_stopped: bool = True
     producers_refuse_holes: bool = True
     sends_replies_again: bool = True
+    notes_leaders: bool = True
+    compares_commands: bool = True
+    watches_leaders: bool = True
     claims: Callable[[], Claims] = Claims
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A command, and the epoch of the leader that appended it."""
+
+    number: int
+    leader: int
+    instance: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -69,6 +87,8 @@ class Reader:
     instances: dict[str, Instance] = field(default_factory=dict)
     #: Offset and code of the outcome of each command.
     outcomes: dict[int, tuple[int, str]] = field(default_factory=dict)
+    #: The lowest offset from which on commands were lost.
+    lost_from: float = math.inf
 
     def read(self, offset: int, record: HistoryAppended) -> bool:
         """Folds a record in; says whether it counts."""
@@ -82,6 +102,8 @@ class Reader:
         for number, event in enumerate(record.events):
             if isinstance(event, CommandRejected):
                 code = event.code
+            elif isinstance(event, LeaderEpochNoted):
+                self._lose(event)
             else:
                 self._apply(record, record.sequence + number, event)
         if record.cause != NO_CAUSE:
@@ -90,6 +112,11 @@ class Reader:
             if record.cause != len(self.outcomes):
                 raise Violation(f"command {record.cause} has an outcome, one before it has none")
             self.outcomes[record.cause] = (offset, code)
+
+    def _lose(self, noted: LeaderEpochNoted) -> None:
+        if noted.lost_from >= 0:
+            self.outcomes = {o: told for o, told in self.outcomes.items() if o < noted.lost_from}
+            self.lost_from = min(self.lost_from, noted.lost_from)
 
     def _apply(self, record: HistoryAppended, sequence: int, event: LogEvent) -> None:
         before = self.instances.get(record.instance_id, Instance(-1, 0, running=False))
@@ -107,11 +134,13 @@ class Reader:
         self.instances[record.instance_id] = Instance(record.run_number, sequence + 1, running)
 
     def copy(self) -> "Reader":
-        return Reader(replace(self.claims), dict(self.instances), dict(self.outcomes))
+        copied = dict(self.instances), dict(self.outcomes)
+        return Reader(replace(self.claims), *copied, self.lost_from)
 
     def seen(self) -> tuple[object, ...]:
         """What two readers have to agree on."""
-        claims = (self.claims.epoch, self.claims.cause, self.claims.owner)
+        held = self.claims
+        claims = (held.epoch, held.cause, held.owner, held.leader_epoch)
         return (*claims, tuple(sorted(self.instances.items(), key=str)), tuple(self.outcomes))
 
 
@@ -160,8 +189,14 @@ class Owner:
         self.ahead: Reader | None = None
         self.flights: deque[Batch] = deque()
         self.acknowledged: deque[Batch] = deque()
-        #: Outcomes whose reply is still to be sent, by command.
+        #: Outcomes whose reply is still to be sent, by command; and of commands that were decided
+        #: before, which are read again to know who sent them.
         self.to_reply: dict[int, tuple[int, str]] = {}
+        self.to_reply_again: dict[int, tuple[int, str]] = {}
+        #: The leader of the command before its position, the one that the log knows of, and what
+        #: the log is still to be told of that.
+        self.leader = self.noted = NO_LEADER_EPOCH
+        self.notes: list[HistoryAppended] = []
 
 
 class World:
@@ -171,7 +206,10 @@ class World:
         self.random = random.Random(seed)
         self.rules = rules or Rules()
         self.trace: list[str] = []
-        self.commands: list[tuple[str, str]] = []
+        self.commands: list[Sent] = []
+        self.leader = self.sent = 0
+        #: Offset and code of the outcome of each command that was decided, by its number.
+        self.decided: dict[int, tuple[int, str]] = {}
         self.history: list[HistoryAppended] = []
         self.replies: dict[int, list[tuple[int, str]]] = {}
         self.committed = 0
@@ -186,14 +224,19 @@ class World:
         self.commands_max = self.random.randint(2, 12)
         draw = self.random.random
         self.crashes, self.losses, self.retries = draw() * 0.1, draw() * 0.2, draw() * 0.4
-        self.rebalances = draw() * 0.2
+        self.rebalances, self.elections = draw() * 0.2, draw() * 0.1
 
     def run(self, steps: int) -> None:
         """So many steps with faults, then as many without as it takes to come to rest."""
         for _ in range(steps):
             self.step(faults=True)
-        self.assigned = {self.random.choice(self.owners).name}
-        self.trace.append(f"faults stop, {self.assigned} stays")
+        stays = self.random.choice(self.owners)
+        self.assigned = {stays.name}
+        self.trace.append(f"faults stop, {stays.name} stays")
+        superseded = stays.phase == "owning" and stays.epoch != self.observer.claims.epoch
+        if superseded and stays.position >= len(self.commands):
+            # No command will tell it that another had the partition, which it got back from that.
+            stays.reset()
         for _ in range(DRAIN_STEPS):
             if self.at_rest():
                 break
@@ -204,13 +247,17 @@ class World:
 
     def step(self, *, faults: bool) -> None:
         draw = self.random.random()
-        if len(self.commands) < self.commands_max and draw < 0.1:
-            self.commands.append((self.random.choice(INSTANCES), self.random.choice(KINDS)))
+        if self.sent < self.commands_max and draw < 0.1:
+            name, kind = self.random.choice(INSTANCES), self.random.choice(KINDS)
+            self.commands.append(Sent(self.sent, self.leader, name, kind))
+            self.sent += 1
         elif draw < 0.5:
             self.deliver(faults=faults)
         elif faults and self.random.random() < self.rebalances:
             self.assigned ^= {self.random.choice(self.owners).name}
             self.trace.append(f"assigned {sorted(self.assigned)}")
+        elif faults and self.random.random() < self.elections:
+            self.elect()
         else:
             owner = self.random.choice(self.owners)
             if faults and self.random.random() < self.crashes:
@@ -219,11 +266,12 @@ class World:
                 self.act(owner)
 
     def at_rest(self) -> bool:
-        """Every command has its outcome and its reply, and nothing is under way."""
+        """Every command that is left has its outcome and reply, and nothing is under way."""
+        left = {sent.number for sent in self.commands}
         return (
-            len(self.commands) == self.commands_max
-            and len(self.observer.outcomes) == len(self.commands)
-            and len(self.replies) == len(self.commands)
+            self.sent == self.commands_max
+            and left <= self.decided.keys()
+            and left <= self.replies.keys()
             and not any(producer.wire for producer in self.producers())
         )
 
@@ -231,6 +279,18 @@ class World:
         return [owner.producer for owner in self.owners] + self.ghosts
 
     # -- Kafka
+
+    def elect(self) -> None:
+        """Commands get another leader, which may lack the last of them."""
+        self.leader += self.random.randint(1, 2)
+        left = self.random.randint(0, len(self.commands))
+        if self.random.random() < 0.5:
+            del self.commands[left:]
+        self.trace.append(f"leader {self.leader} has {len(self.commands)} commands")
+
+    def end_of(self, leader: int) -> int:
+        """Where the epoch of a leader ends, or the last one before it."""
+        return sum(sent.leader <= leader for sent in self.commands)
 
     def deliver(self, *, faults: bool) -> None:
         """The next batch of a producer gets to the broker, or gets lost, or its answer does."""
@@ -260,7 +320,12 @@ class World:
     def append(self, records: list[HistoryAppended]) -> int:
         first = len(self.history)
         for record in records:
-            self.counts.append(self.observer.read(len(self.history), record))
+            counts = self.observer.read(len(self.history), record)
+            if counts and record.cause != NO_CAUSE:
+                if record.at_ms in self.decided:
+                    raise Violation(f"command number {record.at_ms} has a second outcome")
+                self.decided[record.at_ms] = self.observer.outcomes[record.cause]
+            self.counts.append(counts)
             self.history.append(record)
             self.prefixes.append(self.observer.seen())
         return first
@@ -287,7 +352,7 @@ class World:
         elif owner.phase == "owning":
             if owner.name not in self.assigned and self.random.random() < 0.5:
                 owner.reset()
-            elif owner.to_reply and self.random.random() < 0.5:
+            elif (owner.to_reply or owner.to_reply_again) and self.random.random() < 0.5:
                 self.reply(owner)
             else:
                 self.decide(owner)
@@ -353,8 +418,31 @@ class World:
         else:
             owner.position = max(owner.position, self.committed)
         if self.rules.sends_replies_again:
-            for cause in range(self.committed, durable.claims.cause + 1):
-                owner.to_reply[cause] = durable.outcomes[cause]
+            for cause in range(min(self.committed, durable.lost_from), durable.claims.cause + 1):
+                owner.to_reply_again[cause] = durable.outcomes[cause]
+        owner.leader = owner.noted = durable.claims.leader_epoch
+        if self.rules.compares_commands and owner.noted != NO_LEADER_EPOCH:
+            self.compare(owner, owner.ahead)
+
+    def compare(self, owner: Owner, ahead: Reader) -> None:
+        """Whether Kafka still has all commands that have outcomes."""
+        end = self.end_of(owner.noted)
+        if end <= ahead.claims.cause:
+            self.trace.append(f"{owner.name} has lost commands from {end} on")
+            self.note(owner, ahead, LeaderEpochNoted(owner.noted, end))
+            owner.position = end
+            again = owner.to_reply_again.items()
+            owner.to_reply_again = {cause: told for cause, told in again if cause < end}
+
+    def note(self, owner: Owner, ahead: Reader, noted: LeaderEpochNoted) -> None:
+        record = a_record("", -1, 0, owner.epoch, NO_CAUSE, noted)
+        ahead.apply(-1, record)
+        owner.notes.append(record)
+
+    def lose(self, owner: Owner, why: str) -> None:
+        """It takes the partition over again."""
+        self.trace.append(f"{owner.name} {why}")
+        owner.reset()
 
     def check_memory(self, owner: Owner, end: int) -> None:
         """Its memory is the fold of the log up to where it stands."""
@@ -364,8 +452,18 @@ class World:
 
     def reply(self, owner: Owner) -> None:
         """Replies to some commands, the oldest first, and perhaps commits that it has."""
-        for cause in sorted(owner.to_reply)[: self.random.randint(1, 3)]:
-            self.replies.setdefault(cause, []).append(owner.to_reply.pop(cause))
+        again = owner.to_reply_again
+        for cause in sorted(again or owner.to_reply)[: self.random.randint(1, 3)]:
+            if again:
+                read = self.commands[cause] if cause < len(self.commands) else None
+                if read is None or read.leader > owner.noted:
+                    self.lose(owner, "finds another command where one has its outcome")
+                    return
+                number, told = read.number, again.pop(cause)
+            else:
+                told = owner.to_reply.pop(cause)
+                number = self.history[told[0]].at_ms
+            self.replies.setdefault(number, []).append(told)
             # A commit of one who is no member any more may be taken or not; he may be behind.
             if self.random.random() < 0.5:
                 self.committed = cause + 1
@@ -376,9 +474,13 @@ class World:
         assert ahead is not None
         if len(owner.flights) >= FLIGHTS_MAX:
             return
-        records = []
+        records: list[HistoryAppended] = []
         for _ in range(self.random.randint(1, 3)):
             record = self.decision(owner, ahead)
+            if owner.phase != "owning":
+                return
+            records += owner.notes
+            owner.notes = []
             if record is not None:
                 records.append(record)
                 ahead.apply(-1, record)
@@ -388,9 +490,10 @@ class World:
     def decision(self, owner: Owner, ahead: Reader) -> HistoryAppended | None:
         if self.random.random() < 0.2:
             return self.by_itself(owner, ahead)
-        if owner.position >= len(self.commands):
+        sent = self.next_command(owner, ahead)
+        if sent is None:
             return None
-        cause, (name, kind) = owner.position, self.commands[owner.position]
+        cause, name, kind = owner.position, sent.instance, sent.kind
         owner.position += 1
         now = ahead.instances.get(name)
         run, sequence = (now.run_number, now.sequence) if now else (-1, 0)
@@ -404,7 +507,25 @@ class World:
                 event = EventReceived(str(cause), "", "", 0)
             case "end" if now is not None and now.running:
                 event = RunTerminated("")
-        return a_record(name, run, sequence, owner.epoch, cause, event)
+        record = a_record(name, run, sequence, owner.epoch, cause, event)
+        return msgspec.structs.replace(record, at_ms=sent.number)
+
+    def next_command(self, owner: Owner, ahead: Reader) -> Sent | None:
+        """The command at the position of an owner, if that follows those that it has read."""
+        left = len(self.commands)
+        sent = self.commands[owner.position] if owner.position < left else None
+        leader = owner.leader if sent is None else sent.leader
+        cut = owner.position > left
+        if self.rules.watches_leaders and owner.leader != NO_LEADER_EPOCH:
+            cut = self.end_of(owner.leader) < owner.position
+        if cut:
+            self.lose(owner, "finds that what it has read is lost")
+            return None
+        if sent is not None and leader > owner.noted and self.rules.notes_leaders:
+            self.note(owner, ahead, LeaderEpochNoted(leader))
+            owner.noted = leader
+        owner.leader = leader
+        return sent
 
     def by_itself(self, owner: Owner, ahead: Reader) -> HistoryAppended | None:
         """A step or a timer: something that no command caused."""
@@ -432,9 +553,9 @@ class World:
                 raise Violation(f"two readers differ about {offset}")
         if reader.seen() != self.prefixes[-1]:
             raise Violation("two readers differ at the end")
-        for cause, outcome in reader.outcomes.items():
-            if set(self.replies[cause]) != {outcome}:
-                raise Violation(f"command {cause}: {outcome}, but told {self.replies[cause]}")
+        for number, told in self.replies.items():
+            if set(told) != {self.decided[number]}:
+                raise Violation(f"command {number}: {self.decided[number]}, but told {told}")
 
 
 def a_record(

@@ -51,10 +51,12 @@ def test_the_worlds_are_as_bad_as_they_should_be():
         seen["replies"] += sum(map(len, world.replies.values()))
         seen["commands"] += len(world.commands)
         seen["lost epochs"] += sum("has lost epoch" in line for line in world.trace)
+        seen["lost commands"] += sum("has lost commands" in line for line in world.trace)
         seen["claims of the gone"] += sum(
             isinstance(record.events[0], PartitionClaimed) for record in world.history
         ) - sum("has claimed" in line for line in world.trace)
-    assert all(seen[what] > 100 for what in ("void", "lost epochs", "claims of the gone")), seen
+    often = ("void", "lost epochs", "lost commands", "claims of the gone")
+    assert all(seen[what] > 100 for what in often), seen
     assert seen["replies"] > seen["commands"], "some are sent again"
 
 
@@ -79,6 +81,9 @@ class EverythingCounts(Claims):
         (Rules(begins_after_cause=False), "outcome"),
         (Rules(producers_refuse_holes=False), "expected|outcome|after its end"),
         (Rules(sends_replies_again=False), "no rest"),
+        (Rules(notes_leaders=False), "no rest|outcome"),
+        (Rules(compares_commands=False), "no rest|outcome"),
+        (Rules(watches_leaders=False), "no rest|outcome"),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else _name(value),
 )

@@ -5,7 +5,9 @@ import pytest
 from headwater.processors.runs.claims import UNCLAIMED, Claims
 from headwater.schemas.history import (
     NO_CAUSE,
+    NO_LEADER_EPOCH,
     HistoryAppended,
+    LeaderEpochNoted,
     LogEvent,
     PartitionClaimed,
     RunPaused,
@@ -61,3 +63,18 @@ def test_the_cause_of_a_record_that_does_not_count_does_not_either():
     claims = Claims(epoch=4, cause=3)
     assert not claims.admit(9, _record(RunPaused(), 2, cause=8))
     assert claims.cause == 3
+
+
+def test_commands_at_the_offsets_of_lost_ones_are_new():
+    claims = Claims(epoch=4, cause=9)
+    assert claims.leader_epoch == NO_LEADER_EPOCH
+    assert claims.admit(10, _record(LeaderEpochNoted(2), 4))
+    assert (claims.leader_epoch, claims.cause) == (2, 9)
+    assert not claims.admit(11, _record(LeaderEpochNoted(3, lost_from=5), 3))
+    assert (claims.leader_epoch, claims.cause) == (2, 9), "of a superseded owner"
+    assert claims.admit(12, _record(LeaderEpochNoted(2, lost_from=6), 4))
+    assert (claims.leader_epoch, claims.cause) == (2, 5)
+    assert claims.admit(13, _record(RunPaused(), 4, cause=6))
+    assert claims.cause == 6
+    assert claims.admit(14, _record(LeaderEpochNoted(2, lost_from=8), 4))
+    assert claims.cause == 6, "none of those was decided"

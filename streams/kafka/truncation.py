@@ -1,0 +1,382 @@
+"""Truncation detection for consumers, which aiokafka lacks (KIP-320).
+
+A broker that lost power, or whose disk was restored, may have lost the end of a partition that
+consumers have read. While the log ends before the position of a consumer, the broker refuses its
+fetches as out of range. But what is appended next takes the lost offsets again, and once the log
+reaches the position, the records before it are never read, without a word.
+
+Each batch of records carries the epoch of the leader that appended it, and whoever appends after a
+loss leads with a higher one. So a fetch whose first record is of another epoch than the record
+before it is held back, and the leader is asked where the earlier epoch ends. If that is before the
+position, the log was cut there. A consumer at the end of a log has its leader asked every few
+seconds: that end may be one of other records than it has read.
+
+A consumer without `auto_offset_reset` gets LogTruncated then, an OffsetOutOfRangeError; any other
+goes back to where the log was cut, and logs what was lost.
+
+A position that outlives its consumer is kept with `leader_epoch_of`, and is resumed by `begin_at`;
+`truncation_before` compares it with the log at once.
+"""
+
+import asyncio
+import logging
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.consumer import fetcher as fetching
+from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, OffsetResetStrategy
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    LeaderNotAvailableError,
+    OffsetOutOfRangeError,
+    for_code,
+)
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
+from aiokafka.record.memory_records import MemoryRecords
+from typing_extensions import override
+
+from headwater.streams.clock import monotonic
+
+log = logging.getLogger(__name__)
+
+#: The epoch of a record whose leader is not known: it is of an old format.
+NO_EPOCH: Final = -1
+#: Where an epoch ends that is later than any of the log: that is another one, or an older copy.
+UNKNOWN_END: Final = -1
+#: Where it ends for a broker that cannot be asked.
+_NO_END: Final = 2**63 - 1
+_MAGIC_WITH_EPOCH: Final = 2
+#: Length, leader epoch and magic of a batch, behind its base offset.
+_HEAD: Final = struct.Struct(">iib")
+_HEAD_AT: Final = 8
+#: Bytes of a batch that its length leaves out.
+_UNCOUNTED: Final = 12
+#: What metadata has of a partition without a leader.
+_NO_NODE: Final = (None, -1)
+#: How often a leader is asked about a partition of which nothing new is fetched: so long, at most,
+#: records wait that fill the place of as many lost ones. A consumer fetches far more often.
+_ASK_EVERY_S: Final = 3.0
+#: The fields of a request that is from no broker, and that does not know who leads.
+_CONSUMER: Final = -1
+
+_FETCH: Final = Fetcher._proc_fetch_request  # noqa: SLF001 (aiokafka has no hook there)
+_MOVE: Final = FetchResult._update_position  # noqa: SLF001
+
+
+class LogTruncated(OffsetOutOfRangeError):
+    """A partition lost records that its consumer has read.
+
+    As with OffsetOutOfRangeError, the first argument has the position by partition.
+    """
+
+
+class _Read(NamedTuple):
+    """Up to where a consumer has read a partition, and an epoch of a leader.
+
+    The epoch is that of the last record before the position, or a later one that was there before
+    the log was cut: its end tells the same.
+    """
+
+    position: int
+    leader_epoch: int
+
+
+#: By the state that aiokafka keeps of an assigned partition.
+_READ: Final[WeakKeyDictionary[Any, _Read]] = WeakKeyDictionary()
+#: When its leader was last asked.
+_ASKED_S: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
+
+
+def detect_truncation() -> None:
+    """Have all consumers of this process detect it; calling it again changes nothing."""
+    fetching.MemoryRecords = _Batches  # type: ignore[attr-defined]
+    FetchResult._update_position = _update_position  # type: ignore[method-assign] # noqa: SLF001
+    Fetcher._proc_fetch_request = _proc_fetch_request  # type: ignore[method-assign] # noqa: SLF001
+
+
+# -- positions that outlive a consumer
+
+
+def leader_epoch_of(consumer: AIOKafkaConsumer, where: TopicPartition) -> int:
+    """Return the leader epoch of the record before a position; NO_EPOCH if nothing was read."""
+    state = _state(consumer, where)
+    read = None if state is None else _READ.get(state)
+    return NO_EPOCH if read is None else read.leader_epoch
+
+
+def begin_at(
+    consumer: AIOKafkaConsumer, where: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH
+) -> None:
+    """Seek to an offset before which records were read in a leader epoch, if that is known.
+
+    Raises:
+        IllegalStateError: The partition is not assigned.
+    """
+    consumer.seek(where, offset)
+    if leader_epoch == NO_EPOCH:
+        _READ.pop(_state(consumer, where), None)
+    else:
+        _READ[_state(consumer, where)] = _Read(offset, leader_epoch)
+
+
+async def truncation_before(
+    consumer: AIOKafkaConsumer, where: TopicPartition, offset: int, leader_epoch: int
+) -> int | None:
+    """Ask the leader of a partition whether its log still has what was read of it.
+
+    Args:
+        consumer: One to which the partition is assigned.
+        where: The partition.
+        offset: Up to where it was read.
+        leader_epoch: As `leader_epoch_of` gave it there.
+
+    Returns:
+        The offset at which the log was cut; None if it has everything; UNKNOWN_END if it is
+        another log, or an older copy: no leader of it has come as far as that epoch.
+
+    Raises:
+        KafkaError: The leader does not answer.
+    """
+    client = consumer._client  # noqa: SLF001 (there is no other way to send a request)
+    node = client.cluster.leader_for_partition(where)
+    if node in _NO_NODE:
+        await client.force_metadata_update()
+        node = client.cluster.leader_for_partition(where)
+    ends = {} if node in _NO_NODE else await _ends(client, node, {where: leader_epoch})
+    if where not in ends:
+        client.force_metadata_update()
+        raise LeaderNotAvailableError(str(where))
+    return ends[where] if ends[where] < offset else None
+
+
+def _state(consumer: AIOKafkaConsumer, where: TopicPartition) -> Any:  # noqa: ANN401 (aiokafka's)
+    """The state of a partition; None if it is not assigned."""
+    subscription: Any = consumer._subscription.subscription  # noqa: SLF001
+    assignment = None if subscription is None else subscription.assignment
+    return None if assignment is None else assignment.state_value(where)
+
+
+# -- what a fetch brings
+
+
+class _Batches:
+    """The batches of a fetch, as `MemoryRecords` gives them, with their leader epochs."""
+
+    def __init__(self, data: bytes) -> None:
+        self._records = MemoryRecords(data)
+        self._data = data
+        self._next_at = 0
+        #: Of the batch that was given last; of the first one until then.
+        self.leader_epoch = self._read_head()[1] if self.has_next() else NO_EPOCH
+
+    def size_in_bytes(self) -> int:
+        return self._records.size_in_bytes()
+
+    def has_next(self) -> bool:
+        return self._records.has_next()
+
+    def next_batch(self) -> Any:  # noqa: ANN401 (as aiokafka has it)
+        batch = self._records.next_batch()
+        length, self.leader_epoch = self._read_head()
+        self._next_at += _UNCOUNTED + length
+        return batch
+
+    def _read_head(self) -> tuple[int, int]:
+        length, epoch, magic = _HEAD.unpack_from(self._data, self._next_at + _HEAD_AT)
+        return length, epoch if magic >= _MAGIC_WITH_EPOCH else NO_EPOCH
+
+
+def _update_position(self: FetchResult) -> None:
+    _MOVE(self)  # type: ignore[no-untyped-call]
+    records = self._partition_records
+    state = self._assignment.state_value(self._topic_partition)
+    _READ[state] = _Read(records.next_fetch_offset, _epoch(records))
+
+
+def _epoch(records: Any) -> int:  # noqa: ANN401 (PartitionRecords)
+    """The leader epoch of what was given last of a fetch, of its first record at first."""
+    batches = records._records  # noqa: SLF001
+    return batches.leader_epoch if isinstance(batches, _Batches) else NO_EPOCH
+
+
+class _Doubt(NamedTuple):
+    """A partition that may have been cut before the offset that was fetched, and what that gave."""
+
+    where: TopicPartition
+    offset: int
+    leader_epoch: int
+    held: FetchResult | None
+
+
+async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, request: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
+    has_data = await _FETCH(self, assignment, node_id, request)  # type: ignore[no-untyped-call]
+    # Nobody gets them before it is known whether they follow what was read.
+    doubts = _take_doubtful(self, assignment, request) if assignment.active else []
+    if not doubts:
+        return has_data
+    try:
+        asked = {doubt.where: doubt.leader_epoch for doubt in doubts}
+        ends = await _ends(self._client, node_id, asked)
+    except KafkaError as error:
+        log.warning("fetched records wait for the leader to say where its epochs end: %r", error)
+        await asyncio.sleep(self._retry_backoff)
+        return has_data
+    except asyncio.CancelledError:  # The client is closed, or has another assignment: as aiokafka.
+        return False
+    for doubt in doubts:
+        if assignment.active and doubt.where in ends:  # Else it is fetched again.
+            has_data |= _decide(self, assignment.state_value(doubt.where), doubt, ends[doubt.where])
+    return has_data
+
+
+def _take_doubtful(fetcher: Fetcher, assignment: Any, request: Any) -> list[_Doubt]:  # noqa: ANN401 (aiokafka's)
+    """Take out of what was fetched what is of another leader epoch than what was read before it."""
+    doubts = []
+    for topic, partitions in request.topics:
+        for number, offset, _ in partitions:
+            where = TopicPartition(topic, number)
+            state = assignment.state_value(where)
+            read, result = _READ.get(state), fetcher._records.get(where)  # noqa: SLF001
+            if read is None or offset > read.position or read.leader_epoch == NO_EPOCH:
+                continue
+            if type(result) is FetchResult:
+                epoch = _epoch(result._partition_records)  # noqa: SLF001
+                if epoch not in {read.leader_epoch, NO_EPOCH}:
+                    del fetcher._records[where]  # noqa: SLF001
+                    doubts.append(_Doubt(where, offset, read.leader_epoch, result))
+            elif result is None and (state.awaiting_reset or _is_due(state)):
+                # It was out of range, or is at the end.
+                doubts.append(_Doubt(where, offset, read.leader_epoch, None))
+    return doubts
+
+
+def _is_due(state: Any) -> bool:  # noqa: ANN401 (aiokafka's)
+    now_s = monotonic()
+    due = now_s - _ASKED_S.get(state, -math.inf) >= _ASK_EVERY_S
+    if due:
+        _ASKED_S[state] = now_s
+    return due
+
+
+def _decide(fetcher: Fetcher, state: Any, doubt: _Doubt, end: int) -> bool:  # noqa: ANN401 (aiokafka's)
+    """Give out what was held back, or go back to where the log was cut.
+
+    Returns:
+        Whether there is something to give out.
+    """
+    where, offset, leader_epoch, held = doubt
+    if state.has_valid_position and state.position != offset:
+        return False  # It was sought meanwhile.
+    if end >= offset:
+        if held is not None:
+            fetcher._records[where] = held  # noqa: SLF001
+        return held is not None
+    first = str(end) if end != UNKNOWN_END else "an unknown one"
+    lost = f"{where.topic}/{where.partition} from offset {first} to {offset - 1}"
+    strategy = fetcher._default_reset_strategy  # noqa: SLF001
+    if strategy == OffsetResetStrategy.NONE:
+        error = LogTruncated({where: offset}, f"the broker has lost {lost}, which was read")
+        backoff = fetcher._prefetch_backoff  # noqa: SLF001
+        fetcher._records[where] = FetchError(error=error, backoff=backoff)  # noqa: SLF001
+        return True
+    log.error("the broker has lost %s, which was read: reading on from there", lost)
+    if end == UNKNOWN_END:
+        _READ.pop(state, None)
+        state.await_reset(strategy)
+    else:
+        _READ[state] = _Read(end, leader_epoch)
+        state.seek(end)
+    return False
+
+
+# -- asking a leader
+
+
+class _Response(Response):
+    API_KEY = 23
+    API_VERSION = 3
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            Array(
+                ("topic", String("utf-8")),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader_epoch", Int32),
+                        ("end_offset", Int64),
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+class _Request(RequestStruct):
+    API_KEY = 23
+    API_VERSION = 3
+    RESPONSE_TYPE = _Response
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        (
+            "topics",
+            Array(
+                ("topic", String("utf-8")),
+                (
+                    "partitions",
+                    Array(
+                        ("partition", Int32),
+                        ("current_leader_epoch", Int32),
+                        ("leader_epoch", Int32),
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+class _OffsetForLeaderEpoch(Request[_Request]):
+    API_KEY = 23
+
+    def __init__(self, epochs: Mapping[TopicPartition, int]) -> None:
+        self._epochs = epochs
+
+    @override
+    def build(self, request_struct_class: type[_Request]) -> _Request:
+        topics = [
+            (where.topic, [(where.partition, _CONSUMER, epoch)])
+            for where, epoch in self._epochs.items()
+        ]
+        return request_struct_class(_CONSUMER, topics)
+
+
+async def _ends(
+    client: AIOKafkaClient, node: int | str, epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Ask where epochs end, or the last one before them; what it does not lead is left out.
+
+    Raises:
+        KafkaError: The broker does not answer, or refuses.
+    """
+    try:
+        response = await client.send(node, _OffsetForLeaderEpoch(epochs))
+    except (IncompatibleBrokerVersion, NotImplementedError):  # Kafka before 2.3
+        return dict.fromkeys(epochs, _NO_END)
+    ends: dict[TopicPartition, int] = {}
+    for topic, partitions in response.topics:
+        for code, number, _, end in partitions:
+            if code == 0:
+                ends[TopicPartition(topic, number)] = end
+            elif not for_code(code).retriable:
+                raise for_code(code)(f"{topic}/{number}")
+    return ends

@@ -1,0 +1,213 @@
+"""Commands that take the offsets of others, which the broker lost after they were carried out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from headwater.processors.runs.claims import Claims
+from headwater.schemas.codec import decode
+from headwater.schemas.history import (
+    HistoryAppended,
+    LeaderEpochNoted,
+    ReplySent,
+    RunStarted,
+    StartRun,
+)
+from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.offsets import Offsets
+from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.topics import create_topics
+from tests.cut_logs import cut
+from tests.throwaway_kafka import ThrowawayKafka
+from tests.waiting import until
+from tests.workflow_parts import a_client, a_worker, running, started
+
+#: One partition, so that all commands are in it.
+COMMANDS = TopicPartition(WORKFLOW_COMMANDS, 0)
+HOUR = StartRun("3600000")
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def broker(scratch: Path, request: pytest.FixtureRequest) -> Iterator[ThrowawayKafka]:
+    directory = scratch / request.node.name.translate(str.maketrans("[] ", "---"))
+    broker = ThrowawayKafka(directory, port=0, report=print)
+    try:
+        asyncio.run(create_topics(Cluster(broker.start()), partitions=1, replication=1))
+        yield broker
+    finally:
+        broker.kill()
+
+
+class House:
+    """A broker that loses commands, and who sends them."""
+
+    def __init__(self, broker: ThrowawayKafka) -> None:
+        self._broker = broker
+        self._named = 0
+
+    async def send(self, count: int) -> list[ReplySent]:
+        """Create instances, one after the other: each command is in a batch of its own."""
+        return [await self._create() for _ in range(count)]
+
+    async def _create(self) -> ReplySent:
+        self._named += 1
+        return await self._client.send("sleeper", f"s-{self._named}", HOUR)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[None]:
+        """Have a client: the broker refuses what follows what it has lost of the one before."""
+        client = a_client(self._broker.start(), timeout_s=PATIENCE_S, restarted_within_s=600)
+        async with started(client):
+            await until(lambda: client.ready)
+            self._client = client
+            yield
+
+    async def end(self) -> int:
+        offsets = Offsets(Cluster(self._broker.start()), "tests")
+        try:
+            return (await offsets.ends([COMMANDS.topic], COMMANDS.partition))[COMMANDS.topic]
+        finally:
+            await offsets.stop()
+
+    async def lose_from(self, first: int) -> None:
+        """Have the broker lose commands, as a power failure does."""
+        await asyncio.to_thread(self._broker.kill)
+        cut(self._broker, *COMMANDS, first)
+        await asyncio.to_thread(self._broker.start)
+
+    async def make_anew(self) -> None:
+        """Make the topic of the commands anew."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._broker.start())
+        await admin.start()
+        await admin.delete_topics([COMMANDS.topic])
+        await admin.close()
+        made: list[str] = []
+        while not made:
+            made = await create_topics(Cluster(self._broker.start()), partitions=1, replication=1)
+
+    async def send_without_a_worker(self, end: int) -> "list[asyncio.Task[ReplySent]]":
+        """Append commands until the partition has this end; nobody carries them out yet."""
+        asked = [asyncio.create_task(self._create()) for _ in range(end - await self.end())]
+        while await self.end() < end:  # noqa: ASYNC110, Kafka tells nobody
+            await asyncio.sleep(0.05)
+        return asked
+
+    async def _history(self) -> list[HistoryAppended]:
+        """The records that count."""
+        claims, found = Claims(), []
+        cluster = Cluster(self._broker.start())
+        async for records in read_partition(cluster, [WORKFLOW_HISTORY], 0):
+            for record in records:
+                appended = decode(record.value, HistoryAppended)
+                if claims.admit(record.offset, appended):
+                    found.append(appended)
+        return found
+
+    async def begun(self) -> list[str]:
+        """The instances whose runs have begun."""
+        return [
+            record.instance_id
+            for record in await self._history()
+            if isinstance(record.events[0], RunStarted)
+        ]
+
+    async def losses(self) -> list[int]:
+        """From where on commands were lost, as the history has it."""
+        return [
+            event.lost_from
+            for record in await self._history()
+            for event in record.events
+            if isinstance(event, LeaderEpochNoted) and event.lost_from >= 0
+        ]
+
+
+async def answers(asked: "Sequence[asyncio.Task[ReplySent]]") -> list[str]:
+    return [reply.code for reply in await asyncio.gather(*asked)]
+
+
+# Twelve commands are carried out, of which six are lost; the parameters are where they end then.
+
+
+@pytest.mark.parametrize("end", [9, 15], ids=["shorter", "longer"])
+def test_a_worker_carries_out_commands_at_offsets_of_lost_ones(
+    broker: ThrowawayKafka, caplog: pytest.LogCaptureFixture, end: int
+):
+    async def scenario() -> None:
+        house = House(broker)
+        async with house.client(), running(a_worker(broker.start())):
+            await house.send(12)
+        await house.lose_from(6)
+        async with house.client():
+            asked = await house.send_without_a_worker(end)
+            async with running(a_worker(broker.start())):
+                assert await answers(asked) == [""] * len(asked)
+                assert [reply.code for reply in await house.send(3)] == [""] * 3
+            assert await house.losses() == [6]
+            assert "workflow-commands/0 from offset 6 to 11" in caplog.text
+            # Nothing is lost, or carried out twice, when it is taken over once more.
+            async with running(a_worker(broker.start())):
+                assert [reply.code for reply in await house.send(3)] == [""] * 3
+            assert await house.losses() == [6]
+            begun = await house.begun()
+            assert len(begun) == len(set(begun)) == 12 + len(asked) + 6
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("end", [12, 15], ids=["as long", "longer"])
+def test_a_worker_whose_commands_are_lost_while_it_owns_them_carries_out_later_ones(
+    broker: ThrowawayKafka, end: int
+):
+    async def scenario() -> None:
+        house = House(broker)
+        worker = a_worker(broker.start())
+        async with running(worker):
+            async with house.client():
+                await house.send(12)
+            # So that all of them have come when it fetches again.
+            reader, before = worker._ownership._reader, worker._driver.partitions[0]
+            reader._consumer.pause(COMMANDS)
+            await house.lose_from(6)
+            async with house.client():
+                asked = await house.send_without_a_worker(end)
+                if worker._driver.partitions.get(0) is before:
+                    reader._consumer.resume(COMMANDS)
+                assert await answers(asked) == [""] * len(asked)
+                assert [reply.code for reply in await house.send(3)] == [""] * 3
+        assert await house.losses() == [6]
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_says_which_commands_it_cannot_tell_from_those_of_an_earlier_log(
+    broker: ThrowawayKafka, caplog: pytest.LogCaptureFixture
+):
+    """The topic is made anew, and its leaders count from the beginning."""
+
+    async def scenario() -> None:
+        house = House(broker)
+        await asyncio.to_thread(broker.kill)
+        async with running(a_worker(await asyncio.to_thread(broker.start))), house.client():
+            await house.send(4)
+        await house.make_anew()
+        async with house.client():
+            (passed_over,) = await house.send_without_a_worker(1)
+            async with running(a_worker(broker.start())):
+                await until(lambda: "is another log than the one of which" in caplog.text)
+                assert [reply.code for reply in await house.send(5)] == [""] * 5
+                assert not passed_over.done()
+                passed_over.cancel()
+            # The same after another takeover.
+            async with running(a_worker(broker.start())):
+                assert [reply.code for reply in await house.send(2)] == [""] * 2
+        assert await house.losses() == [1]
+        assert "appended to it before offset 1 since then are not carried out" in caplog.text
+
+    asyncio.run(scenario())
