@@ -2,10 +2,12 @@
 
 The coordinator of a consumer group gives the partitions of a member to others when it has heard
 nothing of the member for the length of a session. So a partition is surely owned for one session
-after the last request that confirmed it was sent: a heartbeat that was answered, or an append after
-which the log had no later claim. A process that was suspended finds that the deadline has passed,
-and releases nothing before another request has confirmed its ownership. Its code hosts read the
-same deadlines before they begin a step: they may have been suspended, or have gone on without it.
+after the last request was sent by which the coordinator confirmed the membership: a heartbeat, or
+the join itself. That an append was acknowledged confirms nothing: the coordinator, which has not
+heard of it, may give the partition away a moment later. A process that was suspended finds that
+the deadline has passed, and releases nothing before the membership is confirmed again. Its code
+hosts read the same deadlines before they begin a step: they may have been suspended, or have gone
+on without it.
 """
 
 import mmap
@@ -46,7 +48,7 @@ class SessionDeadlines:
     """The deadlines of the partitions of one worker.
 
     The event loop of the worker acquires, confirms and releases partitions. The thread that holds
-    the membership confirms all of them with every heartbeat, and ends a generation when partitions
+    the membership confirms them with every heartbeat, and ends a generation when partitions
     are revoked: from then on nothing that was acquired before is owned, whatever the event loop is
     doing. Any thread or process may ask `holds`.
     """
@@ -108,13 +110,12 @@ class SessionDeadlines:
         """Set how many partitions there are in all, owned or not."""
         self._words[_COUNT] = count
 
-    def acquire(self, partition: int, generation: int, sent_s: float) -> bool:
-        """Begin to own a partition that was claimed.
+    def acquire(self, partition: int, generation: int) -> bool:
+        """Begin to own a partition that was claimed, for as long as the membership is confirmed.
 
         Args:
             partition: Its number.
             generation: The generation that it was assigned in.
-            sent_s: When the claim was sent, or earlier, in seconds of `clock.monotonic`.
 
         Returns:
             Whether the generation lasts; if not, the partition is not owned.
@@ -123,22 +124,20 @@ class SessionDeadlines:
             if generation != self.generation:
                 return False
             self._owned.add(partition)
-            self._extend(partition, max(self._deadline_ns(sent_s), self._member_until_ns))
+            self._words[_FIRST + partition % _SLOTS] = self._member_until_ns
             return True
 
-    def confirm(self, partition: int, sent_s: float) -> None:
-        """Note that a partition, if it is owned, still was when a request was sent."""
-        with self._lock:
-            if partition in self._owned:
-                self._extend(partition, self._deadline_ns(sent_s))
+    def confirm(self, sent_s: float) -> None:
+        """Note that the group confirmed this process as a member.
 
-    def confirm_all(self, sent_s: float) -> None:
-        """Note that the group counted this process as a member when a request was sent."""
+        Args:
+            sent_s: When the request was sent that was answered, in seconds of `clock.monotonic`.
+        """
         with self._lock:
-            until_ns = self._deadline_ns(sent_s)
+            until_ns = int(sent_s * _NS) + self._session_ns
             self._member_until_ns = max(self._member_until_ns, until_ns)
             for partition in self._owned:
-                self._extend(partition, until_ns)
+                self._words[_FIRST + partition % _SLOTS] = self._member_until_ns
 
     def release(self, partition: int) -> None:
         """End the ownership of a partition."""
@@ -154,10 +153,3 @@ class SessionDeadlines:
             for partition in self._owned:
                 self._words[_FIRST + partition % _SLOTS] = 0
             self._owned.clear()
-
-    def _deadline_ns(self, sent_s: float) -> int:
-        return int(sent_s * _NS) + self._session_ns
-
-    def _extend(self, partition: int, until_ns: int) -> None:
-        slot = _FIRST + partition % _SLOTS
-        self._words[slot] = max(self._words[slot], until_ns)

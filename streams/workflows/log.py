@@ -19,7 +19,7 @@ broker refuses those of a producer whose predecessor is missing.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -46,7 +46,6 @@ from headwater.schemas.topics import (
     WORKFLOW_REPLIES,
     WORKFLOW_SNAPSHOTS,
 )
-from headwater.streams.clock import monotonic
 from headwater.streams.engine.quarantine import described
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
@@ -128,7 +127,6 @@ class WorkflowLog:
         cluster: Cluster,
         client_id: str,
         clock: BrokerClock,
-        confirmed: Callable[[int, float], None] = lambda *_: None,
     ) -> None:
         """Make it; it connects when it is started.
 
@@ -136,11 +134,8 @@ class WorkflowLog:
             cluster: The cluster.
             client_id: Names the clients in the broker's logs, and begins the keys of claims.
             clock: Learns the brokers' time from each append.
-            confirmed: Called with a partition and a time of `clock.monotonic` at which the
-                partition still was the caller's: when an append was sent that counts.
         """
         self._cluster = cluster
-        self._confirmed = confirmed
         self._clock = clock
         self._producers = Producers(cluster, f"{client_id}-history", self._clock)
         # A producer of its own: what is no history waits for none, and its errors stop none.
@@ -246,11 +241,11 @@ class WorkflowLog:
                 self._taking(partition, records)
                 before, tenure.checked = tenure.checked, checked
                 outgoing = [_outgoing(partition, key, each, tenure) for key, each in records]
-                sent_s, sent = monotonic(), await tenure.producer.send(outgoing)
+                sent = await tenure.producer.send(outgoing)
             firsts = await tenure.producer.acknowledged(sent)
             if before is not None and not before.done():
                 await asyncio.wait((before,))
-            await self._check(partition, tenure, firsts, sent, sent_s)
+            await self._check(partition, tenure, firsts, sent)
         except NotYetReadable as error:
             tenure.stop(error.message)
             tenure.pause_s = _UNWRITABLE_S
@@ -290,7 +285,6 @@ class WorkflowLog:
         tenure: Tenure,
         firsts: Sequence[int],
         sent: Sequence[Sent],
-        sent_s: float,
     ) -> None:
         """Compare where records are with where they should be, after all appends before did."""
         for number, (first, batch) in enumerate(zip(firsts, sent, strict=True)):
@@ -304,8 +298,6 @@ class WorkflowLog:
             elif first > tenure.next:
                 await self._look_for_claims(partition, tenure, first)
             tenure.next = first + batch.records
-        if not tenure.stopped:
-            self._confirmed(partition, sent_s)
 
     async def _look_for_claims(self, partition: int, tenure: Tenure, end: int) -> None:
         """Stops a tenure if a claim was appended since our last record; ours lies before that."""

@@ -25,7 +25,6 @@ from headwater.schemas.errors import (
 from headwater.schemas.history import CommandSent
 from headwater.schemas.newer import Waiting
 from headwater.schemas.topics import WORKFLOW_COMMANDS
-from headwater.streams.clock import monotonic
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
@@ -170,7 +169,7 @@ class Ownership:
 
     def confirmed(self, sent_s: float) -> None:
         """Extend the deadlines of all partitions; called in the thread of the member."""
-        self._deadlines.confirm_all(sent_s)
+        self._deadlines.confirm(sent_s)
         with contextlib.suppress(RuntimeError):  # The loop has ended.
             self._loop.call_soon_threadsafe(self._driver.release_confirmed)
 
@@ -255,14 +254,12 @@ class Ownership:
         # A worker that was suspended in between claims nothing that may be another's by now.
         while not self._deadlines.is_member():  # noqa: ASYNC110, another thread confirms it
             await asyncio.sleep(_LOOK_S)
-        generation, began_s = self._generation, monotonic()
+        generation = self._generation
         committed = await self._member.committed(_commands(number))
         partition = await self._take(number, committed or 0)
         try:
             start = await self._reader.check(partition)
-            if not self._takes_over(number) or not self._deadlines.acquire(
-                number, generation, began_s
-            ):
+            if not self._takes_over(number) or not self._deadlines.acquire(number, generation):
                 self._given_up(partition)
                 return
             self._reader.begin(number, start, partition.owner.claims.leader_epoch)

@@ -206,8 +206,7 @@ class WorkflowWorker:
         )
 
     def _make_log(self, cluster: Cluster) -> WorkflowLog:
-        name, confirmed = f"{self._name}-log", self._deadlines.confirm
-        return WorkflowLog(cluster=cluster, client_id=name, clock=self._clock, confirmed=confirmed)
+        return WorkflowLog(cluster=cluster, client_id=f"{self._name}-log", clock=self._clock)
 
     def _make_senders(self, cluster: Cluster) -> tuple[Outbox, Replies]:
         outbox = Outbox(

@@ -97,7 +97,8 @@ class Reader:
     def __init__(self, house: House, workflow: str) -> None:
         self._house = house
         self._instances = f"{house.url()}/api/workflows/workflows/{workflow}/instances"
-        self._last_answer = ""
+        #: Why the latest creation was refused.
+        self.refused = ""
         self.created: list[str] = []
         #: Instances whose creation was answered, and that were then answered 404.
         self.unknown: list[str] = []
@@ -112,8 +113,9 @@ class Reader:
                 headers=WORKFLOW_KEY,
                 timeout=ANSWERED_WITHIN_S,
             )
-            self._last_answer = answer.text
-            if not answer.is_success:
+            # One whose creation was answered too late exists when it is tried again.
+            if not answer.is_success and answer.status_code != httpx.codes.CONFLICT:
+                self.refused = answer.text
                 return
             self.created.append(instance)
         for created in self.created[-1:] + self.created[-50:-40:5]:
@@ -132,7 +134,10 @@ class Reader:
             self.create_and_read(0)
             return bool(self.created)
 
-        self._house.wait(has_begun, f"the first instance, not {self._last_answer}")
+        try:
+            self._house.wait(has_begun, "the first instance")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nthe latest refusal: {self.refused}") from None
 
         def work() -> None:
             number = 0
