@@ -15,7 +15,7 @@ reason.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -45,6 +45,8 @@ _FETCH_BYTES: Final = 16 * 1024 * 1024
 #: How long an idle poll waits, which is also how long an idle projector takes to stop.
 _POLL_MS: Final = 200
 _COMMIT_EVERY_MS: Final = 1_000
+#: Seconds between two looks whether Postgres still has what was applied.
+_LOOK_EVERY_S: Final = 5.0
 #: How long the broker may hold a fetch. A rebalance, and a seek, may wait as long.
 _FETCH_WAIT_MS: Final = 250
 #: Topics made after the projector started are found this soon, and so are partitions that a broker
@@ -104,6 +106,7 @@ class Projector:
         self._consumer: AIOKafkaConsumer | None = None
         self._unsought: set[Partition] = set()
         self._committed_at_ms = 0
+        self._looked_at_s = 0.0
         self._trouble = ""
 
     @property
@@ -155,6 +158,7 @@ class Projector:
                     await applying
                     applying = None
                     await self._commit(consumer)
+                await self._look_back(stop)
                 ahead = bool(self._unsought)
                 if ahead:  # what was read ahead comes again, too
                     self._read_again(batch.spans)
@@ -312,9 +316,7 @@ class Projector:
         for partition, offset in admitted.offsets.items():
             if partition in self._reading:  # else it was taken from us meanwhile
                 self.positions[partition] = offset
-        for partition in admitted.behind:
-            self._log.warning("Postgres went back on %s/%d; reading from there", *partition)
-        self._read_again(admitted.behind)
+        self._went_back(admitted.behind)
         self._records_max = min(self._records_max + self._records_max // 8 + 1, _BATCH_RECORDS_MAX)
         if refused:
             self._log.error(
@@ -325,6 +327,26 @@ class Projector:
         self.refused += refused
         if self._on_batch is not None:
             self._on_batch(self)
+
+    async def _look_back(self, stop: asyncio.Event) -> None:
+        """Find out whether Postgres has lost what was applied, by a failover to a late standby.
+
+        A batch finds that out of its own partitions. What Postgres has lost of others would be
+        missing until something new comes there. To be called while no batch is being applied.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if not self.positions or now_s - self._looked_at_s < _LOOK_EVERY_S:
+            return
+        self._looked_at_s = now_s
+        applied = dict(self.positions)
+        places = await self._until_it_answers(lambda: self._store.places(sorted(applied)), stop)
+        found = (places or {}).items()
+        self._went_back([of for of, place in found if place.next_offset < applied[of]])
+
+    def _went_back(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            self._log.warning("Postgres went back on %s/%d; reading from there", *partition)
+        self._read_again(partitions)
 
     def _halve(self, batch: Batch, why: str) -> None:
         """Reads a batch again, in two; the size grows slowly, so that few are too slow again."""

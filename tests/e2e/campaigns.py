@@ -100,6 +100,7 @@ class Reader:
         #: Why the latest creation was refused.
         self.refused = ""
         self.created: list[str] = []
+        self._readable: list[str] = []
         #: Instances whose creation was answered, and that were then answered 404.
         self.unknown: list[str] = []
 
@@ -118,7 +119,10 @@ class Reader:
                 self.refused = answer.text
                 return
             self.created.append(instance)
-        for created in self.created[-1:] + self.created[-50:-40:5]:
+            # 202 promises no more than that it will be readable.
+            if answer.status_code != httpx.codes.ACCEPTED:
+                self._readable.append(instance)
+        for created in self._readable[-1:] + self._readable[-50:-40:5]:
             with suppress(httpx.TransportError):
                 url = f"{self._instances}/{created}"
                 status = httpx.get(url, headers=WORKFLOW_KEY, timeout=ANSWERED_WITHIN_S).status_code

@@ -27,6 +27,7 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.rows import TOPICS
 from headwater.projections.errors import InvalidCursor, LogTruncated
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector import projector as projecting
 from headwater.projections.projector.plan import Partition
 from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
@@ -524,6 +525,23 @@ def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, fresh_
             await house.until_applied(await house.write(day("back", "2026-01-02", steps=2)))
         days = "select steps from daily_summary where user_id = 'back' order by steps"
         assert await house.rows(days) == [(1,), (2,)]
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_what_postgres_has_lost_is_projected_again_though_nothing_new_comes(
+    broker: EmbeddedKafka, fresh_database: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(projecting, "_LOOK_EVERY_S", 0.1)
+
+    async def scenario(house: House) -> None:
+        async with house.projector():
+            ends = await house.write(day("quiet", "2026-01-01", steps=1))
+            await house.until_applied(ends)
+            async with await psycopg.AsyncConnection.connect(house.dsn) as other:
+                await other.execute("truncate projection_offsets, daily_summary")
+            await house.until_applied(ends)
+        assert await house.rows("select steps from daily_summary where user_id = 'quiet'") == [(1,)]
 
     in_a_house(broker, fresh_database, scenario)
 
