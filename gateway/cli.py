@@ -191,6 +191,7 @@ async def _project(settings: "Settings") -> None:
     from headwater.gateway.rebuilding.watching import carry_out_rebuilds  # noqa: PLC0415 (see above)
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
     from headwater.streams.garbage import collect_seldom  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka import truncation  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
@@ -213,6 +214,7 @@ async def _project(settings: "Settings") -> None:
                 cluster=cluster,
                 dsn=dsn_of(settings),
                 clock=now_ms,
+                detector=truncation,
                 stop=stop,
                 retention=settings.kept,
             )

@@ -12,7 +12,8 @@ from headwater.projections.deployments.plan import DEPLOYMENTS
 from headwater.projections.errors import LogTruncated
 from headwater.projections.graphs.plan import GRAPHS
 from headwater.projections.postgres.making_tables import make_tables
-from headwater.projections.projector.projector import Cluster, Projector, pause
+from headwater.projections.projector.log_ends import TruncationDetector, pause
+from headwater.projections.projector.projector import Cluster, Projector
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS, workflows_kept
 from headwater.schemas.errors import StoreUnavailable
@@ -33,6 +34,7 @@ async def run_projector(
     cluster: Cluster,
     dsn: str,
     clock: Callable[[], int],
+    detector: TruncationDetector,
     stop: asyncio.Event,
     retention: Retention,
 ) -> None:
@@ -51,6 +53,7 @@ async def run_projector(
                     cluster=cluster,
                     store=Store(dsn, projection=projection, clock=clock),
                     clock=clock,
+                    detector=detector,
                     log=_LOG if projection is DELIVERIES else _LOG.getChild(projection.name),
                     projection=projection,
                 ),

@@ -1,7 +1,6 @@
 """`headwater topics accept-loss`: lets projections go on after a broker lost the end of its log."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 import click
@@ -18,7 +17,13 @@ from headwater.gateway.commands.options import (
 from headwater.gateway.commands.output import counted, print_json, say
 from headwater.projections.catalogue import PROJECTIONS
 from headwater.projections.postgres.schemas import own_dsn
-from headwater.projections.projector.accepting_loss import Loss, accept, applied_offsets, losses
+from headwater.projections.projector.accepting_loss import (
+    Applied,
+    Loss,
+    accept,
+    applied_offsets,
+    losses,
+)
 from headwater.projections.projector.records import LogRecord
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
@@ -47,8 +52,7 @@ def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: boo
     cluster = cluster_of(settings)
     with psycopg.connect(own_dsn(settings.postgres), autocommit=True) as connection:
         applied = applied_offsets(connection, PROJECTIONS)
-        ends = asyncio.run(_ends(cluster, ((one.topic, one.partition) for one in applied)))
-        lost = losses(applied, ends)
+        lost = asyncio.run(_losses(cluster, applied))
         for loss in lost:
             say(f"Lost: {loss}")
         if lost and not yes:
@@ -62,25 +66,16 @@ def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: boo
         say(f"{counted(len(moved), 'partition')} accepted; the projector goes on within a minute.")
 
 
-async def _ends(
-    cluster: Cluster, partitions: Iterable[tuple[str, int]]
-) -> dict[tuple[str, int], int]:
-    by_partition: defaultdict[int, set[str]] = defaultdict(set)
-    for topic, partition in partitions:
-        by_partition[partition].add(topic)
+async def _losses(cluster: Cluster, applied: Iterable[Applied]) -> list[Loss]:
     offsets = Offsets(cluster, "headwater-accept-loss")
     try:
-        return {
-            (topic, partition): end
-            for partition, topics in by_partition.items()
-            for topic, end in (await offsets.ends(sorted(topics), partition)).items()
-        }
+        return await losses(applied, lambda one: offsets.cut_before(*one[1:]))
     finally:
         await offsets.stop()
 
 
 async def _accept(
-    connection: "psycopg.Connection[tuple[str, int, int]]", cluster: Cluster, loss: Loss
+    connection: "psycopg.Connection[tuple[str, int, int, int]]", cluster: Cluster, loss: Loss
 ) -> bool:
     def read(topic: str, partition: int, end: int) -> AsyncIterator[Sequence[LogRecord]]:
         return read_partition(cluster, [topic], partition, end=end)

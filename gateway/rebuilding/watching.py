@@ -12,7 +12,7 @@ from headwater.gateway.environment import environment
 from headwater.gateway.rebuilding.kept import folder_of, forget_wiped
 from headwater.gateway.settings import Settings
 from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.projector.projector import pause
+from headwater.projections.projector.log_ends import pause
 from headwater.projections.rebuilds.rebuilds import under_way
 from headwater.schemas.errors import StoreUnavailable
 

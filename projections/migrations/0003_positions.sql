@@ -8,6 +8,7 @@ create table projection_offsets (
     applied_at timestamptz,
     epoch bigint not null default -1,
     cause bigint not null default -1,
+    leader_epoch integer not null default -1,
     primary key (projection, topic, partition)
 -- Rewritten with every batch: room on the page lets Postgres do it without touching the index.
 ) with (fillfactor = 50);
@@ -23,6 +24,8 @@ comment on column projection_offsets.epoch is
     'Offset of the latest claim before next_offset; -1 where nobody claims. Records of another epoch do not count.';
 comment on column projection_offsets.cause is
     'Highest offset of a command whose outcome was applied; -1 where there are none.';
+comment on column projection_offsets.leader_epoch is
+    'Epoch of the leader that appended what is before next_offset, or of a later one; -1 where it is not known. It tells whether Kafka has lost that since.';
 
 create table projection_errors (
     topic text,

@@ -4,9 +4,9 @@ A single broker that loses power may lose records that it had acknowledged. What
 them stays, as nothing says what was there before; the projection goes on with what comes next.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import psycopg
 from typing_extensions import override
@@ -31,10 +31,15 @@ class Loss:
     end: int
     #: First offset that the projection had not applied.
     applied: int
+    #: That of what is left, if that is known.
+    leader_epoch: int
 
     @override
     def __str__(self) -> str:
-        return f"{self.topic}/{self.partition} from offset {self.end} to {self.applied - 1}"
+        place = f"{self.topic}/{self.partition}"
+        if self.end == self.applied:
+            return f"{place} up to offset {self.applied - 1}, of which Kafka has another log"
+        return f"{place} from offset {self.end} to {self.applied - 1}"
 
 
 class Applied(NamedTuple):
@@ -44,10 +49,24 @@ class Applied(NamedTuple):
     topic: str
     partition: int
     offset: int
+    leader_epoch: int
+
+
+class Cut(Protocol):
+    """Where a log was cut, and the leader epoch of what is left, if that is known."""
+
+    @property
+    def end(self) -> int: ...  # noqa: D102
+    @property
+    def leader_epoch(self) -> int: ...  # noqa: D102
+
+
+#: Finds where a log was cut before what was applied of it; None if it was not.
+FindCut: TypeAlias = Callable[[Applied], Awaitable[Cut | None]]
 
 
 def applied_offsets(
-    connection: psycopg.Connection[tuple[str, int, int]], projections: Iterable[Projection]
+    connection: psycopg.Connection[tuple[str, int, int, int]], projections: Iterable[Projection]
 ) -> list[Applied]:
     """Return each partition that a projection has applied something of."""
     return [
@@ -59,17 +78,18 @@ def applied_offsets(
     ]
 
 
-def losses(applied: Iterable[Applied], ends: Mapping[tuple[str, int], int]) -> list[Loss]:
-    """Return the partitions that end before what was applied of them."""
+async def losses(applied: Iterable[Applied], find_cut: FindCut) -> list[Loss]:
+    """Return the partitions that lack something that was applied of them."""
+    found = [(one, await find_cut(one)) for one in applied]
     return [
-        Loss(projection, topic, partition, ends[topic, partition], offset)
-        for projection, topic, partition, offset in applied
-        if ends.get((topic, partition), offset) < offset
+        Loss(one.projection, one.topic, one.partition, cut.end, one.offset, cut.leader_epoch)
+        for one, cut in found
+        if cut is not None
     ]
 
 
 async def accept(
-    connection: psycopg.Connection[tuple[str, int, int]],
+    connection: psycopg.Connection[tuple[str, int, int, int]],
     loss: Loss,
     read: ReadPartition,
     now_ms: int,
@@ -93,6 +113,7 @@ async def accept(
             "applied": loss.applied,
             "epoch": claims.epoch,
             "cause": claims.cause,
+            "leader_epoch": loss.leader_epoch,
             "error": f"lost from Kafka, and accepted: {loss}",
             "now_ms": now_ms,
         },

@@ -82,6 +82,8 @@ class Batch:
     spans: Mapping[Partition, Span]
     plan: Plan
     claims: Mapping[Partition, Claims] = field(default_factory=dict)
+    #: Of each span, the one in which, or before which, its last record was appended.
+    leader_epochs: Mapping[Partition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
-from headwater.projections.errors import BatchTooSlow, LogTruncated
+from headwater.projections.errors import BatchTooSlow
+from headwater.projections.projector.log_ends import TruncationDetector, check_ends, pause
 from headwater.projections.projector.plan import Batch, Partition, Plan, Span, Work, payload
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, refusal
@@ -54,9 +55,6 @@ _FETCH_WAIT_MS: Final = 250
 _METADATA_AGE_MS: Final = 3_000
 _BACKOFF_FIRST_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
-#: A new leader may show an older end of its log for a moment; a log shorter than that is cut.
-_END_LOOKS: Final = 5
-_END_LOOK_PAUSE_S: Final = 1.0
 
 T = TypeVar("T")
 _Fetched: TypeAlias = Mapping[TopicPartition, Sequence[LogRecord]]
@@ -76,13 +74,14 @@ class Projector:
             is the next offset of each partition that is ours; `lag` what is left of each.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, what the composition root chooses
         self,
         *,
         cluster: Cluster,
         store: Store,
         projection: Projection,
         clock: Callable[[], int],
+        detector: TruncationDetector,
         log: logging.Logger | None = None,
         on_batch: Callable[["Projector"], None] | None = None,
     ) -> None:
@@ -98,6 +97,7 @@ class Projector:
         self._projection = projection
         self._cluster = cluster
         self._clock = clock
+        self._detector = detector
         self._log = log or logging.getLogger("headwater.projector")
         self._on_batch = on_batch
         self._store = store
@@ -153,7 +153,7 @@ class Projector:
         try:
             while not stop.is_set():
                 fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=self._records_max)
-                batch = self._batch(fetched)
+                batch = self._batch(fetched, consumer)
                 if applying is not None:
                     await applying
                     applying = None
@@ -191,15 +191,15 @@ class Projector:
         places = await self._until_it_answers(lambda: self._store.places(wanted), stop)
         if places is None:
             return
-        await self._check_ends(consumer, places, stop)
+        await check_ends(consumer, places, self._detector, stop)
         begins = await self._begins(consumer, places)
-        for (topic, number), (offset, claims) in places.items():
+        for (topic, number), (offset, claims, leader_epoch) in places.items():
             # A rebalance may have taken it away, or handed it out anew, while we asked.
             with contextlib.suppress(IllegalStateError):
                 if (topic, number) in self._unsought:
-                    begin = max(offset, begins[topic, number])
-                    consumer.seek(TopicPartition(topic, number), begin)
-                    consumer.resume(TopicPartition(topic, number))
+                    where, begin = TopicPartition(topic, number), max(offset, begins[topic, number])
+                    self._detector.begin_at(consumer, where, begin, leader_epoch)
+                    consumer.resume(where)
                     self._waiting.end((topic, number))
                     self._reading[topic, number] = offset
                     self._claims[topic, number] = claims
@@ -212,7 +212,7 @@ class Projector:
         """Return where partitions begin; log those that have lost what was not applied yet."""
         found = await consumer.beginning_offsets([TopicPartition(*of) for of in places])
         begins = {(tp.topic, tp.partition): begin for tp, begin in found.items()}
-        for (topic, number), (offset, _) in places.items():
+        for (topic, number), (offset, *_) in places.items():
             if 0 < offset < begins[topic, number]:
                 self._log.error(
                     "%s/%d from offset %d to %d was deleted before it was applied: it is older "
@@ -221,39 +221,13 @@ class Projector:
                 )
         return begins
 
-    async def _check_ends(
-        self, consumer: AIOKafkaConsumer, places: Mapping[Partition, Place], stop: asyncio.Event
-    ) -> None:
-        """Makes sure that what was applied is still there: else all to come would be left out."""
-        offsets = {partition: place.next_offset for partition, place in places.items()}
-        cut: dict[Partition, int] = {}
-        for _ in range(_END_LOOKS):
-            begun = [TopicPartition(*p) for p, offset in offsets.items() if offset > 0]
-            ends = await consumer.end_offsets(begun) if begun else {}
-            cut = {
-                (tp.topic, tp.partition): end
-                for tp, end in ends.items()
-                if end < offsets[tp.topic, tp.partition]
-            }
-            if not cut or stop.is_set():
-                return
-            await pause(stop, _END_LOOK_PAUSE_S)
-        lost = ", ".join(
-            f"{topic}/{number} from offset {end} to {offsets[topic, number] - 1}"
-            for (topic, number), end in sorted(cut.items())
-        )
-        raise LogTruncated(
-            f"Kafka has lost records that Postgres has: {lost}. If a broker lost the end of its "
-            "log, run: headwater topics accept-loss. If all of Kafka's data was removed, start "
-            "with an empty database"
-        )
-
     # --- what to apply ------------------------------------------------------------------------
 
-    def _batch(self, fetched: _Fetched) -> Batch:
+    def _batch(self, fetched: _Fetched, consumer: AIOKafkaConsumer) -> Batch:
         records: list[LogRecord] = []
         spans: dict[Partition, Span] = {}
         claims: dict[Partition, Claims] = {}
+        leader_epochs: dict[Partition, int] = {}
         for tp, found in fetched.items():
             partition = (tp.topic, tp.partition)
             start = self._reading.get(partition)
@@ -266,8 +240,15 @@ class Projector:
             records.extend(self._projection.read(known, held))
             spans[partition] = Span(start, known[-1].offset + 1)
             claims[partition] = copy(held)  # ours moves on while this batch is applied
+            leader_epochs[partition] = self._detector.leader_epoch_of(consumer, tp)
             self._reading[partition] = spans[partition].end
-        return Batch(records=records, spans=spans, plan=self._plan(records), claims=claims)
+        return Batch(
+            records=records,
+            spans=spans,
+            plan=self._plan(records),
+            claims=claims,
+            leader_epochs=leader_epochs,
+        )
 
     def _plan(self, records: Sequence[LogRecord]) -> Plan:
         """Plan records together; if that fails, one by one, and those that fail are refused.
@@ -436,13 +417,6 @@ class _Listener(ConsumerRebalanceListener):
             self._consumer.pause(tp)
             self._consumer.seek(tp, 0)
         self._on_assigned(assigned)
-
-
-async def pause(stop: asyncio.Event, seconds: float) -> None:
-    """Waits for a while, or until it is to stop."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await stop.wait()
 
 
 def _consumer(cluster: Cluster, group: str) -> AIOKafkaConsumer:

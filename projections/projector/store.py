@@ -28,7 +28,7 @@ from headwater.projections.projector.plan import Admitted, Batch, Partition, Pla
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, refusal
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.history import NO_CAUSE
+from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH
 from headwater.schemas.topics import DEAD_LETTERS, TRACES, retention_of
 
 __all__ = ["SYNC_KEPT_DAYS", "Place", "Store"]
@@ -51,10 +51,14 @@ _PRUNE_EVERY_MS: Final = 60 * 60 * 1000
 
 
 class Place(NamedTuple):
-    """How far a partition is applied: the next offset, and the claims before it."""
+    """How far a partition is applied: the next offset, and the claims before it.
+
+    The leader epoch is that of the record before it, or a later one that was there then.
+    """
 
     next_offset: int
     claims: Claims
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class Store:
@@ -107,8 +111,10 @@ class Store:
                     await connection.execute(statement("register_offsets"), named)
                     found = await connection.execute(statement("read_positions"), named)
                     return {
-                        (topic, number): Place(next_offset, Claims(epoch, cause))
-                        for topic, number, next_offset, epoch, cause in await found.fetchall()
+                        (topic, number): Place(offset, Claims(epoch, cause), leader_epoch)
+                        for topic, number, offset, epoch, cause, leader_epoch in (
+                            await found.fetchall()
+                        )
                     }
         except StoreUnavailable:
             await self.close()
@@ -199,7 +205,7 @@ class Store:
             admitted = await self._admit(connection, batch)
             planned = batch.plan if admitted.records is None else self._plan(admitted.records)
             await self._write(connection, planned)
-            await self._advance(connection, admitted, batch.claims)
+            await self._advance(connection, admitted, batch)
             await self._prune(connection)
         return admitted, planned.unreadable
 
@@ -211,7 +217,7 @@ class Store:
             admitted = await self._admit(connection, batch)
             records = batch.records if admitted.records is None else admitted.records
             refused = await self._halve(connection, records)
-            await self._advance(connection, admitted, batch.claims)
+            await self._advance(connection, admitted, batch)
         return admitted, refused
 
     async def _halve(self, connection: AsyncConnection[Any], records: Sequence[LogRecord]) -> int:
@@ -252,15 +258,17 @@ class Store:
         self,
         connection: AsyncConnection[Any],
         admitted: Admitted,
-        claims: Mapping[Partition, Claims],
+        batch: Batch,
     ) -> None:
         if admitted.offsets:
-            held = [claims.get(partition) for partition in admitted.offsets]
+            held = [batch.claims.get(partition) for partition in admitted.offsets]
+            leaders = batch.leader_epochs
             parameters = {
                 **self._named(list(admitted.offsets)),
                 "next_offsets": list(admitted.offsets.values()),
                 "epochs": [each.epoch if each else UNCLAIMED for each in held],
                 "causes": [each.cause if each else NO_CAUSE for each in held],
+                "leader_epochs": [leaders.get(of, NO_LEADER_EPOCH) for of in admitted.offsets],
                 "now_ms": self._clock(),
             }
             await connection.execute(statement("write_offsets"), parameters)

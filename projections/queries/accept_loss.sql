@@ -2,6 +2,7 @@
 with moved as (
     update projection_offsets
     set next_offset = %(end)s, epoch = %(epoch)s, cause = %(cause)s,
+        leader_epoch = %(leader_epoch)s,
         applied_at = to_timestamp(%(now_ms)s / 1000.0)
     where projection = %(projection)s and topic = %(topic)s and partition = %(partition)s
       and next_offset = %(applied)s

@@ -40,7 +40,8 @@ Tokens: a broker that refuses one says so in an answer that is no error. aiokafk
 yes, and waits for its next answer until it gives up. Here it is the refusal that it is.
 
 Compressing: see `streams.kafka.zstd`. When a membership was confirmed: see
-`streams.kafka.group_confirmations`. Logs that lost their end: see `streams.kafka.truncation`.
+`streams.kafka.group_confirmations`. Logs that lost their end: see `streams.kafka.truncation`
+and `streams.kafka.committed`.
 """
 
 import asyncio
@@ -59,6 +60,7 @@ from aiokafka.consumer.fetcher import Fetcher, FetchResult
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
 from aiokafka.producer.sender import Sender
 
+from headwater.streams.kafka.committed import commit_leader_epochs
 from headwater.streams.kafka.group_confirmations import note_confirmations
 from headwater.streams.kafka.static_members import mend_static_members
 from headwater.streams.kafka.truncation import detect_truncation
@@ -122,6 +124,7 @@ def mend() -> None:
     mend_static_members()
     note_confirmations()
     detect_truncation()
+    commit_leader_epochs()
     use_contexts_again()
 
 

@@ -24,6 +24,7 @@ from typing_extensions import override
 from headwater.streams.deadlines import SESSION_S
 from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.committed import Committed, committed_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.static_members import MemberFenced
 
@@ -166,23 +167,25 @@ class GroupMember:
         self._handling.cancel()
         await asyncio.gather(self._handling, return_exceptions=True)
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Commit offsets as a member of the present generation.
 
         Raises:
             KafkaError: They are not committed, or it is not known whether they are.
             IllegalStateError: The membership has ended, or a partition is not assigned.
         """
-        await self._ask(lambda consumer: consumer.commit(dict(offsets)))
+        committed = {where: each.as_committed() for where, each in offsets.items()}
+        await self._ask(lambda consumer: consumer.commit(committed))
 
-    async def committed(self, where: TopicPartition) -> int | None:
-        """Return the committed offset of a partition.
+    async def committed(self, where: TopicPartition) -> Committed | None:
+        """Return the committed offset of a partition, if there is one.
 
         Raises:
             KafkaError: The coordinator does not answer.
             IllegalStateError: The membership has ended.
         """
-        return await self._ask(lambda consumer: consumer.committed(where))
+        committed = await self._ask(lambda consumer: committed_of(consumer, where))
+        return committed.get(where)
 
     async def _ask(self, make: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
         consumer = self._consumer

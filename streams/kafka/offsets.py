@@ -2,16 +2,25 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import NO_LEADER_EPOCH
 from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.truncation import UNKNOWN_END, truncation_before
 
 _ANSWER_S: Final = 10.0
+
+
+class Cut(NamedTuple):
+    """Where a log was cut, and the leader epoch of what is left, if that is known."""
+
+    end: int
+    leader_epoch: int
 
 
 class Offsets:
@@ -36,6 +45,34 @@ class Offsets:
         except (KafkaError, OSError) as error:  # also TimeoutError
             raise await self._away(error) from error
         return {each.topic: end for each, end in ends.items()}
+
+    async def cut_before(
+        self, topic: str, partition: int, offset: int, leader_epoch: int
+    ) -> Cut | None:
+        """Return where a partition was cut before an offset up to which it was read, if it was.
+
+        Args:
+            topic: The topic.
+            partition: Its partition.
+            offset: Up to where it was read.
+            leader_epoch: That of the record before, if it is known.
+
+        Raises:
+            BrokerUnavailable: No broker answered.
+        """
+        where = TopicPartition(topic, partition)
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                consumer = await self._connected()
+                end = (await consumer.end_offsets([where]))[where]
+                if leader_epoch == NO_LEADER_EPOCH:
+                    return Cut(end, leader_epoch) if end < offset else None
+                cut = await truncation_before(consumer, where, offset, leader_epoch)
+        except (KafkaError, OSError) as error:  # also TimeoutError
+            raise await self._away(error) from error
+        if cut == UNKNOWN_END:
+            return Cut(min(end, offset), NO_LEADER_EPOCH)
+        return None if cut is None else Cut(cut, leader_epoch)
 
     async def committed(self, topics: Sequence[str], partition: int) -> dict[str, int]:
         """Up to where the group has read a partition of some topics.

@@ -11,8 +11,9 @@ before it is held back, and the leader is asked where the earlier epoch ends. If
 position, the log was cut there. A consumer at the end of a log has its leader asked every few
 seconds: that end may be one of other records than it has read.
 
-A consumer without `auto_offset_reset` gets LogTruncated then, an OffsetOutOfRangeError; any other
-goes back to where the log was cut, and logs what was lost.
+A consumer without `auto_offset_reset` gets LogTruncated then, an OffsetOutOfRangeError, and so does
+one that wants it (`raise_when_truncated`). Any other goes back to where the log was cut, and logs
+what was lost.
 
 A position that outlives its consumer is kept with `leader_epoch_of`, and is resumed by `begin_at`;
 `truncation_before` compares it with the log at once.
@@ -24,7 +25,7 @@ import math
 import struct
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient
@@ -42,12 +43,11 @@ from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
 from aiokafka.record.memory_records import MemoryRecords
 from typing_extensions import override
 
+from headwater.schemas.history import NO_LEADER_EPOCH
 from headwater.streams.clock import monotonic
 
 log = logging.getLogger(__name__)
 
-#: The epoch of a record whose leader is not known: it is of an old format.
-NO_EPOCH: Final = -1
 #: Where an epoch ends that is later than any of the log: that is another one, or an older copy.
 UNKNOWN_END: Final = -1
 #: Where it ends for a broker that cannot be asked.
@@ -77,7 +77,7 @@ class LogTruncated(OffsetOutOfRangeError):
     """
 
 
-class _Read(NamedTuple):
+class Read(NamedTuple):
     """Up to where a consumer has read a partition, and an epoch of a leader.
 
     The epoch is that of the last record before the position, or a later one that was there before
@@ -89,9 +89,13 @@ class _Read(NamedTuple):
 
 
 #: By the state that aiokafka keeps of an assigned partition.
-_READ: Final[WeakKeyDictionary[Any, _Read]] = WeakKeyDictionary()
+_READ: Final[WeakKeyDictionary[Any, Read]] = WeakKeyDictionary()
 #: When its leader was last asked.
 _ASKED_S: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
+
+
+#: What aiokafka knows of the subscriptions of consumers that are not to go back by themselves.
+_STRICT: Final[WeakSet[Any]] = WeakSet()
 
 
 def detect_truncation() -> None:
@@ -101,18 +105,32 @@ def detect_truncation() -> None:
     Fetcher._proc_fetch_request = _proc_fetch_request  # type: ignore[method-assign] # noqa: SLF001
 
 
+def raise_when_truncated(consumer: AIOKafkaConsumer) -> None:
+    """Have a consumer raise LogTruncated, whatever it does about other offsets out of range."""
+    _STRICT.add(consumer._subscription)  # noqa: SLF001
+
+
 # -- positions that outlive a consumer
 
 
 def leader_epoch_of(consumer: AIOKafkaConsumer, where: TopicPartition) -> int:
-    """Return the leader epoch of the record before a position; NO_EPOCH if nothing was read."""
+    """Return the leader epoch of the record before a position, if anything was read."""
     state = _state(consumer, where)
     read = None if state is None else _READ.get(state)
-    return NO_EPOCH if read is None else read.leader_epoch
+    return NO_LEADER_EPOCH if read is None else read.leader_epoch
+
+
+def read_up_to(assignment: Any, where: TopicPartition) -> Read | None:  # noqa: ANN401 (aiokafka's)
+    """Return up to where a partition of an assignment was read; None if nothing of it was."""
+    state = assignment.state_value(where)
+    return None if state is None else _READ.get(state)
 
 
 def begin_at(
-    consumer: AIOKafkaConsumer, where: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH
+    consumer: AIOKafkaConsumer,
+    where: TopicPartition,
+    offset: int,
+    leader_epoch: int = NO_LEADER_EPOCH,
 ) -> None:
     """Seek to an offset before which records were read in a leader epoch, if that is known.
 
@@ -120,10 +138,10 @@ def begin_at(
         IllegalStateError: The partition is not assigned.
     """
     consumer.seek(where, offset)
-    if leader_epoch == NO_EPOCH:
+    if leader_epoch == NO_LEADER_EPOCH:
         _READ.pop(_state(consumer, where), None)
     else:
-        _READ[_state(consumer, where)] = _Read(offset, leader_epoch)
+        _READ[_state(consumer, where)] = Read(offset, leader_epoch)
 
 
 async def truncation_before(
@@ -139,7 +157,7 @@ async def truncation_before(
 
     Returns:
         The offset at which the log was cut; None if it has everything; UNKNOWN_END if it is
-        another log, or an older copy: no leader of it has come as far as that epoch.
+        another log, or an older copy: nobody has led it since it was longer.
 
     Raises:
         KafkaError: The leader does not answer.
@@ -149,11 +167,12 @@ async def truncation_before(
     if node in _NO_NODE:
         await client.force_metadata_update()
         node = client.cluster.leader_for_partition(where)
-    ends = {} if node in _NO_NODE else await _ends(client, node, {where: leader_epoch})
-    if where not in ends:
+    read = {where: Read(offset, leader_epoch)}
+    cuts = {} if node in _NO_NODE else await _cuts(client, node, read)
+    if where not in cuts:
         client.force_metadata_update()
         raise LeaderNotAvailableError(str(where))
-    return ends[where] if ends[where] < offset else None
+    return cuts[where]
 
 
 def _state(consumer: AIOKafkaConsumer, where: TopicPartition) -> Any:  # noqa: ANN401 (aiokafka's)
@@ -174,7 +193,7 @@ class _Batches:
         self._data = data
         self._next_at = 0
         #: Of the batch that was given last; of the first one until then.
-        self.leader_epoch = self._read_head()[1] if self.has_next() else NO_EPOCH
+        self.leader_epoch = self._read_head()[1] if self.has_next() else NO_LEADER_EPOCH
 
     def size_in_bytes(self) -> int:
         return self._records.size_in_bytes()
@@ -190,70 +209,71 @@ class _Batches:
 
     def _read_head(self) -> tuple[int, int]:
         length, epoch, magic = _HEAD.unpack_from(self._data, self._next_at + _HEAD_AT)
-        return length, epoch if magic >= _MAGIC_WITH_EPOCH else NO_EPOCH
+        return length, epoch if magic >= _MAGIC_WITH_EPOCH else NO_LEADER_EPOCH
 
 
 def _update_position(self: FetchResult) -> None:
     _MOVE(self)  # type: ignore[no-untyped-call]
     records = self._partition_records
     state = self._assignment.state_value(self._topic_partition)
-    _READ[state] = _Read(records.next_fetch_offset, _epoch(records))
+    _READ[state] = Read(records.next_fetch_offset, _epoch(records))
 
 
 def _epoch(records: Any) -> int:  # noqa: ANN401 (PartitionRecords)
     """The leader epoch of what was given last of a fetch, of its first record at first."""
     batches = records._records  # noqa: SLF001
-    return batches.leader_epoch if isinstance(batches, _Batches) else NO_EPOCH
+    return batches.leader_epoch if isinstance(batches, _Batches) else NO_LEADER_EPOCH
 
 
 class _Doubt(NamedTuple):
-    """A partition that may have been cut before the offset that was fetched, and what that gave."""
+    """What was read of a partition that may have been cut, and what was fetched from there on."""
 
-    where: TopicPartition
-    offset: int
-    leader_epoch: int
+    read: Read
     held: FetchResult | None
 
 
 async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, request: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
     has_data = await _FETCH(self, assignment, node_id, request)  # type: ignore[no-untyped-call]
     # Nobody gets them before it is known whether they follow what was read.
-    doubts = _take_doubtful(self, assignment, request) if assignment.active else []
+    doubts = _take_doubtful(self, assignment, request) if assignment.active else {}
     if not doubts:
         return has_data
     try:
-        asked = {doubt.where: doubt.leader_epoch for doubt in doubts}
-        ends = await _ends(self._client, node_id, asked)
+        read = {where: doubt.read for where, doubt in doubts.items()}
+        cuts = await _cuts(self._client, node_id, read)
     except KafkaError as error:
         log.warning("fetched records wait for the leader to say where its epochs end: %r", error)
         await asyncio.sleep(self._retry_backoff)
         return has_data
     except asyncio.CancelledError:  # The client is closed, or has another assignment: as aiokafka.
         return False
-    for doubt in doubts:
-        if assignment.active and doubt.where in ends:  # Else it is fetched again.
-            has_data |= _decide(self, assignment.state_value(doubt.where), doubt, ends[doubt.where])
-    return has_data
+    for where, cut in cuts.items() if assignment.active else ():
+        has_data |= _decide(self, assignment.state_value(where), where, doubts[where], cut)
+    return has_data  # What has no answer is fetched again.
 
 
-def _take_doubtful(fetcher: Fetcher, assignment: Any, request: Any) -> list[_Doubt]:  # noqa: ANN401 (aiokafka's)
+def _take_doubtful(
+    fetcher: Fetcher,
+    assignment: Any,  # noqa: ANN401 (aiokafka's)
+    request: Any,  # noqa: ANN401
+) -> dict[TopicPartition, _Doubt]:
     """Take out of what was fetched what is of another leader epoch than what was read before it."""
-    doubts = []
+    doubts = {}
     for topic, partitions in request.topics:
         for number, offset, _ in partitions:
             where = TopicPartition(topic, number)
             state = assignment.state_value(where)
             read, result = _READ.get(state), fetcher._records.get(where)  # noqa: SLF001
-            if read is None or offset > read.position or read.leader_epoch == NO_EPOCH:
+            if read is None or offset > read.position or read.leader_epoch == NO_LEADER_EPOCH:
                 continue
             if type(result) is FetchResult:
                 epoch = _epoch(result._partition_records)  # noqa: SLF001
-                if epoch not in {read.leader_epoch, NO_EPOCH}:
+                if epoch not in {read.leader_epoch, NO_LEADER_EPOCH}:
                     del fetcher._records[where]  # noqa: SLF001
-                    doubts.append(_Doubt(where, offset, read.leader_epoch, result))
+                    doubts[where] = _Doubt(Read(offset, read.leader_epoch), result)
             elif result is None and (state.awaiting_reset or _is_due(state)):
                 # It was out of range, or is at the end.
-                doubts.append(_Doubt(where, offset, read.leader_epoch, None))
+                doubts[where] = _Doubt(Read(offset, read.leader_epoch), None)
     return doubts
 
 
@@ -265,34 +285,41 @@ def _is_due(state: Any) -> bool:  # noqa: ANN401 (aiokafka's)
     return due
 
 
-def _decide(fetcher: Fetcher, state: Any, doubt: _Doubt, end: int) -> bool:  # noqa: ANN401 (aiokafka's)
+def _decide(
+    fetcher: Fetcher,
+    state: Any,  # noqa: ANN401 (aiokafka's)
+    where: TopicPartition,
+    doubt: _Doubt,
+    cut: int | None,
+) -> bool:
     """Give out what was held back, or go back to where the log was cut.
 
     Returns:
         Whether there is something to give out.
     """
-    where, offset, leader_epoch, held = doubt
+    (offset, leader_epoch), held = doubt
     if state.has_valid_position and state.position != offset:
         return False  # It was sought meanwhile.
-    if end >= offset:
+    if cut is None:
         if held is not None:
             fetcher._records[where] = held  # noqa: SLF001
         return held is not None
-    first = str(end) if end != UNKNOWN_END else "an unknown one"
+    first = "an unknown one" if cut == UNKNOWN_END else cut
     lost = f"{where.topic}/{where.partition} from offset {first} to {offset - 1}"
     strategy = fetcher._default_reset_strategy  # noqa: SLF001
-    if strategy == OffsetResetStrategy.NONE:
+    if strategy == OffsetResetStrategy.NONE or fetcher._subscriptions in _STRICT:  # noqa: SLF001
+        state.seek(offset)  # From where aiokafka was to go somewhere else.
         error = LogTruncated({where: offset}, f"the broker has lost {lost}, which was read")
         backoff = fetcher._prefetch_backoff  # noqa: SLF001
         fetcher._records[where] = FetchError(error=error, backoff=backoff)  # noqa: SLF001
         return True
     log.error("the broker has lost %s, which was read: reading on from there", lost)
-    if end == UNKNOWN_END:
+    if cut == UNKNOWN_END:
         _READ.pop(state, None)
         state.await_reset(strategy)
     else:
-        _READ[state] = _Read(end, leader_epoch)
-        state.seek(end)
+        _READ[state] = Read(cut, leader_epoch)
+        state.seek(cut)
     return False
 
 
@@ -358,6 +385,30 @@ class _OffsetForLeaderEpoch(Request[_Request]):
             for where, epoch in self._epochs.items()
         ]
         return request_struct_class(_CONSUMER, topics)
+
+
+async def _cuts(
+    client: AIOKafkaClient, node: int | str, read: Mapping[TopicPartition, Read]
+) -> dict[TopicPartition, int | None]:
+    """Ask a leader where partitions were cut; see `truncation_before`.
+
+    Returns:
+        Those that it leads.
+
+    Raises:
+        KafkaError: The broker does not answer, or refuses.
+    """
+    ends = await _ends(client, node, {where: each.leader_epoch for where, each in read.items()})
+    cuts = {where: end if end < read[where].position else None for where, end in ends.items()}
+    # Who appends after a loss leads in a later epoch. If there is none, the log was never longer.
+    cut = {where: read[where].leader_epoch + 1 for where, end in cuts.items() if end is not None}
+    later = await _ends(client, node, cut) if cut else {}
+    for where in cut:
+        if where not in later:
+            del cuts[where]
+        elif later[where] == UNKNOWN_END:
+            cuts[where] = UNKNOWN_END
+    return cuts
 
 
 async def _ends(

@@ -15,6 +15,8 @@ Rules, each against a known fault of Faust 0.15:
 - A fetch that began before a rebalance may end after Faust has gone back to the committed offsets,
   and before the flow goes on. Faust drops what it brought, and goes on behind it. Here it is
   fetched again. And where nothing was committed yet, Faust does not go back at all; here it does.
+- Faust drops what comes again, also where the broker has lost what was there. Here such a worker
+  ends, and the next one goes on where the log was cut.
 """
 
 import asyncio
@@ -33,8 +35,11 @@ from faust.types.tuples import ConsumerMessage
 from typing_extensions import override
 
 from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.streams.kafka.aiokafka_patches import mend
 from headwater.streams.kafka.cluster import Cluster, PasswordLogin, TokenLogin
+from headwater.streams.kafka.committed import seek_to_committed
 from headwater.streams.kafka.records import Incoming
+from headwater.streams.kafka.truncation import raise_when_truncated
 
 __all__ = ["HEARTBEAT_S", "SESSION_TIMEOUT_S", "TP", "App", "Batch", "BatchTransport"]
 
@@ -123,7 +128,13 @@ class _BatchThread(driver.AIOKafkaConsumerThread):
         # partitions of one number to several workers.
         consumer._fetch_max_wait_ms = _FETCH_WAIT_MS  # noqa: SLF001
         consumer._partition_assignment_strategy = [RangePartitionAssignor]  # noqa: SLF001
+        raise_when_truncated(consumer)
         return consumer
+
+    @override
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        offsets = await self.call_thread(seek_to_committed, self._ensure_consumer())
+        return cast("Mapping[TP, int]", offsets)
 
 
 class BatchConsumer(driver.Consumer):
@@ -342,6 +353,7 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
     Shape:  member is a name that this worker keeps over restarts (Kafka's static membership), so
             that a restart does not wait for the group to notice that the old one is gone.
     """
+    mend()
     return _App(
         app_id,
         broker=[f"batched://{server}" for server in cluster.servers.split(",")],

@@ -33,10 +33,12 @@ from headwater.streams.engine.quarantine import described
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.clients import started
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.committed import Committed, start_of
 from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
 from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.kafka.truncation import begin_at, leader_epoch_of
 from headwater.streams.starters.effect_memory import Seen, look_back
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
@@ -177,17 +179,16 @@ class Starter:
 
     async def _place(self, where: TopicPartition) -> None:
         """Goes on where the group was; a group that is new begins with the first effect."""
-        start = await self._member.committed(where) or 0
-        # A topic that was made anew may end before what the group remembers of the old one.
-        end = (await self._consumer.end_offsets([where]))[where]
+        committed = await self._member.committed(where) or Committed(0)
+        start = await start_of(self._consumer, where, committed)
         try:
-            seen = await look_back(self._cluster, where.partition, min(start, end))
+            seen = await look_back(self._cluster, where.partition, start.offset)
         except NewerSchema as error:
             # Without it, nobody here knows which effects behind it are copies.
             self._stop_at(where, error.message)
             return
         if where in self._fresh:
-            self._consumer.seek(where, start)
+            begin_at(self._consumer, where, *start)
             self._consumer.resume(where)
             self._fresh.discard(where)
             self._seen[where] = seen
@@ -195,7 +196,8 @@ class Starter:
     async def _commit(self, where: TopicPartition, offset: int) -> None:
         """Commits; a partition that is somebody else's by now is read again by them."""
         with contextlib.suppress(KafkaError, IllegalStateError):
-            await self._member.commit({where: offset})
+            leader_epoch = leader_epoch_of(self._consumer, where)
+            await self._member.commit({where: Committed(offset, leader_epoch)})
 
     # -- batches
 

@@ -30,6 +30,7 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.committed import Committed
 from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.state_store import StoreTorn
@@ -137,7 +138,7 @@ class Ownership:
     async def commit(self) -> None:
         """Commit to the group up to where commands have their replies; only takeovers use it."""
         offsets = {
-            _commands(number): partition.replied
+            _commands(number): Committed(partition.replied)
             for number, partition in self._driver.partitions.items()
             if partition.replied > 0
         }
@@ -256,7 +257,7 @@ class Ownership:
             await asyncio.sleep(_LOOK_S)
         generation = self._generation
         committed = await self._member.committed(_commands(number))
-        partition = await self._take(number, committed or 0)
+        partition = await self._take(number, committed.offset if committed else 0)
         try:
             start = await self._reader.check(partition)
             if not self._takes_over(number) or not self._deadlines.acquire(number, generation):

@@ -189,12 +189,11 @@ def test_a_worker_whose_commands_are_lost_while_it_owns_them_carries_out_later_o
 def test_a_worker_says_which_commands_it_cannot_tell_from_those_of_an_earlier_log(
     broker: ThrowawayKafka, caplog: pytest.LogCaptureFixture
 ):
-    """The topic is made anew, and its leaders count from the beginning."""
+    """The topic is made anew."""
 
     async def scenario() -> None:
         house = House(broker)
-        await asyncio.to_thread(broker.kill)
-        async with running(a_worker(await asyncio.to_thread(broker.start))), house.client():
+        async with running(a_worker(broker.start())), house.client():
             await house.send(4)
         await house.make_anew()
         async with house.client():

@@ -19,6 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from click.testing import CliRunner
 
 from headwater.gateway.commands.accepting_loss import accept_loss
+from headwater.gateway.commands.output import counted
 from headwater.processors.runs.retention import FOR_EVER
 from headwater.projections import catalogue
 from headwater.projections.catalogue import run_projector
@@ -35,9 +36,11 @@ from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.catalogue import IDS
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_HISTORY
+from headwater.streams.kafka import truncation
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.offsets import Offsets
+from tests.cut_logs import cut
 from tests.integration.written import (
     Written,
     apply,
@@ -101,16 +104,20 @@ class House:
             await producer.stop()
         return {(place.topic, place.partition): place.offset + 1 for place in placed}
 
-    @contextlib.asynccontextmanager
-    async def projector(self, **more: float) -> AsyncIterator[Projector]:
-        stop = asyncio.Event()
-        projector = Projector(
+    def make_projector(self, **more: float) -> Projector:
+        return Projector(
             projection=DELIVERIES,
             cluster=Cluster(self.bootstrap),
             store=Store(self.dsn, projection=DELIVERIES, clock=lambda: NOW_MS, **more),
             clock=lambda: NOW_MS,
+            detector=truncation,
             on_batch=lambda _: self.moved.set(),
         )
+
+    @contextlib.asynccontextmanager
+    async def projector(self, **more: float) -> AsyncIterator[Projector]:
+        stop = asyncio.Event()
+        projector = self.make_projector(**more)
         running = asyncio.create_task(projector.run(stop))
         try:
             yield projector
@@ -568,6 +575,7 @@ def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_los
                 cluster=Cluster(house.bootstrap),
                 dsn=house.dsn,
                 clock=lambda: NOW_MS,
+                detector=truncation,
                 stop=stop,
                 retention=FOR_EVER,
             )
@@ -607,13 +615,7 @@ def test_a_log_that_is_cut_while_it_is_read_is_said(scratch: Path, fresh_databas
     folder = broker._log_dir / f"{DAILY_SUMMARY.topic}-0"
 
     async def scenario(house: House) -> None:
-        projector = Projector(
-            projection=DELIVERIES,
-            cluster=Cluster(house.bootstrap),
-            store=Store(house.dsn, projection=DELIVERIES, clock=lambda: NOW_MS),
-            clock=lambda: NOW_MS,
-        )
-        running = asyncio.create_task(projector.run(asyncio.Event()))
+        running = asyncio.create_task(house.make_projector().run(asyncio.Event()))
         days = [day("cut", f"2026-01-{n:02}", steps=n) for n in range(1, 29)]
         await house.until_applied(await house.write(*days))
         await asyncio.to_thread(broker.kill)
@@ -631,11 +633,76 @@ def test_a_log_that_is_cut_while_it_is_read_is_said(scratch: Path, fresh_databas
         broker.kill()
 
 
-def accept_all(house: House) -> None:
+@pytest.mark.parametrize("same", [True, False], ids=["the same", "another"])
+def test_a_log_that_was_cut_and_is_longer_again_is_said_and_read_on_once_that_is_accepted(
+    scratch: Path, fresh_database: str, same: bool
+):
+    broker = ThrowawayKafka(scratch / f"kafka that is longer again {same}", port=0, report=print)
+    topic = DAILY_SUMMARY.topic
+
+    async def scenario(house: House) -> None:
+        ends = await (overtaken(house, broker) if same else overtaken_meanwhile(house, broker))
+        await asyncio.to_thread(accept_all, house, 1)
+        async with house.projector():
+            await house.until_applied(ends)
+        rows = "select steps from daily_summary where user_id = 'new' order by steps"
+        assert await house.rows(rows) == [(n,) for n in range(1, 7)]
+        accepted = f"lost from Kafka, and accepted: {topic}/0 from offset 3 to 5"
+        assert await house.rows("select error from projection_errors") == [(accepted,)]
+
+    try:
+        asyncio.run(make_topics(broker.start()))
+        in_a_house(broker, fresh_database, scenario)
+    finally:
+        broker.kill()
+
+
+async def overtaken(house: House, broker: ThrowawayKafka) -> Ends:
+    """A projector whose position is behind the new end when it fetches again."""
+    projector, where = house.make_projector(), TopicPartition(DAILY_SUMMARY.topic, 0)
+    running = asyncio.create_task(projector.run(asyncio.Event()))
+    await house.until_applied(await six_days(house, "cut"))
+    assert projector._consumer is not None
+    projector._consumer.pause(where)
+    ends = await lose_three_of(house, broker)
+    projector._consumer.resume(where)
+    await says_what_is_lost(running)
+    return ends
+
+
+async def overtaken_meanwhile(house: House, broker: ThrowawayKafka) -> Ends:
+    """A projector that goes on where another was."""
+    async with house.projector():
+        await house.until_applied(await six_days(house, "cut"))
+    ends = await lose_three_of(house, broker)
+    await says_what_is_lost(asyncio.create_task(house.make_projector().run(asyncio.Event())))
+    return ends
+
+
+async def six_days(house: House, user: str) -> Ends:
+    """Write days of a user, each in a batch of its own."""
+    return [await house.write(day(user, f"2026-01-{n:02}", steps=n)) for n in range(1, 7)][-1]
+
+
+async def lose_three_of(house: House, broker: ThrowawayKafka) -> Ends:
+    """Have the broker lose three of six days, and take six others."""
+    await asyncio.to_thread(broker.kill)
+    cut(broker, DAILY_SUMMARY.topic, 0, 3)
+    await asyncio.to_thread(broker.start)
+    return await six_days(house, "new")
+
+
+async def says_what_is_lost(running: "asyncio.Task[None]") -> None:
+    with pytest.raises(LogTruncated, match=f"{DAILY_SUMMARY.topic}/0 from offset 3 to 5"):
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+
+
+def accept_all(house: House, count: int = 2) -> None:
     arguments = ["--kafka", house.bootstrap, "--postgres", house.dsn, "--yes"]
     accepted = CliRunner().invoke(accept_loss, arguments, catch_exceptions=False)
     assert accepted.exit_code == 0, accepted.output
-    assert "2 partitions accepted" in accepted.output
+    assert f"{counted(count, 'partition')} accepted" in accepted.output
 
 
 def test_the_migration_is_waited_for(
@@ -665,6 +732,7 @@ def test_no_kafka_is_waited_for(fresh_database: str, caplog: pytest.LogCaptureFi
                 cluster=Cluster("127.0.0.1:1"),
                 dsn=fresh_database,
                 clock=lambda: NOW_MS,
+                detector=truncation,
                 stop=stop,
                 retention=FOR_EVER,
             )

@@ -11,6 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.truncation import (
+    UNKNOWN_END,
     LogTruncated,
     begin_at,
     leader_epoch_of,
@@ -104,6 +105,7 @@ def test_a_consumer_reads_what_was_appended_in_place_of_a_lost_end(
             with pytest.raises(LogTruncated, match=f"cut/0 from offset {LEFT} to {READ - 1}"):
                 await take(strict, CUT, 1)
         await begin_where_another_was(address)
+        await find_another_log(address)
 
     asyncio.run(scenario(broker.start()))
 
@@ -120,3 +122,18 @@ async def begin_where_another_was(address: str) -> None:
         begin_at(reader, CUT, LEFT, 0)
         assert await take(reader, CUT, NEW) == LATER
         assert (leader_epoch_of(reader, CUT) or 0) > 0
+
+
+async def find_another_log(address: str) -> None:
+    """A topic that was made anew was not cut, whatever is in it."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=address)
+    await admin.start()
+    await admin.create_topics([NewTopic("anew", 1, 1)])
+    await admin.close()
+    anew = TopicPartition("anew", 0)
+    await append(address, anew, LATER)
+    async with consumer(address, "none") as reader:
+        reader.assign([anew])
+        assert await truncation_before(reader, anew, READ, 0) == UNKNOWN_END
+        assert await truncation_before(reader, anew, NEW, 0) is None
+        assert await truncation_before(reader, anew, NEW, 1) == UNKNOWN_END

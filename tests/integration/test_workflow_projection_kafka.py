@@ -27,6 +27,7 @@ from headwater.schemas.history import (
     StepCompleted,
 )
 from headwater.schemas.statuses import EntryKind
+from headwater.streams.kafka import truncation
 from headwater.streams.kafka.cluster import Cluster
 from tests.integration.test_workflow_projection import NOW_MS, rows_of
 from tests.unit.projections.histories import START_MS, Log
@@ -116,6 +117,7 @@ class House:
             cluster=Cluster(self.bootstrap),
             store=Store(self.dsn, projection=self.projection, clock=lambda: NOW_MS),
             clock=lambda: NOW_MS,
+            detector=truncation,
             on_batch=lambda _: self.moved.set(),
             projection=self.projection,
         )

@@ -25,6 +25,7 @@ def test_a_record_that_cannot_be_planned_is_refused_and_the_others_are_applied()
         store=cast("Any", None),
         projection=projection,
         clock=lambda: 0,
+        detector=cast("Any", None),
     )
     values = [b"1", b"odd", b"2", b"unreadable"]
     records = [Appended(0, at, value, topic="t") for at, value in enumerate(values)]

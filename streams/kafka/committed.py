@@ -1,0 +1,130 @@
+"""Committed offsets, and the leader epoch of what was read before them (KIP-320).
+
+aiokafka commits offsets alone. Whether a log still has what was read up to such an offset only its
+leader epochs tell (`truncation`), so the epoch goes into the text that Kafka keeps with an offset.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.structs import OffsetAndMetadata
+
+from headwater.schemas.history import NO_LEADER_EPOCH
+from headwater.streams.kafka.truncation import UNKNOWN_END, begin_at, read_up_to, truncation_before
+
+log = logging.getLogger(__name__)
+
+_TEXT: Final = "leader epoch "
+_COMMIT: Final = GroupCoordinator.commit_offsets  # (aiokafka has no hook there)
+
+
+class Committed(NamedTuple):
+    """An offset that a group has committed, and the leader epoch of the record before it."""
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+
+    def as_committed(self) -> OffsetAndMetadata:
+        """Return what is given to a consumer to commit."""
+        text = "" if self.leader_epoch == NO_LEADER_EPOCH else f"{_TEXT}{self.leader_epoch}"
+        return OffsetAndMetadata(self.offset, text)
+
+
+def commit_leader_epochs() -> None:
+    """Have all consumers commit the leader epochs of what they read; calling it again is fine."""
+    GroupCoordinator.commit_offsets = _commit_offsets  # type: ignore[method-assign]
+
+
+async def _commit_offsets(
+    self: Any,  # noqa: ANN401 (a GroupCoordinator)
+    assignment: Any,  # noqa: ANN401 (aiokafka's)
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> None:
+    known = {}
+    for where, committed in offsets.items():
+        read = read_up_to(assignment, where)
+        if read is not None and not committed.metadata and committed.offset <= read.position:
+            known[where] = Committed(committed.offset, read.leader_epoch).as_committed()
+        else:
+            known[where] = committed
+    await _COMMIT(self, assignment, known)  # type: ignore[no-untyped-call]
+
+
+async def committed_of(
+    consumer: AIOKafkaConsumer, *partitions: TopicPartition
+) -> dict[TopicPartition, Committed]:
+    """Return what a group has committed of partitions; those without are left out.
+
+    Raises:
+        KafkaError: The coordinator does not answer.
+    """
+    coordinator: Any = consumer._coordinator  # noqa: SLF001 (its methods leave out the text)
+    found = await coordinator.fetch_committed_offsets(list(partitions))
+    return {
+        where: Committed(each.offset, _leader_epoch(each.metadata))
+        for where, each in found.items()
+        if each.offset >= 0
+    }
+
+
+def _leader_epoch(text: str) -> int:
+    number = text.removeprefix(_TEXT)
+    return int(number) if number != text and number.isdecimal() else NO_LEADER_EPOCH
+
+
+async def start_of(
+    consumer: AIOKafkaConsumer, where: TopicPartition, committed: Committed
+) -> Committed:
+    """Return where a group goes on: where it was, or where the log was cut before that.
+
+    Args:
+        consumer: One to which the partition is assigned.
+        where: The partition.
+        committed: What the group has committed of it.
+
+    Raises:
+        KafkaError: The leader does not answer.
+    """
+    offset, leader_epoch = committed
+    if leader_epoch == NO_LEADER_EPOCH:
+        end = (await consumer.end_offsets([where]))[where]
+        cut = UNKNOWN_END if end < offset else None
+    else:
+        cut = await truncation_before(consumer, where, offset, leader_epoch)
+    if cut is None:
+        return committed
+    if cut == UNKNOWN_END:
+        first: int = (await consumer.beginning_offsets([where]))[where]
+        log.error(
+            "%s/%d is not the log any more of which %s has read up to offset %d: reading it from "
+            "its beginning",
+            *(*where, consumer._group_id, offset - 1),  # noqa: SLF001
+        )
+        return Committed(first)
+    log.error(
+        "the broker has lost %s/%d from offset %d to %d, which was read: reading on from there",
+        *(*where, cut, offset - 1),
+    )
+    return Committed(cut, leader_epoch)
+
+
+async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int | None]:
+    """Go on with all assigned partitions where the group was, or where a log was cut before that.
+
+    Returns:
+        Where each goes on; None if nothing of it was committed, and it stays where it is.
+
+    Raises:
+        KafkaError: A broker does not answer.
+    """
+    assigned = list(consumer.assignment())
+    committed = await committed_of(consumer, *assigned)
+    starts: dict[TopicPartition, int | None] = dict.fromkeys(assigned)
+    for where, each in committed.items():
+        start = await start_of(consumer, where, each)
+        begin_at(consumer, where, *start)
+        starts[where] = start.offset
+    return starts

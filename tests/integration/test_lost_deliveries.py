@@ -1,0 +1,137 @@
+"""A pipeline whose source lost its end, which it has read, and is as long again by then."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.offsets import Offsets
+from tests.cut_logs import cut
+from tests.throwaway_kafka import ThrowawayKafka
+from tests.waiting import wait_until
+
+TOPIC = "source"
+#: Records that are read, and those of them that are left.
+READ, LEFT = 20, 12
+
+
+class House:
+    """A broker, and a reader as a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.broker = ThrowawayKafka(directory / "kafka", port=0, report=print)
+        self._file = directory / "read"
+        self._file.touch()
+        self._log = directory / "log"
+        self._next = 0
+
+    async def make(self) -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.broker.start())
+        await admin.start()
+        await admin.create_topics([NewTopic(TOPIC, 1, 1)])
+        await admin.close()
+
+    def append(self, count: int) -> list[str]:
+        """Append records, each in a batch of its own; return what they are."""
+        values = [str(self._next + number) for number in range(count)]
+        self._next += count
+        asyncio.run(self._append(values))
+        return values
+
+    async def _append(self, values: list[str]) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=self.broker.start())
+        await producer.start()
+        for value in values:
+            await producer.send_and_wait(TOPIC, value.encode(), partition=0)
+        await producer.stop()
+
+    def lose_the_end(self) -> None:
+        self.broker.kill()
+        cut(self.broker, TOPIC, 0, LEFT)
+        self.broker.start()
+
+    @contextmanager
+    def reading(self) -> Iterator["subprocess.Popen[bytes]"]:
+        """Read with a process; at the end it is stopped in order, if it has not ended."""
+        program = "tests.integration.batch_reader"
+        command = [sys.executable, "-m", program, self.broker.start(), TOPIC, str(self._file)]
+        with self._log.open("ab") as log, subprocess.Popen(command, stderr=log) as process:
+            try:
+                yield process
+            finally:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+
+    def read(self) -> list[str]:
+        return self._file.read_text().splitlines()
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def committed(self) -> int:
+        return asyncio.run(self._committed())
+
+    async def _committed(self) -> int:
+        offsets = Offsets(Cluster(self.broker.start()), "tests")
+        try:
+            return (await offsets.committed([TOPIC], 0))[TOPIC]
+        finally:
+            await offsets.stop()
+
+
+@pytest.fixture
+def house(scratch: Path, request: pytest.FixtureRequest) -> Iterator[House]:
+    directory = scratch / request.node.name.translate(str.maketrans("[] ", "---"))
+    directory.mkdir()
+    house = House(directory)
+    try:
+        asyncio.run(house.make())
+        yield house
+    finally:
+        house.broker.kill()
+
+
+@pytest.mark.parametrize("count", [3, 8, 15], ids=["shorter", "as long", "longer"])
+def test_what_takes_the_place_of_lost_deliveries_is_read_by_the_next_worker(
+    house: House, count: int
+):
+    with house.reading():
+        old = house.append(READ)
+        wait_until(lambda: house.committed() == READ, "the first records to be committed")
+    house.lose_the_end()
+    new = house.append(count)
+    with house.reading():
+        wait_until(lambda: len(house.read()) >= READ + count, "the others to be read")
+        wait_until(lambda: house.committed() == LEFT + count, "them to be committed")
+    assert house.read() == old + new
+    assert f"{TOPIC}/0 from offset {LEFT} to {READ - 1}" in house.log()
+
+
+@pytest.mark.parametrize("count", [8, 15], ids=["as long", "longer"])
+def test_what_takes_the_place_of_lost_deliveries_is_read_by_a_worker_that_has_read_those(
+    house: House, count: int
+):
+    with house.reading() as first:
+        old = house.append(READ)
+        wait_until(lambda: house.committed() == READ, "the first records to be committed")
+        first.send_signal(signal.SIGSTOP)
+        house.lose_the_end()
+        new = house.append(count)
+        first.send_signal(signal.SIGCONT)
+        deadline_s = time.monotonic() + 60
+        while first.poll() is None and house.read() != old + new:
+            assert time.monotonic() < deadline_s, house.log()
+            time.sleep(0.1)
+    with house.reading():
+        wait_until(lambda: len(house.read()) >= READ + count, "the others to be read")
+        wait_until(lambda: house.committed() == LEFT + count, "them to be committed")
+    assert house.read() == old + new
