@@ -44,7 +44,7 @@ def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: boo
 
     A single broker that loses power may lose records that it had acknowledged. The projector then
     waits, and says so in its log. This command names what was lost and moves the projections to
-    the end of what Kafka has. Rows of lost records stay in Postgres; `headwater rebuild` compares
+    where the log was cut. Rows of lost records stay in Postgres; `headwater rebuild` compares
     a table with what Kafka has. Not for a Kafka whose data was removed: start with an empty
     database then.
     """

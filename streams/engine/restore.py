@@ -147,7 +147,7 @@ async def take_over(
     mark = instances.store.mark()
     if mark is None or mark.position > epoch:
         # None, or of a history that was longer than this.
-        mark = await _fill(log, partition, instances)
+        mark = await _fill(log, partition, instances, epoch)
     retries = instances.was_quarantined_by_another_release()
     restored = _from(instances, mark)
     if not retries:
@@ -245,13 +245,13 @@ def left_of(
     return left, min(replied, noted.lost_from)
 
 
-async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) -> Mark:
+async def _fill(log: HistoryReader, partition: int, instances: LiveInstances, epoch: int) -> Mark:
     """Fills the store with the snapshots of a partition, and marks it.
 
     A snapshot of an older epoch than one before it comes from a superseded owner: it is true as of
     its position, so the history is read from there. Without a checkpoint, or with a state of
-    another form among them, or one of which parts are missing, nothing is kept, and the history is
-    read from its beginning.
+    another form among them, or one of which parts are missing, or one as of what is behind the
+    claim, which the broker has lost, nothing is kept, and the history is read from its beginning.
     """
     store = instances.store
     store.clear()
@@ -259,7 +259,7 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) ->
     newest, late, checkpoint = -1, None, None
     async with aclosing(log.read_snapshots(partition)) as snapshots:
         async for name, snapshot in snapshots:
-            if snapshot is None or not _is_readable(snapshot, instances.engines):
+            if snapshot is None or not _is_usable(snapshot, instances.engines, epoch):
                 checkpoint = None
                 break
             if snapshot.epoch < newest and (late is None or snapshot.position < late.position):
@@ -297,11 +297,14 @@ def _put(filler: Filler, parts: Parts, name: str, snapshot: SnapshotTaken) -> No
         filler.put(key, parts.joined(key, snapshot))
 
 
-def _is_readable(snapshot: SnapshotTaken, engines: Engines) -> bool:
-    """Whether the state is of a form that its engine has now; a checkpoint has no state."""
+def _is_usable(snapshot: SnapshotTaken, engines: Engines, epoch: int) -> bool:
+    """Whether the state is of this history, and of a form that its engine has now."""
+    if snapshot.position > epoch:
+        return False
     if snapshot.kind == quarantine.KIND:
         return snapshot.format == quarantine.RELEASE
     engine = engines.get(snapshot.kind)
+    # A checkpoint has no state.
     return not snapshot.state or (engine is not None and engine.format == snapshot.format)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,14 +28,18 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REASON, key_of, original, text_header
+from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.dead_letter_log import DeadLetters
 from headwater.streams.pipeline.emission import effect_of
 from headwater.streams.starters.effects import Starter
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.conftest import PARTITIONS
+from tests.cut_logs import cut
 from tests.integration.consumers import stranger_in
+from tests.throwaway_kafka import ThrowawayKafka
 from tests.waiting import until
 
 RULES = """
@@ -389,3 +394,52 @@ def test_a_record_that_cannot_be_read_is_a_dead_letter(topics: str):
         assert original(letter) == []
 
     play(topics, "unreadable", act)
+
+
+@pytest.mark.parametrize("count", [1, 5], ids=["shorter", "longer"])
+def test_effects_at_the_offsets_of_lost_ones_are_carried_out(scratch: Path, count: int):
+    broker = ThrowawayKafka(scratch / f"kafka that loses effects {count}", port=0, report=print)
+    partition = partition_of(b"user_a", PARTITIONS)
+
+    async def posted(first: int, last: int) -> list[str]:
+        """Post deliveries, one by one, and return the instances that they start."""
+        scene = Scene(broker.start(), "lost")
+        deliveries = [scene.delivery("user_a", n) for n in range(first, last)]
+        for each in deliveries:
+            await scene.post(each)
+        await scene.appender.stop()
+        return [f"review-{each.event_id}" for each in deliveries]
+
+    async def carried_out(names: list[str], *, of: int) -> None:
+        scene = Scene(broker.start(), "lost")
+        async with scene.following():
+            await until(lambda: len(scene.workflows.taken) >= 2 * len(names))
+            await until_committed(scene, partition, of)
+        started = [each for each in scene.workflows.taken if each.workflow == "review"]
+        assert [each.instance_id for each in started] == names
+
+    async def act() -> None:
+        await create_topics(Cluster(broker.start()), partitions=PARTITIONS, replication=1)
+        names = await posted(0, 6)
+        await carried_out(names, of=12)
+        await asyncio.to_thread(broker.kill)
+        cut(broker, EFFECTS, partition, 6)
+        await asyncio.to_thread(broker.start)
+        names = await posted(10, 10 + count)
+        await carried_out(names, of=6 + 2 * count)
+
+    try:
+        asyncio.run(act())
+    finally:
+        broker.kill()
+
+
+async def until_committed(scene: Scene, partition: int, offset: int) -> None:
+    """Wait until the group has committed an offset of a partition."""
+    offsets = Offsets(Cluster(scene.bootstrap), scene.group)
+    try:
+        async with asyncio.timeout(60):
+            while (await offsets.committed([EFFECTS], partition))[EFFECTS] != offset:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    finally:
+        await offsets.stop()

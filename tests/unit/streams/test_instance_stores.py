@@ -404,3 +404,16 @@ def test_a_takeover_of_many_keeps_few_of_them_in_memory_and_misses_none(tmp_path
 def test_without_a_folder_instances_rest_in_memory():
     stores = InstanceStores(Cluster("nowhere:1"), ENGINES, None)
     assert isinstance(asyncio.run(stores.open(3)), MemoryStore)
+
+
+def test_snapshots_of_a_history_that_was_longer_are_not_taken_for_true():
+    log = Log()
+    first = Owned(log, MemoryStore())
+    first.run(*KEYS[:2])
+    at = len(log.history)
+    first.run(*KEYS[2:4])
+    first.checkpoint()
+    del log.history[at:]  # The broker has lost its end.
+    second = Owned(log, MemoryStore())
+    assert second.ended() == set(KEYS[:2])
+    assert second.owner.instances.find(KEYS[2]) is None
