@@ -4,10 +4,14 @@ import asyncio
 import base64
 import contextlib
 import json
+import random
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -54,7 +58,7 @@ class Mixed(House):
     def __init__(self, directory: Path, dsn: str, trees: dict[str, Path]) -> None:
         super().__init__(directory, dsn)
         self.trees = trees
-        self.days = iter((user, day) for user in range(100) for day in range(1, 29))
+        self.days = iter((user, day) for user in range(10_000) for day in range(1, 29))
         self.steps: dict[tuple[str, str], int] = {}
         self.instances: list[str] = []
         #: Partitions in which workflows are begun.
@@ -89,9 +93,9 @@ class Mixed(House):
     def gateway(self) -> str:
         return next(name for name in self.parts if name.endswith("gateway"))
 
-    def traffic(self) -> None:
-        """Deliveries and workflows, through each gateway that runs."""
-        gateways = [name for name in self.parts if name.endswith("gateway")]
+    def traffic(self, *through: str) -> None:
+        """Deliveries and workflows, through these gateways, or else each that runs."""
+        gateways = through or [name for name in self.parts if name.endswith("gateway")]
         bodies = []
         for _ in range(12):
             user, day = next(self.days)
@@ -206,6 +210,40 @@ def house(scratch: Path, postgres: str, trees: dict[str, Path]) -> Iterator[Mixe
         yield house
     finally:
         house.close()
+
+
+@contextlib.contextmanager
+def at_work(house: Mixed, gateway: str) -> Iterator[None]:
+    """Send deliveries and begin workflows through a gateway, from another thread."""
+    over = threading.Event()
+
+    def send() -> None:
+        while not over.is_set():
+            house.traffic(gateway)
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send)
+        try:
+            yield
+        finally:
+            over.set()
+            sending.result()
+
+
+@pytest.mark.soak
+def test_parts_change_places_under_load_in_any_order_and_lose_nothing(house: Mixed, seed: int):
+    draw = random.Random(seed)
+    house.start("new-gateway")
+    with at_work(house, "new-gateway"):
+        house.stop("old-gateway")
+        for part in draw.sample(["worker", "flows", "project"], 3):
+            house.start(f"new-{part}")
+            time.sleep(draw.uniform(0, 5))
+            leaves = draw.choice([house.stop, house.kill])
+            leaves(f"old-{part}")
+            time.sleep(draw.uniform(0, 5))
+    house.wait(house.complete, "everything to be done")
+    assert house.lost() == (0, 0)
 
 
 def test_parts_join_one_by_one_gateway_first_and_one_goes_back(house: Mixed):
