@@ -80,12 +80,13 @@ def applied_offsets(
 
 async def losses(applied: Iterable[Applied], find_cut: FindCut) -> list[Loss]:
     """Return the partitions that lack something that was applied of them."""
-    found = [(one, await find_cut(one)) for one in applied]
-    return [
-        Loss(one.projection, one.topic, one.partition, cut.end, one.offset, cut.leader_epoch)
-        for one, cut in found
-        if cut is not None
-    ]
+    lost_ends = []
+    for one in applied:
+        cut = await find_cut(one)
+        if cut is not None:
+            lost = (cut.end, one.offset, cut.leader_epoch)
+            lost_ends.append(Loss(one.projection, one.topic, one.partition, *lost))
+    return lost_ends
 
 
 async def accept(

@@ -1,8 +1,8 @@
 """Whether topics still have what a projection has applied of them.
 
-A broker may lose the end of a partition. Where the log ends before what was applied, that is seen
-by its offsets. Where it is as long again by then, only leader epochs tell (KIP-320), so one is kept
-with each offset.
+A broker may lose the end of a partition. If the log ends before the applied offset, the offsets
+show the loss. If new records have made it as long again, only leader epochs show it (KIP-320), so
+Postgres keeps one with every offset.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class TruncationDetector(Protocol):
     async def truncation_before(
         self, consumer: AIOKafkaConsumer, where: TopicPartition, offset: int, leader_epoch: int
     ) -> int | None:
-        """Return where a log was cut before an offset; None if it was not, -1 if nobody knows."""
+        """Return where a log was cut before an offset: None if it was not, -1 if unknown."""
 
 
 async def check_ends(

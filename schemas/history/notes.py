@@ -39,7 +39,7 @@ class PartitionClaimed(Tagged, frozen=True):
 class LeaderEpochNoted(Tagged, frozen=True):
     """The owner reads commands that a later leader of their partition appended, or lost ones.
 
-    Offsets of commands are comparable only as long as the broker loses none. Leader epochs tell
+    Offsets of commands are comparable only as long as the broker loses none. Leader epochs show
     whether it did.
     """
 

@@ -250,8 +250,8 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances, ep
 
     A snapshot of an older epoch than one before it comes from a superseded owner: it is true as of
     its position, so the history is read from there. Without a checkpoint, or with a state of
-    another form among them, or one of which parts are missing, or one as of what is behind the
-    claim, which the broker has lost, nothing is kept, and the history is read from its beginning.
+    another form among them, or one of which parts are missing, or one of a history that was longer
+    (the broker lost its end), nothing is kept, and the history is read from its beginning.
     """
     store = instances.store
     store.clear()

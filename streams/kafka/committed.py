@@ -1,7 +1,7 @@
 """Committed offsets, and the leader epoch of what was read before them (KIP-320).
 
-aiokafka commits offsets alone. Whether a log still has what was read up to such an offset only its
-leader epochs tell (`truncation`), so the epoch goes into the text that Kafka keeps with an offset.
+aiokafka commits offsets alone. Only leader epochs show whether a log still has what was read up to
+such an offset (`truncation`). So the epoch is written to the text that Kafka keeps with an offset.
 """
 
 import logging
@@ -28,7 +28,7 @@ class Committed(NamedTuple):
     leader_epoch: int = NO_LEADER_EPOCH
 
     def as_committed(self) -> OffsetAndMetadata:
-        """Return what is given to a consumer to commit."""
+        """Return the argument for `commit` of a consumer."""
         text = "" if self.leader_epoch == NO_LEADER_EPOCH else f"{_TEXT}{self.leader_epoch}"
         return OffsetAndMetadata(self.offset, text)
 
@@ -62,11 +62,11 @@ async def committed_of(
         KafkaError: The coordinator does not answer.
     """
     coordinator: Any = consumer._coordinator  # noqa: SLF001 (its methods leave out the text)
-    found = await coordinator.fetch_committed_offsets(list(partitions))
+    offsets = await coordinator.fetch_committed_offsets(list(partitions))
     return {
-        where: Committed(each.offset, _leader_epoch(each.metadata))
-        for where, each in found.items()
-        if each.offset >= 0
+        where: Committed(committed.offset, _leader_epoch(committed.metadata))
+        for where, committed in offsets.items()
+        if committed.offset >= 0
     }
 
 
@@ -78,7 +78,7 @@ def _leader_epoch(text: str) -> int:
 async def start_of(
     consumer: AIOKafkaConsumer, where: TopicPartition, committed: Committed
 ) -> Committed:
-    """Return where a group goes on: where it was, or where the log was cut before that.
+    """Return where a group continues: at its committed offset, or where the log was cut before it.
 
     Args:
         consumer: One to which the partition is assigned.
@@ -112,10 +112,10 @@ async def start_of(
 
 
 async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int | None]:
-    """Go on with all assigned partitions where the group was, or where a log was cut before that.
+    """Seek all assigned partitions to where the group continues; see `start_of`.
 
     Returns:
-        Where each goes on; None if nothing of it was committed, and it stays where it is.
+        The new position of each partition; None if nothing was committed, and it was not moved.
 
     Raises:
         KafkaError: A broker does not answer.
@@ -123,8 +123,8 @@ async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, 
     assigned = list(consumer.assignment())
     committed = await committed_of(consumer, *assigned)
     starts: dict[TopicPartition, int | None] = dict.fromkeys(assigned)
-    for where, each in committed.items():
-        start = await start_of(consumer, where, each)
+    for where, position in committed.items():
+        start = await start_of(consumer, where, position)
         begin_at(consumer, where, *start)
         starts[where] = start.offset
     return starts

@@ -2,21 +2,21 @@
 
 A broker that lost power, or whose disk was restored, may have lost the end of a partition that
 consumers have read. While the log ends before the position of a consumer, the broker refuses its
-fetches as out of range. But what is appended next takes the lost offsets again, and once the log
-reaches the position, the records before it are never read, without a word.
+fetches as out of range. But new records get the lost offsets again. Once the log reaches the
+position, the consumer continues there, and silently skips the records before it.
 
-Each batch of records carries the epoch of the leader that appended it, and whoever appends after a
-loss leads with a higher one. So a fetch whose first record is of another epoch than the record
-before it is held back, and the leader is asked where the earlier epoch ends. If that is before the
-position, the log was cut there. A consumer at the end of a log has its leader asked every few
-seconds: that end may be one of other records than it has read.
+Every batch carries the epoch of the leader that appended it, and a leader that appends after a loss
+has a higher one. So a fetch whose first record has another epoch than the record before it is held
+back, and the consumer queries the leader for the end of the earlier epoch (OffsetForLeaderEpoch).
+If that is before the position, the log was cut there. A consumer at the end of a log queries its
+leader every few seconds, because the log may end there with other records than it has read.
 
-A consumer without `auto_offset_reset` gets LogTruncated then, an OffsetOutOfRangeError, and so does
-one that wants it (`raise_when_truncated`). Any other goes back to where the log was cut, and logs
-what was lost.
+A consumer without `auto_offset_reset`, or of which `raise_when_truncated` was called, raises
+LogTruncated, an OffsetOutOfRangeError. Any other consumer seeks to where the log was cut, and logs
+the lost offsets.
 
-A position that outlives its consumer is kept with `leader_epoch_of`, and is resumed by `begin_at`;
-`truncation_before` compares it with the log at once.
+To keep a position beyond the life of a consumer, store `leader_epoch_of` with it, and resume it by
+`begin_at`; `truncation_before` compares it with the log at once.
 """
 
 import asyncio
@@ -50,19 +50,19 @@ log = logging.getLogger(__name__)
 
 #: Where an epoch ends that is later than any of the log: that is another one, or an older copy.
 UNKNOWN_END: Final = -1
-#: Where it ends for a broker that cannot be asked.
+#: Where it ends for a broker without that request.
 _NO_END: Final = 2**63 - 1
 _MAGIC_WITH_EPOCH: Final = 2
-#: Length, leader epoch and magic of a batch, behind its base offset.
+#: Length, leader epoch and magic of a batch, after its base offset.
 _HEAD: Final = struct.Struct(">iib")
 _HEAD_AT: Final = 8
 #: Bytes of a batch that its length leaves out.
 _UNCOUNTED: Final = 12
 #: What metadata has of a partition without a leader.
 _NO_NODE: Final = (None, -1)
-#: How often a leader is asked about a partition of which nothing new is fetched: so long, at most,
-#: records wait that fill the place of as many lost ones. A consumer fetches far more often.
-_ASK_EVERY_S: Final = 3.0
+#: How often the leader of a partition is queried while fetches bring nothing. When as many records
+#: were appended as were lost, they wait so long, at most. A consumer fetches far more often.
+_QUERY_EVERY_S: Final = 3.0
 #: The fields of a request that is from no broker, and that does not know who leads.
 _CONSUMER: Final = -1
 
@@ -81,7 +81,7 @@ class Read(NamedTuple):
     """Up to where a consumer has read a partition, and an epoch of a leader.
 
     The epoch is that of the last record before the position, or a later one that was there before
-    the log was cut: its end tells the same.
+    the log was cut: both end in the same place of a log that was cut.
     """
 
     position: int
@@ -90,8 +90,8 @@ class Read(NamedTuple):
 
 #: By the state that aiokafka keeps of an assigned partition.
 _READ: Final[WeakKeyDictionary[Any, Read]] = WeakKeyDictionary()
-#: When its leader was last asked.
-_ASKED_S: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
+#: When its leader was last queried.
+_QUERIED_S: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
 
 
 #: What aiokafka knows of the subscriptions of consumers that are not to go back by themselves.
@@ -157,7 +157,7 @@ async def truncation_before(
 
     Returns:
         The offset at which the log was cut; None if it has everything; UNKNOWN_END if it is
-        another log, or an older copy: nobody has led it since it was longer.
+        another log, or an older copy: it has no leader epoch that began after a loss.
 
     Raises:
         KafkaError: The leader does not answer.
@@ -192,7 +192,7 @@ class _Batches:
         self._records = MemoryRecords(data)
         self._data = data
         self._next_at = 0
-        #: Of the batch that was given last; of the first one until then.
+        #: Of the batch that `next_batch` returned last; of the first one until then.
         self.leader_epoch = self._read_head()[1] if self.has_next() else NO_LEADER_EPOCH
 
     def size_in_bytes(self) -> int:
@@ -220,7 +220,7 @@ def _update_position(self: FetchResult) -> None:
 
 
 def _epoch(records: Any) -> int:  # noqa: ANN401 (PartitionRecords)
-    """The leader epoch of what was given last of a fetch, of its first record at first."""
+    """Return the leader epoch of the record that was taken last, or of the first one."""
     batches = records._records  # noqa: SLF001
     return batches.leader_epoch if isinstance(batches, _Batches) else NO_LEADER_EPOCH
 
@@ -279,9 +279,9 @@ def _take_doubtful(
 
 def _is_due(state: Any) -> bool:  # noqa: ANN401 (aiokafka's)
     now_s = monotonic()
-    due = now_s - _ASKED_S.get(state, -math.inf) >= _ASK_EVERY_S
+    due = now_s - _QUERIED_S.get(state, -math.inf) >= _QUERY_EVERY_S
     if due:
-        _ASKED_S[state] = now_s
+        _QUERIED_S[state] = now_s
     return due
 
 
@@ -398,9 +398,10 @@ async def _cuts(
     Raises:
         KafkaError: The broker does not answer, or refuses.
     """
-    ends = await _ends(client, node, {where: each.leader_epoch for where, each in read.items()})
+    epochs = {where: position.leader_epoch for where, position in read.items()}
+    ends = await _ends(client, node, epochs)
     cuts = {where: end if end < read[where].position else None for where, end in ends.items()}
-    # Who appends after a loss leads in a later epoch. If there is none, the log was never longer.
+    # A leader that appends after a loss has a later epoch. Without one this log was never longer.
     cut = {where: read[where].leader_epoch + 1 for where, end in cuts.items() if end is not None}
     later = await _ends(client, node, cut) if cut else {}
     for where in cut:

@@ -15,8 +15,8 @@ Rules, each against a known fault of Faust 0.15:
 - A fetch that began before a rebalance may end after Faust has gone back to the committed offsets,
   and before the flow goes on. Faust drops what it brought, and goes on behind it. Here it is
   fetched again. And where nothing was committed yet, Faust does not go back at all; here it does.
-- Faust drops what comes again, also where the broker has lost what was there. Here such a worker
-  ends, and the next one goes on where the log was cut.
+- Faust drops records at offsets that it has read, also if the broker lost those. Here the worker
+  ends, and the next one continues where the log was cut.
 """
 
 import asyncio

@@ -143,11 +143,25 @@ class CommandReader:
         for where in assigned:
             self._consumer.seek(where, 0)  # Else aiokafka looks for an offset of its group.
 
-    async def check(self, partition: Partition) -> int:
+    async def first_offset(self, number: int) -> int:
+        """Return the first offset of the commands of a partition, waiting for its leader.
+
+        Raises:
+            KafkaError: The broker does not answer.
+        """
+        where = _commands(number)
+        first: int = (await self._consumer.beginning_offsets([where]))[where]
+        return first
+
+    async def check(self, partition: Partition, first: int) -> int:
         """Compare the commands of a partition with what its owner remembers of them.
 
         Where the broker lost commands that have their outcomes, the owner records it, so that what
         is appended at their offsets is carried out.
+
+        Args:
+            partition: The partition, as its history is.
+            first: The first offset of its commands.
 
         Returns:
             The offset from which on to read.
@@ -168,7 +182,6 @@ class CommandReader:
                     *(*where, end, claims.cause),
                 )
                 partition.lose_commands(end, claims.leader_epoch, partition.now_ms)
-        first: int = (await self._consumer.beginning_offsets([where]))[where]
         if claims.cause + 1 < first:
             log.warning(
                 "%s/%d from offset %d to %d was deleted before it was read: it is older than its "
@@ -178,7 +191,7 @@ class CommandReader:
         return max(partition.replied, first)
 
     async def _begin_another_log(self, partition: Partition) -> None:
-        """Read on in a log whose leader epochs do not tell where the one before was cut."""
+        """Continue in a log whose leader epochs do not show where the one before was cut."""
         where, claims = _commands(partition.number), partition.owner.claims
         end = (await self._consumer.end_offsets([where]))[where]
         first = min(end, claims.cause + 1)

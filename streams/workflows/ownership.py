@@ -252,6 +252,8 @@ class Ownership:
         return self._takeovers.get(number) is asyncio.current_task()
 
     async def _try_to_take_over(self, number: int) -> None:
+        # Without a leader of the commands a claim would be in vain, and the next one, too.
+        first = await self._reader.first_offset(number)
         # A worker that was suspended in between claims nothing that may be another's by now.
         while not self._deadlines.is_member():  # noqa: ASYNC110, another thread confirms it
             await asyncio.sleep(_LOOK_S)
@@ -259,7 +261,7 @@ class Ownership:
         committed = await self._member.committed(_commands(number))
         partition = await self._take(number, committed.offset if committed else 0)
         try:
-            start = await self._reader.check(partition)
+            start = await self._reader.check(partition, first)
             if not self._takes_over(number) or not self._deadlines.acquire(number, generation):
                 self._given_up(partition)
                 return
