@@ -8,6 +8,7 @@ import psycopg
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import (
+    dsn_of,
     examples,
     json_option,
     kafka_option,
@@ -16,6 +17,7 @@ from headwater.gateway.commands.options import (
 )
 from headwater.gateway.commands.output import counted, print_json, say
 from headwater.projections.catalogue import PROJECTIONS
+from headwater.projections.errors import store_edge
 from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.projector.accepting_loss import (
     Applied,
@@ -50,7 +52,10 @@ def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: boo
     """
     settings = settings_from(kafka=kafka, postgres=postgres)
     cluster = cluster_of(settings)
-    with psycopg.connect(own_dsn(settings.postgres), autocommit=True) as connection:
+    with (
+        store_edge("say what was applied"),
+        psycopg.connect(own_dsn(dsn_of(settings)), autocommit=True) as connection,
+    ):
         applied = applied_offsets(connection, PROJECTIONS)
         lost = asyncio.run(_losses(cluster, applied))
         for loss in lost:

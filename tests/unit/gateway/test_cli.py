@@ -159,6 +159,11 @@ def test_help_works_from_outside() -> None:
             1,
             "headwater: expected Postgres",
         ),
+        (
+            ["topics", "accept-loss", "--postgres", "host=127.0.0.1 port=1"],
+            1,
+            "headwater: expected Postgres",
+        ),
         (["worker", "--app", "no_such_app"], 2, "headwater: expected a module no_such_app in"),
         (["worker", "--app", "apps/mine.py"], 2, "headwater: expected an app as package.module"),
         (["up", "--app", "no_such_app"], 2, "headwater: expected a module no_such_app in"),
