@@ -381,6 +381,10 @@ class _Transaction:
         """Roll back; raise what another try may pass, return what it would not."""
         if isinstance(error, _BEGIN_AGAIN) or _passes(error):
             raise error
+        # What was sent after the statement that failed is answered with this error, which must not
+        # take the place of the other one.
+        with contextlib.suppress(errors.PipelineAborted):
+            await self._pipeline.sync()
         await self._connection.rollback()
         return _failure(what, error)
 

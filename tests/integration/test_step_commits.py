@@ -14,6 +14,7 @@ from psycopg import conninfo, sql
 from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import EffectUnknown, StepCommit, StepId
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.workflows import step_commits
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import StoreUnavailable, Superseded, UndecodableRecord
 from headwater.schemas.history import Failure, Post, StartRun
@@ -250,7 +251,22 @@ def test_nothing_is_left_of_a_step_whose_sql_failed(play: Callable[[Script], Non
     play(script)
 
 
-def test_a_constraint_that_waits_for_the_end_fails_the_step_too(play: Callable[[Script], None]):
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_constraint_that_waits_for_the_end_fails_the_step_too(
+    play: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch, is_early: bool
+):
+    execute = psycopg.AsyncConnection.execute
+
+    async def execute_later(
+        connection: psycopg.AsyncConnection[Any], query: bytes, *args: object, **options: bool
+    ) -> psycopg.AsyncCursor[Any]:
+        if query == step_commits._RESET:
+            await asyncio.sleep(0.2)  # The answer to COMMIT is there before this is sent.
+        return await execute(connection, query, *args, **options)  # type: ignore[arg-type]
+
+    if is_early:
+        monkeypatch.setattr(psycopg.AsyncConnection, "execute", execute_later)
+
     async def script(world: World) -> None:
         table = "CREATE TABLE seats (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
         assert await world.run((table,)) is None
