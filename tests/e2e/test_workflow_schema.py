@@ -59,7 +59,7 @@ CONFIG: Final[dict[str, Any]] = {
     "generation": {"deterministic": True, "with-security-parameters": False},
     "phases": {
         "fuzzing": {
-            "generation": {"max-examples": 4},
+            "generation": {"max-examples": 2},
             "extra-data-sources": {"responses": False},
             "error-feedback": {"enabled": False},
         },

@@ -17,7 +17,7 @@ from tests.simulation.engine import run
 from tests.simulation.engine_world import Rules
 from tests.simulation.test_engine import LeftOut, left, shown
 
-SEEDS = range(200)
+SEEDS = range(80)
 
 
 @pytest.mark.parametrize("block", range(4))
