@@ -147,7 +147,8 @@ def deliveries_in_a_storm(house: House, seed: int) -> None:
             time.sleep(draw.uniform(0.5, 6))
     house.check()
     for part in leaving:
-        assert part.wait(60) == 0
+        # One that was still being loaded has nothing to end in order.
+        assert part.wait(60) in (0, -signal.SIGTERM)
 
 
 def outcomes(house: House) -> int:
