@@ -143,9 +143,10 @@ def _too_deep() -> TooDeep:
 
 
 def within_levels(text: Json) -> Json:
-    """The same text, if it has at most `NESTING_MAX` levels of lists and objects.
+    """Return a text that has at most `NESTING_MAX` levels of lists and objects.
 
-    Errors: TooDeep.
+    Raises:
+        TooDeep: It has more.
     """
     if text.count("[") + text.count("{") > NESTING_MAX and _levels(text) > NESTING_MAX:
         raise _too_deep()

@@ -38,12 +38,18 @@ async def run_projector(
     stop: asyncio.Event,
     retention: Retention,
 ) -> None:
-    """Runs every projection, side by side, until `stop` is set.
+    """Run every projection, side by side, until `stop` is set.
 
-    Shape:  retention is of instances of workflows.
+    Args:
+        cluster: The cluster to read.
+        dsn: The database to write.
+        clock: Unix milliseconds.
+        detector: Detects that Kafka lost the end of a log.
+        stop: Ends the projections.
+        retention: How long ended instances of workflows are kept.
 
-    Units:  the clock gives Unix milliseconds.
-    Errors: TableUnfit.
+    Raises:
+        TableUnfit: A table of a provider does not fit its declaration.
     """
     await _make_tables(dsn, stop)
     running = [

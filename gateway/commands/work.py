@@ -72,13 +72,20 @@ class AppWrong(click.ClickException):
 def run_workflows(
     settings: Settings, *, clock: Callable[[], int], ticked: bool, reload: bool
 ) -> None:
-    """Runs the workflows of `settings.apps`, and what starts them, until SIGTERM or SIGINT.
+    """Run the workflows of `settings.apps`, and what starts them, until SIGTERM or SIGINT.
 
-    Shape:  with `ticked` code runs only when somebody posts to `settings.tick_url`; with `reload`
-            a change of an app's files starts its host again, or, where it declares something else
-            now, this process.
-    Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which is in the log,
-            and with 78 when another worker has taken its name.
+    Args:
+        settings: Settings of the worker.
+        clock: Unix milliseconds.
+        ticked: Whether code runs only when somebody posts to `settings.tick_url`.
+        reload: Whether a change of an app's files starts its host again or, if it declares
+            something else now, this process.
+
+    Raises:
+        AppWrong: An app cannot be loaded.
+        RulesWrong: The rules cannot be read.
+        PartUnavailable: A part that it needs does not answer.
+        Exit: 70 after a crash, which is in the log; 78 if another worker has taken its name.
     """
     close_environment()
     log_to_stderr(settings)
@@ -219,9 +226,10 @@ def _limits(declared: Declarations) -> dict[str, Concurrency | None]:
 
 
 def _check_names(declared: Declarations, limits: Limits) -> None:
-    """Sees that the names of an app's workflows are not too long.
+    """Check that the names of an app's workflows are not too long.
 
-    Errors: AppNotLoaded.
+    Raises:
+        AppNotLoaded: One is.
     """
     for name in declared.workflows:
         fault = name_fault(

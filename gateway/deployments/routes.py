@@ -306,8 +306,9 @@ def _answers(kind: type, example: Any, description: str) -> ResponseSpec:  # noq
 
 
 def _replaced(if_match: str | None) -> str:
-    """The deployment that is to be replaced; "" for any.
+    """Return the deployment that is to be replaced; "" for any.
 
-    Errors: Problem.
+    Raises:
+        Problem: The header is not the tag of a deployment.
     """
     return tag_of(if_match, _ID, f'"dep_…" or "{NONE}", the quotes included')

@@ -130,9 +130,12 @@ def upload_route(
 async def _keep(
     ports: UserPorts, report: Report, user_id: str, upload_id: str, request_id: str
 ) -> LabUploaded:
-    """Makes the bytes durable, then the fact. Doing so again changes nothing.
+    """Store the bytes of a report, then append the fact. Repeating it changes nothing.
 
-    Errors: BlobsUnavailable, BrokerUnavailable, Overloaded.
+    Raises:
+        BlobsUnavailable: The bytes cannot be stored.
+        BrokerUnavailable: Kafka does not take the fact.
+        Overloaded: Too much waits for Kafka.
     """
     key = storage_key(user_id, upload_id, report.extension)
     about = {"user_id": user_id, "original_name": report.name}
@@ -151,9 +154,10 @@ async def _keep(
 
 
 async def _answer(ports: UserPorts, kept: LabUploaded) -> Uploaded:
-    """Waits for what Terra says to a report, and says so.
+    """Wait for Terra's answer to a report, and return it.
 
-    Errors: Problem.
+    Raises:
+        Problem: Terra refused the report.
     """
     status = await status_of(ports.instances, LAB, kept.upload_id, _RESULT_WITHIN_S)
     result = output_of(status, LabResult)

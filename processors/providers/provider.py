@@ -137,22 +137,24 @@ class DeliveryType(Generic[P]):
     def owns(self, table: Table) -> bool:
         """Whether the owner of a delivery has the rows that it fills of a table.
 
-        Shape:  the owner is the user, or the subject where `of_user` is false. The rows of a lookup
-                are the subject's.
+        The owner is the user, or the subject if `of_user` is false. The rows of a lookup are the
+        subject's.
         """
         return table.owner is (Owner.USER if self.of_user else Owner.SUBJECT)
 
     def skip_reason(self, body: bytes) -> str | None:
-        """Why a delivery is skipped whoever it is about; None if it is not.
+        """Return why a delivery is skipped for any owner; None if it is not.
 
-        Errors: MalformedPayload.
+        Raises:
+            MalformedPayload: The body cannot be read.
         """
         return None if self.skips is None else self.skips(self.payload(body))
 
     def subjects_of(self, event: WebhookAdmitted) -> tuple[str, ...]:
-        """The subjects whose rows of the lookup a delivery changes.
+        """Return the subjects whose rows of the lookup a delivery changes.
 
-        Errors: MalformedPayload.
+        Raises:
+            MalformedPayload: The body cannot be read.
         """
         if self.other_subject is None:
             return (event.subject,)
@@ -200,11 +202,14 @@ class Provider:
         return () if self.scheme is None else (f"/webhooks/{self.name}", *self.more_paths)
 
     def normalize(self, event: WebhookAdmitted) -> NormalizeResult:
-        """Normalizes a delivery.
+        """Normalize a delivery.
 
-        Shape:  delivery -> rows, or why there are none. Total: a type that is not known is
-                skipped, not an error. What is skipped needs no owner.
-        Errors: MalformedPayload; Failed is a dead letter and carries a code and the place.
+        Returns:
+            Rows, or why there are none. An unknown type is skipped, also without an owner. Failed
+            becomes a dead letter, with a code and the place.
+
+        Raises:
+            MalformedPayload: The body cannot be read.
         """
         kind = self.types.get(event.type)
         if kind is None:
@@ -266,10 +271,11 @@ Providers: TypeAlias = Mapping[str, Provider]
 
 
 def catalogue_of(providers: Iterable[Provider]) -> Providers:
-    """Providers by name.
+    """Return providers by name.
 
-    Errors: ValueError for two of one name, for a path that two of them want, and for a table whose
-            rows would be written by somebody who does not own them.
+    Raises:
+        ValueError: Two have the same name or path, or rows of a table would be written by a
+            provider that does not own them.
     """
     found = tuple(providers)
     _refuse_twice("name", [provider.name for provider in found])

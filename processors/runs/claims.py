@@ -48,10 +48,12 @@ class Claims:
     leader_epoch: int = NO_LEADER_EPOCH
 
     def admit(self, offset: int, record: HistoryAppended) -> bool:
-        """Takes note of the record at an offset and says whether its events count.
+        """Process the record at an offset, and return whether its events count.
 
-        Shape:  to be called once for every record of the partition, in order. False for claims
-                themselves, which no run has to apply, and for records of a superseded owner.
+        To be called once for every record of the partition, in order.
+
+        Returns:
+            False for claims, which no run has to apply, and for records of a superseded owner.
         """
         first = record.events[0]
         if isinstance(first, PartitionClaimed):
@@ -81,10 +83,14 @@ def claim_of(
     params: Mapping[str, str] = NO_PARAMS,
     limits: Mapping[str, Concurrency] = NO_LIMITS,
 ) -> HistoryAppended:
-    """The record by which an owner claims a partition.
+    """Return the record by which an owner claims a partition.
 
-    Shape:  workflows are the kinds of those that it can run, by name; params the JSON Schemas of
-            their params, of those that declare a type for them, limits those of their concurrency.
+    Args:
+        owner: Name of the owner.
+        workflows: The kinds of the workflows that it can run, by name.
+        at_ms: The time.
+        params: JSON Schemas of params, of the workflows that declare a type for them.
+        limits: Limits of concurrency, by workflow.
     """
     claimed = tuple(
         _claimed(name, kind, params.get(name), limits.get(name))

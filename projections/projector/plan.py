@@ -100,9 +100,11 @@ class Admitted:
 
 
 def admit(batch: Batch, stored: Mapping[Partition, int]) -> Admitted:
-    """Compares a batch with how far Postgres is, whose word counts.
+    """Return what of a batch to apply.
 
-    Shape:  (batch, next offset by partition; a missing one is 0) -> what to apply.
+    Args:
+        batch: The batch.
+        stored: The next offset in Postgres by partition; 0 if it is missing.
     """
     offsets: dict[Partition, int] = {}
     behind: set[Partition] = set()
@@ -130,9 +132,13 @@ def works(
     delete: bool = False,
     verbatim: frozenset[str] = frozenset(),
 ) -> Iterator[Work]:
-    """The statements that write rows to a table, or delete them.
+    """Yield the statements that write rows to a table, or delete them.
 
-    Shape:  `verbatim` as `payload` has it.
+    Args:
+        table: The table.
+        rows: The rows.
+        delete: Whether they are deleted, not written.
+        verbatim: As in `payload`.
     """
     for at in range(0, len(rows), ROWS_MAX):
         some = rows[at : at + ROWS_MAX]
@@ -140,11 +146,12 @@ def works(
 
 
 def payload(rows: Sequence[SqlRow], verbatim: frozenset[str] = frozenset()) -> str:
-    """Rows of one kind as the JSON parameter of a statement.
+    """Return rows of one kind as the JSON parameter of a statement.
 
-    Shape:  a NUL in a text becomes U+FFFD, but not in the fields named in `verbatim`: authors'
-            JSON is left for Postgres to refuse, for with a NUL it is not JSON, and must not become
-            any.
+    Args:
+        rows: The rows. A NUL in a text becomes U+FFFD.
+        verbatim: Fields with JSON of authors, in which NUL stays: Postgres refuses such a text,
+            which is not JSON, and must not become JSON here.
     """
     # orjson is twice as fast with dicts, msgspec writes structs without making dicts of them.
     structs = bool(rows) and isinstance(rows[0], msgspec.Struct)

@@ -118,9 +118,10 @@ class Projector:
         return {p: max(0, (end or 0) - self.positions[p]) for p, end in ends.items()}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Projects until `stop` is set, then finishes the batch in hand.
+        """Project until `stop` is set, then finish the current batch.
 
-        Errors: LogTruncated, and what only a fault of ours can raise; never StoreUnavailable.
+        Raises:
+            LogTruncated: Kafka has lost records that were applied.
         """
         backoff = _Backoff()
         try:

@@ -92,16 +92,18 @@ class Store:
         self._connection: AsyncConnection[Any] | None = None
 
     async def offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The first offset of each partition that is not applied yet.
+        """Return the first offset of each partition that is not applied yet.
 
-        Errors: StoreUnavailable.
+        Raises:
+            StoreUnavailable: Postgres does not answer.
         """
         return {of: place.next_offset for of, place in (await self.places(partitions)).items()}
 
     async def places(self, partitions: Sequence[Partition]) -> dict[Partition, Place]:
-        """Where to read each partition on, and with which claims.
+        """Return from where to read each partition, and with which claims.
 
-        Errors: StoreUnavailable.
+        Raises:
+            StoreUnavailable: Postgres does not answer.
         """
         try:
             with store_edge("say how far the projection is"):
@@ -121,10 +123,14 @@ class Store:
             raise
 
     async def apply(self, batch: Batch) -> tuple[Admitted, int]:
-        """Applies a batch; returns what of it was new, and how many records were refused.
+        """Apply a batch.
 
-        Errors: StoreUnavailable, and then nothing was applied as far as anyone can tell: apply the
-        same batch again. BatchTooSlow: the same, but apply less at a time.
+        Returns:
+            What of it was new, and how many records were refused.
+
+        Raises:
+            StoreUnavailable: As far as is known nothing was applied; apply the same batch again.
+            BatchTooSlow: The same, but apply fewer records at a time.
         """
         try:
             with store_edge("apply a batch"):
@@ -138,9 +144,10 @@ class Store:
             raise
 
     async def apply_all(self, pages: AsyncIterator[Sequence[LogRecord]]) -> None:
-        """Writes rows in one transaction, page by page; offsets are not moved.
+        """Write rows in one transaction, page by page; offsets are not moved.
 
-        Errors: StoreUnavailable, and then nothing was written.
+        Raises:
+            StoreUnavailable: Nothing was written.
         """
         try:
             with store_edge("write many rows at once"):

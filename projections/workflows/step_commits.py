@@ -127,12 +127,15 @@ class StepCommits(Pooled[_Connection]):
         await self._close_steps()
 
     async def claim(self, partition: int, epoch: int) -> list[StepCommit]:
-        """Shuts out older epochs; gives what was committed and may not be in the log.
+        """Shut out older epochs, waiting for transactions of theirs that are under way.
 
-        Waits for transactions of older epochs that are under way.
+        Returns:
+            What was committed and may not be in the log.
 
-        Errors: StoreUnavailable; Superseded, if a newer epoch has claimed the partition;
-                UndecodableRecord, if a newer release has written a row.
+        Raises:
+            StoreUnavailable: Postgres does not answer.
+            Superseded: A newer epoch has claimed the partition.
+            UndecodableRecord: A newer release has written a row.
         """
         with _edge("take the claim of a partition"):
             async with _of(self._pool) as connection, asyncio.timeout(_ANSWER_TIMEOUT_S):
@@ -151,12 +154,16 @@ class StepCommits(Pooled[_Connection]):
     async def commit(
         self, partition: int, epoch: int, commit: StepCommit
     ) -> StepReturned | Failure:
-        """Runs the statements of a step in one transaction with its commit row.
+        """Run the statements of a step in one transaction with its commit row.
 
-        Shape:  what is to be recorded of the step, when it took effect now or before (then it is
-                what was returned before); otherwise why the step has failed.
-        Errors: StoreUnavailable, when it did not take effect, and EffectUnknown, when nobody knows:
-                ask again, it happens once; Superseded, when this epoch does not hold the partition.
+        Returns:
+            The result to record, if the step took effect now or before (then the result of before);
+            otherwise why the step has failed.
+
+        Raises:
+            StoreUnavailable: It did not take effect; commit it again.
+            EffectUnknown: It may have taken effect; commit it again, it takes effect once.
+            Superseded: This epoch does not hold the partition.
         """
         refused = refusal(commit.returned)
         if refused is not None:
@@ -178,12 +185,13 @@ class StepCommits(Pooled[_Connection]):
                 del self._under_way[commit.id]
 
     async def forget(self, partition: int, steps: Collection[StepId]) -> None:
-        """Removes the rows of steps whose end is acknowledged by the log.
+        """Remove the rows of steps whose end is acknowledged by the log.
 
-        A step that is being committed once more, by an attempt that was given up, keeps its row
-        until the next takeover: without it, that attempt would take effect, too.
+        A step that is being committed again, by an attempt that was given up, keeps its row until
+        the next takeover: without it, that attempt would take effect, too.
 
-        Errors: StoreUnavailable.
+        Raises:
+            StoreUnavailable: Postgres does not answer.
         """
         gone = [step for step in steps if step not in self._under_way]
         if not gone:

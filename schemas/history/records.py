@@ -93,9 +93,12 @@ class ReplySent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def record_key(of: bytes, epoch: int, number: int) -> bytes:
-    """The key of a record of `workflow-history`: it begins as that of the instance, and is its own.
+    """Return the key of a record of `workflow-history`, which begins with that of its instance.
 
-    Shape:  number is unique among those of the epoch.
+    Args:
+        of: The key of the instance.
+        epoch: The epoch of the owner.
+        number: Unique among the records of the epoch.
     """
     return b"%b#%d.%d" % (of, epoch, number)
 

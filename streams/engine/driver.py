@@ -130,9 +130,12 @@ class Driver:
         self.wake_up()
 
     def host_gone(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
-        """Takes note that a host is gone: after all that it sent, and before what another does.
+        """Note that a host has ended: after all that it sent, and before messages of another.
 
-        Shape:  turn is the activation whose own code had its turn, if one had.
+        Args:
+            reason: Why it ended.
+            turn: The activation whose own code was running, if one was.
+            host: The number of the host.
         """
         sent = {number: each.messages for number, each in self.partitions.items()}
         for partition in self.partitions.values():
@@ -203,11 +206,14 @@ class Driver:
         complete: bool = False,
         continuing: bool = False,
     ) -> Turn:
-        """Takes what came, has it decided, and gives what is to be appended.
+        """Decide what came in, and return what is to be appended.
 
-        Shape:  at most `limit` instances are given to hosts, none to those that are closed, and
-                those that go on before those that begin; with continuing and a limit none that
-                begin; complete if all that was sent until now is known, this moment included.
+        Args:
+            now_ms: The time.
+            limit: How many instances are given to hosts, at most; those that go on come first.
+            closed: Hosts that are given none.
+            complete: Whether all that was sent until now is known, this moment included.
+            continuing: Whether, with a limit, no instance may begin.
         """
         for partition in self.partitions.values():
             partition.move_to(now_ms)
@@ -340,10 +346,12 @@ class Driver:
     # -- what follows
 
     def appended(self, flight: Flight, first: int | None) -> None:
-        """Takes note that an append has returned; what follows waits for the batches before.
+        """Note that an append has returned; its effects wait for the batches before.
 
-        Shape:  first is the offset at which the records begin; None if they were given up, or
-                nobody knows what became of them: then nothing follows.
+        Args:
+            flight: What was appended.
+            first: The offset of its first record; None if it was given up, or its outcome is not
+                known. Then it has no effects.
         """
         flight.partition.landed[flight.batch.number] = first
         self._follow_landed(flight.partition)

@@ -426,9 +426,12 @@ class Owner:
     # -- what rests, and hosts that are gone
 
     def evict(self, before_ms: int, acknowledged: int, position: int) -> int:
-        """Keeps only the bytes of instances to which nothing has happened since a time.
+        """Keep only the bytes of instances that have not changed since a time.
 
-        Shape:  acknowledged is the latest batch that is durable, position the offset behind it.
+        Args:
+            before_ms: The time.
+            acknowledged: The latest batch that is durable.
+            position: The offset after that batch.
         """
         for loaded in self.instances.take_loaded():
             self._agenda.rest(loaded)

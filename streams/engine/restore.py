@@ -86,9 +86,12 @@ class HistoryReader(Protocol):
 def restore(
     claims: Claims, records: Iterable[tuple[int, HistoryAppended]], instances: LiveInstances
 ) -> None:
-    """Folds records, in the order of their offsets, into the instances.
+    """Fold records, in the order of their offsets, into the instances.
 
-    Shape:  claims and instances are what was folded before, and are changed in place.
+    Args:
+        claims: Claims as of the records before; changed in place.
+        records: Offsets and records.
+        instances: Instances as of the records before; changed in place.
     """
     for offset, record in records:
         if claims.admit(offset, record):
@@ -135,14 +138,25 @@ async def take_over(
     committed: int,
     live_max: int = LIVE_MAX,
 ) -> Restored:
-    """Reads a partition up to the own claim.
+    """Read a partition up to the own claim.
 
-    Shape:  instances are none yet but in their store: if that has a mark, the history is read from
-            there, else it is filled. epoch is the offset of the claim; committed the offset up to
-            which all commands have been replied to.
-            Instances whose history cannot be applied, though it was read from its beginning, are
-            quarantined.
-    Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema, NewerSchema.
+    Instances whose history cannot be applied, though it was read from its beginning, are
+    quarantined.
+
+    Args:
+        log: Reads the history and the snapshots.
+        instances: None are loaded. If their store has a mark, the history is read from there;
+            otherwise the store is filled.
+        partition: Number of the partition.
+        epoch: Offset of the own claim.
+        committed: Offset up to which all commands have been replied to.
+        live_max: How many instances stay loaded.
+
+    Raises:
+        BrokerUnavailable: Kafka does not answer.
+        UndecodableRecord: A record cannot be decoded.
+        UnknownSchema: A record has a schema that is not known.
+        NewerSchema: A record is of a newer release.
     """
     mark = instances.store.mark()
     if mark is None or mark.position > epoch:

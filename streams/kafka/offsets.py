@@ -34,9 +34,10 @@ class Offsets:
         self._connecting = asyncio.Lock()
 
     async def ends(self, topics: Sequence[str], partition: int) -> dict[str, int]:
-        """Where a partition of some topics ends now.
+        """Return the end offset of a partition, by topic.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
         """
         where = [TopicPartition(topic, partition) for topic in topics]
         try:
@@ -75,11 +76,12 @@ class Offsets:
         return None if cut is None else Cut(cut, leader_epoch)
 
     async def committed(self, topics: Sequence[str], partition: int) -> dict[str, int]:
-        """Up to where the group has read a partition of some topics.
+        """Return up to where the group has read a partition, by topic.
 
-        Shape:  what it has committed, or the first offset there is: nobody can read less.
+        That is the committed offset, but at least the first offset that there is.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
         """
         try:
             async with asyncio.timeout(_ANSWER_S):

@@ -107,10 +107,7 @@ class Batch:
         return replace(self, records=self.records[:count])
 
     def done(self) -> None:
-        """Says that everything this batch led to is durable, so that its offset may be committed.
-
-        Errors: OffsetGap.
-        """
+        """Have the offset of this batch committed: its effects are durable. Raises OffsetGap."""
         self._consumer.batch_done(self)
 
 
@@ -348,10 +345,13 @@ def _credentials(cluster: Cluster) -> Credentials | None:
 
 
 def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App:
-    """A Faust app that consumes batches.
+    """Return a Faust app that consumes batches.
 
-    Shape:  member is a name that this worker keeps over restarts (Kafka's static membership), so
-            that a restart does not wait for the group to notice that the old one is gone.
+    Args:
+        app_id: Name of the app, which is its consumer group.
+        cluster: The cluster.
+        member: A name that this worker keeps over restarts (static membership), so that a restart
+            does not wait until the group notices that the old process ended.
     """
     mend()
     return _App(
@@ -445,11 +445,14 @@ def on_assignment(
     revoked: Callable[[], None],
     prepare: Callable[[int], Awaitable[bool]],
 ) -> None:
-    """Tells when partitions come and, once no batch of theirs is in work any more, go.
+    """Call back when partitions are assigned and, once no batch of theirs is in work, revoked.
 
-    Shape:  assigned returns the numbers that are to be prepared before anything of them is fetched;
-            that happens side by side, and outside of any batch, because a rebalance waits for
-            those. prepare tells whether a number is ready.
+    Args:
+        app: The app.
+        assigned: Returns the numbers to prepare before anything of them is fetched.
+        revoked: Called when partitions were revoked and no batch is in work.
+        prepare: Prepares a number, and returns whether it is ready. Runs concurrently and outside
+            of any batch, because a rebalance waits for those.
     """
     preparing: set[asyncio.Task[None]] = set()
 

@@ -105,10 +105,12 @@ class Agent:
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def assigned(self, partitions: set[TP]) -> set[int]:
-        """Takes note of the partitions that this worker owns from now on; forgets all others.
+        """Note the partitions that this worker owns from now on, and forget all others.
 
-        Shape:  returns those that are to be prepared. Whoever gave partitions out may not have
-                known all topics yet, and does so again once it does.
+        The coordinator may not have known all topics yet, and assigns again once it does.
+
+        Returns:
+            The partitions to prepare.
         """
         self._owned = set.intersection(
             *(
@@ -249,10 +251,7 @@ class Agent:
     # -- writing
 
     async def _append(self, tenure: Tenure, emitted: Sequence[Outgoing]) -> None:
-        """Appends what a batch leads to; mends what others wrote meanwhile.
-
-        Errors: PartitionLost.
-        """
+        """Append the effects of a batch; take in what others wrote. May raise PartitionLost."""
         for phase in phases(emitted):
             appended = await self._durable(phase)
             with self._clearing(tenure):
@@ -322,9 +321,10 @@ class Agent:
         await self._append(tenure, [again])
 
     async def _mend(self, tenure: Tenure, gap: Gap) -> set[bytes]:
-        """Takes in what operators wrote, and writes again what a superseded owner has hidden.
+        """Take in what operators wrote, and write again what a superseded owner has hidden.
 
-        Shape:  returns the keys that operators wrote.
+        Returns:
+            The keys that operators wrote.
         """
         partition = tenure.partition
         records = [
