@@ -343,6 +343,8 @@ async def invoke(
     suspended since it was told to, or may have had no thread free for long.
     """
     try:
+        if inspect.iscoroutinefunction(function) and services.may_begin(activation):
+            return await function(*arguments)
         return await _invoked(services, activation, function, arguments)
     finally:
         end_if_forked()

@@ -135,7 +135,12 @@ class Committer:
         message = live.engine.message_for_host(live.run, event, live.activation or 0, sequence)
         if message is not None:
             self._activations.send(live, message)
+        # The most frequent events come first.
         match event:
+            case StepStarted() | EntryOpened():
+                pass
+            case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
+                self._activations.attempts_ended(live, event.key)
             case TokenCompleted() | TokenFailed():
                 self._activations.attempts_ended(live, str(event.token))
             case TokensCancelled():
@@ -146,8 +151,6 @@ class Committer:
                 self._agenda.rest(live)
             case SlotGranted():
                 self._activations.make_ready(live, Priority.BEGIN, live.run.started_at_ms)
-            case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
-                self._activations.attempts_ended(live, event.key)
             case EntriesCancelled():
                 self._activations.cancelled(live, event.keys)
             case PostsQueued():
@@ -166,9 +169,7 @@ class Committer:
                 self._activations.let_go(live)
                 self._agenda.rest(live)
             case (
-                EntryOpened()
-                | StepStarted()
-                | EntryCompleted()
+                EntryCompleted()
                 | EntryErrored()
                 | LogWritten()
                 | EventReceived()

@@ -61,10 +61,10 @@ class _HostGone(NamedTuple):
 class Driver:
     """Drives the owners of one process.
 
-    Shape:  partitions is how many there are in all, owned or not; wake_up is called when something
-            comes that a turn may be due for. Hosts come and go, each with a number from 0 on that
-            it keeps when it is started again. Without `seconds`, a clock that never goes back, a
-            turn decides all that there is.
+    Args:
+        partitions: How many there are in all, owned or not.
+        wake_up: Called when something comes that a turn may be due for.
+        seconds: A clock that never goes back; without it a turn decides all that there is.
     """
 
     def __init__(
@@ -183,14 +183,11 @@ class Driver:
             ready: Whether ready instances may be given to the others.
         """
         return any(
-            partition.may_turn()
-            and not partition.owner.has_damaged
-            and (
-                partition.commands
-                or partition.messages
-                or (ready and partition.owner.urgency(closed) is not None)
-            )
+            partition.may_turn() and not partition.owner.has_damaged
             for partition in self.partitions.values()
+            if partition.commands
+            or partition.messages
+            or (ready and partition.owner.urgency(closed) is not None)
         )
 
     def has_input(self) -> bool:
@@ -220,13 +217,18 @@ class Driver:
         self._take_back()
         served = self._in_turn()
         over = self._after(SERVED_S)
-        for number, partition in enumerate(served):
-            if number and over():
+        begun = False
+        for partition in served:
+            # Most partitions have nothing to do in most turns.
+            if not (partition.commands or partition.messages or self._is_due(partition, complete)):
+                continue
+            if begun and over():
                 break
-            self._served_last = partition.number
+            begun, self._served_last = True, partition.number
             self._serve(partition, partition.now_ms, over, complete=complete)
         for partition in served:
-            _take_notes(partition, partition.now_ms)
+            if partition.posts_sent or partition.step_outcomes:
+                _take_notes(partition, partition.now_ms)
         self.serving = None
         sound = [partition for partition in served if not partition.owner.has_damaged]
         handed_back, self._handed_back = self._handed_back, False
@@ -290,8 +292,16 @@ class Driver:
             self._serve_messages(partition, now_ms, over)
         # Of commands and messages, those that have waited come first the next time.
         partition.messages_first = bool(partition.messages)
-        if not owner.has_damaged:
-            self._wake(partition, now_ms, over, complete=complete)
+        if not owner.has_damaged and self._is_due(partition, complete):
+            owner.wake(now_ms, self._reached_ms(partition), complete=complete, over=over)
+
+    def _is_due(self, partition: Partition, complete: bool) -> bool:
+        due_ms = partition.owner.next_due_ms()
+        return due_ms is not None and due_ms <= self._reached_ms(partition) + complete
+
+    @staticmethod
+    def _reached_ms(partition: Partition) -> int:
+        return min(partition.reached_ms, partition.now_ms)
 
     def _serve_messages(self, partition: Partition, now_ms: int, over: Callable[[], bool]) -> None:
         messages, handled = partition.messages, 0
@@ -333,15 +343,6 @@ class Driver:
             else:
                 ready.append(message)
         owner.handle(ready, now_ms)
-
-    def _wake(
-        self, partition: Partition, now_ms: int, over: Callable[[], bool], *, complete: bool
-    ) -> None:
-        """Has done what is due, as far as all commands that were sent before are decided."""
-        due_ms = partition.owner.next_due_ms()
-        reached_ms = min(partition.reached_ms, now_ms)
-        if due_ms is not None and due_ms <= reached_ms + complete:
-            partition.owner.wake(now_ms, reached_ms, complete=complete, over=over)
 
     # -- what follows
 

@@ -47,5 +47,7 @@ class ReadyInstances:
         return heapq.heappop(queue)[3] if queue else None
 
     def _first(self, closed: Collection[int]) -> list[_Ready]:
+        if not self:
+            return []
         waiting = [queue for host, queue in self._queues.items() if queue and host not in closed]
         return min(waiting, key=lambda queue: queue[0], default=[])

@@ -64,8 +64,10 @@ class BrokerClock:
         In the latter case it is never ahead of the brokers' clock, and behind it by no longer than
         an acknowledgement takes.
         """
-        now = self.now()
-        return now.ms - self._excess_ms(now)
+        now_ms = self._clock()
+        if self._bounds is None:
+            return now_ms
+        return now_ms - self._excess_ms(now_ms - int(self._monotonic() * 1_000))
 
     def is_doubtful(self) -> bool:
         """Return whether our clocks disagree about how long ago the latest append was.
@@ -75,7 +77,8 @@ class BrokerClock:
         """
         if self._bounds is None:
             return False
-        return abs(self.now().gap_ms - self._gap_ms) > self.skew_max_ms
+        gap_ms = self._clock() - int(self._monotonic() * 1_000)
+        return abs(gap_ms - self._gap_ms) > self.skew_max_ms
 
     async def settle(self, append: Callable[[], Awaitable[None]]) -> None:
         """End a doubt, if there is one, by an append of the caller's.
@@ -103,15 +106,18 @@ class BrokerClock:
             narrow = max(low, self._bounds[0]), min(high, self._bounds[1])
             low, high = narrow if narrow[0] <= narrow[1] else (low, high)
         self._bounds, self._gap_ms = (low, high), acknowledged.gap_ms
-        self._report(self._excess_ms(acknowledged))
+        self._report(self._excess_ms(acknowledged.gap_ms))
 
-    def _excess_ms(self, now: Moment) -> int:
-        """Return by how much our clock is ahead of the brokers'; 0 while it may be right."""
+    def _excess_ms(self, gap_ms: int) -> int:
+        """Return by how much our clock is ahead of the brokers'; 0 while it may be right.
+
+        Args:
+            gap_ms: The difference between our clocks now.
+        """
         if self._bounds is None:
             return 0
-        low, high = self._bounds
-        gap, most = now.gap_ms, self.skew_max_ms
-        return 0 if low - most <= gap <= high + most else gap - low
+        (low, high), most = self._bounds, self.skew_max_ms
+        return 0 if low - most <= gap_ms <= high + most else gap_ms - low
 
     def _report(self, excess_ms: int) -> None:
         """Log that our clock is wrong, and that it is right again."""

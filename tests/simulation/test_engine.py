@@ -8,7 +8,7 @@ the simulation proves nothing. More seeds: `python -m tests.simulation.engine --
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -249,10 +249,9 @@ class WakesBeforeItHasRead(Driver):
     """A driver that lets time pass over commands that it has not read."""
 
     @override
-    def _wake(
-        self, partition: Partition, now_ms: int, over: Callable[[], bool], *, complete: bool
-    ) -> None:
-        partition.owner.wake(now_ms)
+    @staticmethod
+    def _reached_ms(partition: Partition) -> int:
+        return partition.now_ms
 
 
 class LeftOut(NamedTuple):
