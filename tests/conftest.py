@@ -11,12 +11,13 @@ from pathlib import Path
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+from psycopg import conninfo
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_topics
-from tests.databases import new_database
+from tests.databases import new_database, new_migrated_database
 from tests.throwaway_kafka import ThrowawayKafka
 
 #: Partitions of each topic on the broker that tests share.
@@ -91,6 +92,14 @@ def postgres(scratch: Path) -> Iterator[str]:
         server.kill()
 
 
+@pytest.fixture(scope="session")
+def migrated_template(postgres: str) -> Iterator[str]:
+    """The name of a migrated database that is copied, and that nobody connects to."""
+    with new_database(postgres) as dsn:
+        migrate(dsn, lambda _: None)
+        yield str(conninfo.conninfo_to_dict(dsn)["dbname"])
+
+
 @pytest.fixture
 def fresh_database(postgres: str) -> Iterator[str]:
     """The DSN of a new, empty database that only this test sees."""
@@ -99,10 +108,10 @@ def fresh_database(postgres: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def migrated(fresh_database: str) -> str:
-    """The same, with the tables of this release."""
-    migrate(fresh_database, lambda _: None)
-    return fresh_database
+def migrated(postgres: str, migrated_template: str) -> Iterator[str]:
+    """The DSN of a new database with the tables of this release, which only this test sees."""
+    with new_migrated_database(postgres, migrated_template) as dsn:
+        yield dsn
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +122,7 @@ def module_database(postgres: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def module_migrated(module_database: str) -> str:
-    """The same, with the tables of this release."""
-    migrate(module_database, lambda _: None)
-    return module_database
+def module_migrated(postgres: str, migrated_template: str) -> Iterator[str]:
+    """The DSN of a new database with the tables of this release, which a module's tests share."""
+    with new_migrated_database(postgres, migrated_template) as dsn:
+        yield dsn

@@ -107,6 +107,8 @@ def house(
         yield house
 
 
+# Ownership beside such a network is tested without a whole house in tests/integration.
+@pytest.mark.soak
 def test_a_worker_that_is_cut_off_for_longer_than_its_session_hides_nothing(house: Networked):
     with under_load(house, 3):
         time.sleep(1)

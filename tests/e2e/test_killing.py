@@ -16,8 +16,11 @@ import pytest
 from tests.e2e.deliveries import mixed
 from tests.e2e.house import House, opened
 
-DELIVERIES = 1_500
-KILLS = 3
+DELIVERIES = 500
+KILLS = 2
+#: In a soak.
+MANY_DELIVERIES = 1_500
+MANY_KILLS = 3
 
 
 @pytest.fixture
@@ -28,12 +31,18 @@ def house(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) ->
         yield house
 
 
-def under_load(house: House, seed: int, disturb: Callable[[random.Random], None]) -> None:
+def under_load(
+    house: House,
+    seed: int,
+    disturb: Callable[[random.Random], None],
+    deliveries: int = MANY_DELIVERIES,
+    kills: int = MANY_KILLS,
+) -> None:
     """Posts deliveries from another thread while this one disturbs the house."""
     draw = random.Random(seed)
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(house.deliver, mixed(seed, DELIVERIES))
-        for _ in range(KILLS):
+        sending = pool.submit(house.deliver, mixed(seed, deliveries))
+        for _ in range(kills):
             time.sleep(draw.uniform(0.2, 1.5))
             disturb(draw)
         sending.result()
@@ -42,6 +51,7 @@ def under_load(house: House, seed: int, disturb: Callable[[random.Random], None]
     assert statuses == {"processed", "skipped", "parked", "dead"}
 
 
+@pytest.mark.soak
 def test_killing_parts_loses_nothing(house: House, seed: int):
     parts = itertools.cycle(["worker", "project", "gateway"])
 
@@ -54,6 +64,7 @@ def test_killing_parts_loses_nothing(house: House, seed: int):
     under_load(house, seed, kill)
 
 
+@pytest.mark.soak
 def test_killing_the_broker_loses_nothing(house: House, seed: int):
     def kill(_: random.Random) -> None:
         house.broker.kill()
@@ -86,4 +97,4 @@ def test_everything_killed_at_once_loses_nothing(house: House):
         for part in ("worker", "project", "gateway"):
             house.start(part)
 
-    under_load(house, 4, kill)
+    under_load(house, 4, kill, DELIVERIES, KILLS)

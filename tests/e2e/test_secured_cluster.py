@@ -63,6 +63,7 @@ def headwater(house: House, *arguments: str, any_end: bool = False) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.soak
 def test_a_delivery_becomes_a_row_and_a_workflow_runs(house: House):
     headwater(house, "migrate")
     assert "Made" in headwater(house, "topics", "create", "--partitions", str(PARTITIONS))

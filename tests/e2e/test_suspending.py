@@ -46,6 +46,7 @@ def suspend(house: House, part: str, seconds: float) -> None:
     house.start_crashed()
 
 
+@pytest.mark.soak
 def test_a_worker_that_was_suspended_hides_and_loses_nothing(house: House):
     with under_load(house, 9):
         suspended = house.parts["worker"].pid

@@ -49,7 +49,14 @@ def owners(story: Story) -> set[int]:
     return {int(each.owner.rpartition("-")[2]) for each in story.claims.values()}
 
 
-@pytest.mark.parametrize("whom", [worker_alone, worker_and_host, host_goes_on_first])
+@pytest.mark.parametrize(
+    "whom",
+    [
+        pytest.param(worker_alone, marks=pytest.mark.soak),
+        pytest.param(worker_and_host, marks=pytest.mark.soak),
+        host_goes_on_first,
+    ],
+)
 def test_a_worker_that_was_suspended_begins_no_step_that_another_has_completed(
     house: WorkflowHouse, whom: Callable[[WorkflowHouse], list[int]]
 ):

@@ -274,6 +274,7 @@ def test_killing_the_host_alone_costs_and_repeats_nothing(house: BookHouse, seed
     asyncio.run(under_load(house, disturb))
 
 
+@pytest.mark.soak
 def test_killing_the_broker_costs_and_repeats_nothing(house: BookHouse, seed: int):
     def kill(_: random.Random) -> None:
         house.broker.kill()
@@ -284,6 +285,7 @@ def test_killing_the_broker_costs_and_repeats_nothing(house: BookHouse, seed: in
     asyncio.run(under_load(house, lambda _: _kills(seed, kill, KILLS - 1)))
 
 
+@pytest.mark.soak
 def test_killing_postgres_costs_and_repeats_nothing(house: BookHouse, seed: int):
     def kill(draw: random.Random) -> None:
         house.postgres.kill()
@@ -322,6 +324,7 @@ async def _owned_by(house: BookHouse, name: str) -> None:
         await house.until(story, owned, f"{name} to own all partitions")
 
 
+@pytest.mark.soak
 def test_a_suspended_worker_counts_for_nothing(house: BookHouse, seed: int):
     draw = random.Random(seed)
 

@@ -47,8 +47,8 @@ def test_every_query_of_the_page_runs_as_the_role(analyst: str, query: str):
         connection.execute(query.encode()).fetchall()
 
 
-def test_the_role_reads_what_is_documented_and_nothing_else(analyst: str, module_database: str):
-    with psycopg.connect(module_database) as connection:
+def test_the_role_reads_what_is_documented_and_nothing_else(analyst: str, module_migrated: str):
+    with psycopg.connect(module_migrated) as connection:
         every = [
             name
             for (name,) in connection.execute(
@@ -89,8 +89,8 @@ def test_the_role_changes_nothing_even_in_a_transaction_that_may_write(
             connection.execute(statement.encode())
 
 
-def test_the_role_exports_all_that_is_documented(analyst: str, module_database: str):
-    with psycopg.connect(module_database) as connection:
+def test_the_role_exports_all_that_is_documented(analyst: str, module_migrated: str):
+    with psycopg.connect(module_migrated) as connection:
         connection.execute(
             "insert into users (id, column_sources, updated_at)"
             " values ('user_2', '{}', now()), ('user_1', '{}', now())"
@@ -98,7 +98,7 @@ def test_the_role_exports_all_that_is_documented(analyst: str, module_database: 
         names = documented(connection)
     assert len(names) > 10
     for name in names:
-        with exported(module_database, name) as whole, exported(analyst, name) as found:
+        with exported(module_migrated, name) as whole, exported(analyst, name) as found:
             assert found.columns == whole.columns
             rows = [row for batch in found.batches for row in batch]
             if name == "users":

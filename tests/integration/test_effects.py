@@ -396,7 +396,9 @@ def test_a_record_that_cannot_be_read_is_a_dead_letter(topics: str):
     play(topics, "unreadable", act)
 
 
-@pytest.mark.parametrize("count", [1, 5], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    "count", [pytest.param(1, marks=pytest.mark.soak), 5], ids=["shorter", "longer"]
+)
 def test_effects_at_the_offsets_of_lost_ones_are_carried_out(scratch: Path, count: int):
     broker = ThrowawayKafka(scratch / f"kafka that loses effects {count}", port=0, report=print)
     partition = partition_of(b"user_a", PARTITIONS)

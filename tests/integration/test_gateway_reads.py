@@ -66,12 +66,12 @@ def client(migrated: str) -> Iterator[Client]:
 
 
 @pytest.fixture
-def write(fresh_database: str) -> Write:
+def write(migrated: str) -> Write:
     """Applies records to Postgres as the projector does."""
 
     def applied(records: Sequence[Written], clock_ms: int = RECEIVED_AT_MS) -> None:
         async def run() -> None:
-            store = Store(fresh_database, projection=DELIVERIES, clock=lambda: clock_ms)
+            store = Store(migrated, projection=DELIVERIES, clock=lambda: clock_ms)
             try:
                 await apply(store, records)
             finally:
@@ -372,7 +372,7 @@ def test_the_mirror_follows_the_rows(client: Client, write: Write, tmp_path: Pat
 
 
 def test_the_mirror_starts_over_on_another_database(
-    client: Client, write: Write, fresh_database: str, tmp_path: Path
+    client: Client, write: Write, migrated: str, tmp_path: Path
 ) -> None:
     """The same address, rebuilt: its cursors are those of another database."""
     database = tmp_path / "rows.sqlite"
@@ -383,7 +383,7 @@ def test_the_mirror_starts_over_on_another_database(
     with rows:
         rows.execute("update daily_summary set datetime = '1999-01-01'")
     rows.close()
-    _rename(fresh_database)
+    _rename(migrated)
     assert mirrored(client, database, said)["daily_summary"] == 1
     rows = sqlite3.connect(database)
     days = rows.execute("select datetime from daily_summary").fetchall()

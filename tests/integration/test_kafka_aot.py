@@ -36,6 +36,7 @@ def java_of(broker: EmbeddedKafka) -> tuple[list[str], str]:
     return psutil.Process(broker.pid).cmdline(), broker._output_file.read_text("utf-8")
 
 
+@pytest.mark.soak
 def test_it_is_learnt_once_and_used_by_each_start(jars: Path, broker: EmbeddedKafka):
     said: list[str] = []
     make_aot_cache(jars, said.append)
@@ -52,6 +53,7 @@ def test_it_is_learnt_once_and_used_by_each_start(jars: Path, broker: EmbeddedKa
     assert "[error]" not in output
 
 
+@pytest.mark.soak
 def test_what_does_not_fit_is_passed_over(jars: Path, broker: EmbeddedKafka):
     aot_cache(jars).write_bytes(b"of another Java" * 100_000)
     broker.start()

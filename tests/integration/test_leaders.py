@@ -109,6 +109,7 @@ def test_partitions_that_have_a_leader_go_on_while_others_have_none(
         asyncio.run(scenario())
 
 
+@pytest.mark.soak
 def test_no_append_waits_for_ever_for_a_broker_that_is_gone(brokers: Brokers):
     cluster = brokers.start(replication=1)
 
@@ -177,6 +178,7 @@ def delivery(event_id: str) -> WebhookReceived:
     )
 
 
+@pytest.mark.soak
 def test_nothing_is_lost_when_a_leader_is_killed_under_load(brokers: Brokers):
     cluster = brokers.start(replication=2)
 

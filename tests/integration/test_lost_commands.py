@@ -135,7 +135,9 @@ async def answers(asked: "Sequence[asyncio.Task[ReplySent]]") -> list[str]:
 # Twelve commands are carried out, of which six are lost; the parameters are where they end then.
 
 
-@pytest.mark.parametrize("end", [9, 15], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(9, marks=pytest.mark.soak), 15], ids=["shorter", "longer"]
+)
 def test_a_worker_carries_out_commands_at_offsets_of_lost_ones(
     broker: ThrowawayKafka, caplog: pytest.LogCaptureFixture, end: int
 ):
@@ -161,7 +163,9 @@ def test_a_worker_carries_out_commands_at_offsets_of_lost_ones(
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("end", [12, 15], ids=["as long", "longer"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(12, marks=pytest.mark.soak), 15], ids=["as long", "longer"]
+)
 def test_a_worker_whose_commands_are_lost_while_it_owns_them_carries_out_later_ones(
     broker: ThrowawayKafka, end: int
 ):

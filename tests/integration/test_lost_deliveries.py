@@ -100,7 +100,14 @@ def house(scratch: Path, request: pytest.FixtureRequest) -> Iterator[House]:
         house.broker.kill()
 
 
-@pytest.mark.parametrize("count", [3, 8, 15], ids=["shorter", "as long", "longer"])
+SHORTER, AS_LONG = (
+    pytest.param(count, id=name, marks=pytest.mark.soak)
+    for count, name in ((3, "shorter"), (8, "as long"))
+)
+LONGER = pytest.param(15, id="longer")
+
+
+@pytest.mark.parametrize("count", [SHORTER, AS_LONG, LONGER])
 def test_what_takes_the_place_of_lost_deliveries_is_read_by_the_next_worker(
     house: House, count: int
 ):
@@ -116,7 +123,7 @@ def test_what_takes_the_place_of_lost_deliveries_is_read_by_the_next_worker(
     assert f"{TOPIC}/0 from offset {LEFT} to {READ - 1}" in house.log()
 
 
-@pytest.mark.parametrize("count", [8, 15], ids=["as long", "longer"])
+@pytest.mark.parametrize("count", [AS_LONG, LONGER])
 def test_what_takes_the_place_of_lost_deliveries_is_read_by_a_worker_that_has_read_those(
     house: House, count: int
 ):

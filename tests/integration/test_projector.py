@@ -153,7 +153,6 @@ def in_a_house(
     async def run() -> None:
         await scenario(House(broker.start(), dsn))
 
-    migrate(dsn, lambda _: None)
     asyncio.run(run())
 
 
@@ -178,7 +177,7 @@ def marker(place: str, at_ms: int = NOW_MS) -> Written:
     return Written(DEAD_LETTERS, 0, b"\x00key", None, headers)
 
 
-def test_records_become_rows(broker: EmbeddedKafka, fresh_database: str):
+def test_records_become_rows(broker: EmbeddedKafka, migrated: str):
     async def scenario(house: House) -> None:
         night = row(SLEEP_SESSIONS, ("arrive", "oura", "2026-01-01T22:00:00Z"), raw='{"a":  1}')
         link = row(CONNECTIONS, ("arrive",), stamp(), user_id="arrive", active=True)
@@ -209,10 +208,10 @@ def test_records_become_rows(broker: EmbeddedKafka, fresh_database: str):
         )
         assert await house.rows(copies, id="arrive") == [(3, 18, 17)]
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
-def test_readers_find_what_was_projected(broker: EmbeddedKafka, fresh_database: str):
+def test_readers_find_what_was_projected(broker: EmbeddedKafka, migrated: str):
     async def scenario(house: House) -> None:
         ends = await house.write(
             day("found", "2026-01-01"),
@@ -240,10 +239,10 @@ def test_readers_find_what_was_projected(broker: EmbeddedKafka, fresh_database: 
             assert len(positions) == len(TOPICS) * PARTITIONS
             assert {position.projection for position in positions} == {DELIVERIES.name}
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
-def test_a_restart_continues_where_postgres_is(broker: EmbeddedKafka, fresh_database: str):
+def test_a_restart_continues_where_postgres_is(broker: EmbeddedKafka, migrated: str):
     async def scenario(house: House) -> None:
         await_first = await house.write(day("restart", "2026-01-01", steps=1))
         async with house.projector():
@@ -258,10 +257,10 @@ def test_a_restart_continues_where_postgres_is(broker: EmbeddedKafka, fresh_data
         assert after[0] == before[0]
         assert len(after) == 2
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
-def test_a_second_projector_takes_its_share(broker: EmbeddedKafka, fresh_database: str):
+def test_a_second_projector_takes_its_share(broker: EmbeddedKafka, migrated: str):
     async def scenario(house: House) -> None:
         ends: Ends = {}
 
@@ -289,11 +288,11 @@ def test_a_second_projector_takes_its_share(broker: EmbeddedKafka, fresh_databas
         [(written,)] = await house.rows("select sum(next_offset)::integer from projection_offsets")
         assert first.records + second.records == written
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
 def test_connections_lost_amid_a_batch_lose_nothing(
-    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, "headwater.projector")
 
@@ -324,14 +323,14 @@ def test_connections_lost_amid_a_batch_lose_nothing(
         [(rows,)] = await house.rows("select count(*) from daily_summary where user_id ~ '^lost_'")
         assert rows == 100
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
     said = [record.message for record in caplog.records]
     assert sum("trying again" in line for line in said) == 1
     assert "projecting again" in said
 
 
 def test_a_batch_that_takes_too_long_is_halved_down_to_one_record_and_grows_again(
-    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
 ):
     async def scenario(house: House) -> None:
         async def is_at_one() -> bool:
@@ -350,10 +349,10 @@ def test_a_batch_that_takes_too_long_is_halved_down_to_one_record_and_grows_agai
         [(rows,)] = await house.rows("select count(*) from daily_summary where user_id ~ '^slow_'")
         assert rows == 201
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
-def test_a_tombstone_deletes_the_row(broker: EmbeddedKafka, fresh_database: str):
+def test_a_tombstone_deletes_the_row(broker: EmbeddedKafka, migrated: str):
     async def scenario(house: House) -> None:
         key = DAILY_SUMMARY.row_key(("tomb", "garmin", "2026-01-01"))
         written = [day("tomb", "2026-01-01", steps=1), outcome("tomb"), duplicate("tomb")]
@@ -370,11 +369,11 @@ def test_a_tombstone_deletes_the_row(broker: EmbeddedKafka, fresh_database: str)
             await house.until_applied(await house.write(*gone))
             assert await house.rows(count) == [(0,)]
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
 def test_what_cannot_be_applied_is_kept_and_the_rest_goes_on(
-    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
 ):
     async def scenario(house: House) -> None:
         bad_night = row(SLEEP_SESSIONS, ("bad", "oura", "2026-01-01T22:00:00Z"), raw="{no json")
@@ -413,12 +412,12 @@ def test_what_cannot_be_applied_is_kept_and_the_rest_goes_on(
             assert any(topic == where and part in error for where, error in said), (part, said)
         assert any(error.value == b"\xffnothing of ours" for error in kept)
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
     assert "projection_errors" in caplog.text
 
 
 def test_what_a_later_release_wrote_is_waited_for_and_other_partitions_go_on(
-    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
 ):
     async def scenario(house: House) -> None:
         later = b"\x00" + (max(IDS.values()) + 1).to_bytes(4) + b"\x02"
@@ -439,7 +438,7 @@ def test_what_a_later_release_wrote_is_waited_for_and_other_partitions_go_on(
         finally:
             await forget(house.bootstrap, place, offset + 1)
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
 async def forget(bootstrap: str, place: Partition, before: int) -> None:
@@ -452,9 +451,7 @@ async def forget(bootstrap: str, place: Partition, before: int) -> None:
         await admin.close()
 
 
-def test_dead_letters_keep_their_bytes_and_know_their_replay(
-    broker: EmbeddedKafka, fresh_database: str
-):
+def test_dead_letters_keep_their_bytes_and_know_their_replay(broker: EmbeddedKafka, migrated: str):
     async def scenario(house: House) -> None:
         letters = [letter(n, request_id=f"r{n}") for n in range(5)]
         end = (await house.write(*letters))[DEAD_LETTERS, 1]
@@ -487,10 +484,10 @@ def test_dead_letters_keep_their_bytes_and_know_their_replay(
                 with pytest.raises(InvalidCursor):
                     await reader.dead_letters(limit=1, after=wrong)
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
-def test_a_delivery_that_died_once_is_one_dead_letter(broker: EmbeddedKafka, fresh_database: str):
+def test_a_delivery_that_died_once_is_one_dead_letter(broker: EmbeddedKafka, migrated: str):
     async def scenario(house: House) -> None:
         def dead(at: int, **more: str) -> Written:
             return letter(at, event_id="e1", request_id="r1", **more)
@@ -519,10 +516,10 @@ def test_a_delivery_that_died_once_is_one_dead_letter(broker: EmbeddedKafka, fre
             await house.until_applied(await house.write(dead(20), dead(21)))
             assert await listed() == [5, 4, 3, 2, 0]
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
-def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, fresh_database: str):
+def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, migrated: str):
     async def scenario(house: House) -> None:
         async with house.projector():
             await house.until_applied(await house.write(day("back", "2026-01-01", steps=1)))
@@ -533,11 +530,11 @@ def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, fresh_
         days = "select steps from daily_summary where user_id = 'back' order by steps"
         assert await house.rows(days) == [(1,), (2,)]
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
 def test_what_postgres_has_lost_is_projected_again_though_nothing_new_comes(
-    broker: EmbeddedKafka, fresh_database: str, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedKafka, migrated: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(projecting, "_LOOK_EVERY_S", 0.1)
 
@@ -550,12 +547,12 @@ def test_what_postgres_has_lost_is_projected_again_though_nothing_new_comes(
             await house.until_applied(ends)
         assert await house.rows("select steps from daily_summary where user_id = 'quiet'") == [(1,)]
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
 def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_loss_is_accepted(
     broker: EmbeddedKafka,
-    fresh_database: str,
+    migrated: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -607,10 +604,10 @@ def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_los
         accepted = "select topic from projection_errors where error like 'lost from Kafka%%'"
         assert sorted(await house.rows(accepted)) == [("traces",), ("workflow-history",)]
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
-def test_a_log_that_is_cut_while_it_is_read_is_said(scratch: Path, fresh_database: str):
+def test_a_log_that_is_cut_while_it_is_read_is_said(scratch: Path, migrated: str):
     broker = ThrowawayKafka(scratch / "kafka that is cut", port=0, report=print)
     folder = broker._log_dir / f"{DAILY_SUMMARY.topic}-0"
 
@@ -628,14 +625,14 @@ def test_a_log_that_is_cut_while_it_is_read_is_said(scratch: Path, fresh_databas
 
     try:
         asyncio.run(make_topics(broker.start()))
-        in_a_house(broker, fresh_database, scenario)
+        in_a_house(broker, migrated, scenario)
     finally:
         broker.kill()
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same", "another"])
 def test_a_log_that_was_cut_and_is_longer_again_is_said_and_read_on_once_that_is_accepted(
-    scratch: Path, fresh_database: str, same: bool
+    scratch: Path, migrated: str, same: bool
 ):
     broker = ThrowawayKafka(scratch / f"kafka that is longer again {same}", port=0, report=print)
     topic = DAILY_SUMMARY.topic
@@ -652,7 +649,7 @@ def test_a_log_that_was_cut_and_is_longer_again_is_said_and_read_on_once_that_is
 
     try:
         asyncio.run(make_topics(broker.start()))
-        in_a_house(broker, fresh_database, scenario)
+        in_a_house(broker, migrated, scenario)
     finally:
         broker.kill()
 
@@ -706,10 +703,10 @@ def accept_all(house: House, count: int = 2) -> None:
 
 
 def test_the_migration_is_waited_for(
-    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
 ):
     async def run() -> None:
-        house = House(broker.start(), fresh_database)
+        house = House(broker.start(), migrated)
         ends = await house.write(day("wait", "2026-01-01"))
         async with house.projector():
 
@@ -717,20 +714,20 @@ def test_the_migration_is_waited_for(
                 return "headwater migrate" in caplog.text
 
             await house.until(has_said)
-            await asyncio.to_thread(migrate, fresh_database, lambda _: None)
+            await asyncio.to_thread(migrate, migrated, lambda _: None)
             await house.until_applied(ends)
 
     asyncio.run(run())
 
 
-def test_no_kafka_is_waited_for(fresh_database: str, caplog: pytest.LogCaptureFixture):
+def test_no_kafka_is_waited_for(migrated: str, caplog: pytest.LogCaptureFixture):
     async def run() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(1, stop.set)
         async with asyncio.timeout(PATIENCE_S):
             await run_projector(
                 cluster=Cluster("127.0.0.1:1"),
-                dsn=fresh_database,
+                dsn=migrated,
                 clock=lambda: NOW_MS,
                 detector=truncation,
                 stop=stop,
@@ -743,7 +740,7 @@ def test_no_kafka_is_waited_for(fresh_database: str, caplog: pytest.LogCaptureFi
     assert "expected Kafka at 127.0.0.1:1" in said[0]
 
 
-def test_a_broker_that_restarts_is_found_again(broker: EmbeddedKafka, fresh_database: str):
+def test_a_broker_that_restarts_is_found_again(broker: EmbeddedKafka, migrated: str):
     async def scenario(house: House) -> None:
         async with house.projector():
             await house.until_applied(await house.write(day("again", "2026-01-01")))
@@ -751,7 +748,7 @@ def test_a_broker_that_restarts_is_found_again(broker: EmbeddedKafka, fresh_data
             await asyncio.to_thread(broker.start)
             await house.until_applied(await house.write(day("again", "2026-01-02")))
 
-    in_a_house(broker, fresh_database, scenario)
+    in_a_house(broker, migrated, scenario)
 
 
 # --- the transaction itself: what a projector that lost its partitions may still try --------------

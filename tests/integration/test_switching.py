@@ -40,7 +40,7 @@ def page(number: int, user: str | None) -> list[RowRecord]:
 
 
 def test_a_reader_sees_all_rows_of_a_switch_or_none_and_none_if_it_breaks_off(
-    module_database: str, reader: psycopg.Connection
+    module_migrated: str, reader: psycopg.Connection
 ):
     seen: list[int] = []
 
@@ -52,7 +52,7 @@ def test_a_reader_sees_all_rows_of_a_switch_or_none_and_none_if_it_breaks_off(
             yield page(number, user)
 
     async def scenario() -> None:
-        store = Store(module_database, projection=DELIVERIES, clock=lambda: 0)
+        store = Store(module_migrated, projection=DELIVERIES, clock=lambda: 0)
         try:
             with pytest.raises(ValueError, match="broken off"):
                 await store.apply_all(pages("user_1", 3))

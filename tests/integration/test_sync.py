@@ -16,7 +16,6 @@ from headwater.projections.deliveries.sync import _CHANGES, _CHANGES_OF_USER, Sy
 from headwater.projections.errors import CursorExpired, InvalidCursor
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
 from headwater.projections.postgres.cursors import pack, unpack
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.statements import UPSERTS, statement
 from headwater.projections.projector.store import Store
 from headwater.schemas.errors import StoreUnavailable
@@ -60,11 +59,10 @@ def in_a_house(dsn: str, scenario: Callable[[House], Awaitable[None]]) -> None:
             finally:
                 await house.store.close()
 
-    migrate(dsn, lambda _: None)
     asyncio.run(run())
 
 
-def test_a_cursor_continues_with_what_changed_since(fresh_database: str):
+def test_a_cursor_continues_with_what_changed_since(migrated: str):
     async def scenario(house: House) -> None:
         await apply(house.store, [day("u1", "2026-01-01", steps=1), day("u2", "2026-01-01")])
         rows, cursor = await house.all()
@@ -80,10 +78,10 @@ def test_a_cursor_continues_with_what_changed_since(fresh_database: str):
         assert again == rows
         assert (await house.all(later))[0] == []
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_rows_are_the_same_with_pages_of_one(fresh_database: str):
+def test_rows_are_the_same_with_pages_of_one(migrated: str):
     async def scenario(house: House) -> None:
         raw = '{"a":  1, "b": "\\u0000", "a": 2.50}'
         night = row(SLEEP_SESSIONS, ("u1", "oura", "2026-01-01T22:00:00.123456Z"), raw=raw)
@@ -104,10 +102,10 @@ def test_rows_are_the_same_with_pages_of_one(fresh_database: str):
         assert tables["terra_connections"]["deactivated_at"] == sent_at
         assert "written_in" not in tables["terra_connections"]
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_a_page_of_large_rows_has_few_of_them(fresh_database: str):
+def test_a_page_of_large_rows_has_few_of_them(migrated: str):
     async def scenario(house: House) -> None:
         raw = '{"a":"' + "x" * 3_000_000 + '"}'
         keys = [("u1", "oura", f"2026-01-0{n}T22:00:00Z") for n in range(1, 8)]
@@ -127,10 +125,10 @@ def test_a_page_of_large_rows_has_few_of_them(fresh_database: str):
         # The connection is as good as before: its query was cancelled, and it answers the next.
         assert len((await house.page(limit=1)).tables["daily_summary"]) == 1
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_a_transaction_that_ends_late_is_not_skipped(fresh_database: str):
+def test_a_transaction_that_ends_late_is_not_skipped(migrated: str):
     async def scenario(house: House) -> None:
         async with await psycopg.AsyncConnection.connect(house.dsn) as slow:
             insert = (
@@ -146,10 +144,10 @@ def test_a_transaction_that_ends_late_is_not_skipped(fresh_database: str):
         assert [row["user_id"] for _, row in rows] == ["slow", "quick"]
         assert (await house.all(cursor))[0] == []
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_transactions_are_ordered_as_numbers(fresh_database: str):
+def test_transactions_are_ordered_as_numbers(migrated: str):
     async def scenario(house: House) -> None:
         with psycopg.connect(house.dsn, autocommit=True) as other:
             [(now,)] = other.execute("select pg_current_xact_id()::text::bigint").fetchall()
@@ -165,10 +163,10 @@ def test_transactions_are_ordered_as_numbers(fresh_database: str):
         rows, _ = await house.all(limit=2)
         assert [row["user_id"] for _, row in rows] == users
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_since_leaves_out_what_was_written_before(fresh_database: str):
+def test_since_leaves_out_what_was_written_before(migrated: str):
     async def scenario(house: House) -> None:
         await apply(house.store, [day("u1", "2026-01-01"), day("u2", "2026-01-01")])
         house.now_ms += 60_000
@@ -181,10 +179,10 @@ def test_since_leaves_out_what_was_written_before(fresh_database: str):
             assert [row["user_id"] for _, row in rows] == ["u3", "u4"]
         assert len((await house.all(cursor))[0]) == 2
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_a_user_gets_their_rows_alone(fresh_database: str):
+def test_a_user_gets_their_rows_alone(migrated: str):
     async def scenario(house: House) -> None:
         await apply(house.store, [day(u, "2026-01-01") for u in ("u1", "u2", "u1x")])
         rows, cursor = await house.all(user_id="u1", limit=1)
@@ -195,10 +193,10 @@ def test_a_user_gets_their_rows_alone(fresh_database: str):
         rows, _ = await house.all(cursor, user_id="u1")
         assert [(row["user_id"], str(row["datetime"])) for _, row in rows] == [("u1", "2026-01-02")]
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_cursors_of_others_are_refused(fresh_database: str):
+def test_cursors_of_others_are_refused(migrated: str):
     async def scenario(house: House) -> None:
         cursor = (await house.page()).cursor
         held = unpack(cursor, dict[str, Any])
@@ -229,7 +227,7 @@ def test_cursors_of_others_are_refused(fresh_database: str):
             with pytest.raises(ValueError, match="limit"):
                 await house.page(limit=limit)
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
 def gone(user: str, date: str) -> Written:
@@ -242,7 +240,7 @@ def deleted(user: str, day: int) -> tuple[str, dict[str, Any]]:
     return "daily_summary", {"deleted": True, **key}
 
 
-def test_what_was_deleted_is_told_to_who_may_have_it(fresh_database: str):
+def test_what_was_deleted_is_told_to_who_may_have_it(migrated: str):
     async def scenario(house: House) -> None:
         days = [day(user, f"2026-01-0{n}") for user in ("u1", "u2") for n in (1, 2)]
         await apply(house.store, days)
@@ -260,11 +258,11 @@ def test_what_was_deleted_is_told_to_who_may_have_it(fresh_database: str):
         assert not any("deleted" in row for _, row in rows)  # who begins has nothing to delete
         assert (await house.all(cursor))[0] == []
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_a_row_that_came_back_is_deleted_first(fresh_database: str, limit: int):
+def test_a_row_that_came_back_is_deleted_first(migrated: str, limit: int):
     async def scenario(house: House) -> None:
         await apply(house.store, [day("u1", "2026-01-01", steps=1)])
         _, cursor = await house.all()
@@ -276,10 +274,10 @@ def test_a_row_that_came_back_is_deleted_first(fresh_database: str, limit: int):
         await apply(house.store, [gone("u1", "2026-01-01")])
         assert (await house.all(cursor, limit=limit))[0] == [deleted("u1", 1)]
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_a_deleted_connection_is_told_to_its_user(fresh_database: str):
+def test_a_deleted_connection_is_told_to_its_user(migrated: str):
     async def scenario(house: House) -> None:
         link = table_record(CONNECTIONS, row(CONNECTIONS, ("t1",), user_id="u1", active=True))
         night = row(SLEEP_SESSIONS, ("u1", "oura", "2026-01-01T22:00:00+02:00"))
@@ -294,10 +292,10 @@ def test_a_deleted_connection_is_told_to_its_user(fresh_database: str):
         assert found["terra_connections"] == {"deleted": True, "terra_user_id": "t1"}
         assert found["sleep_sessions"]["start_time"] == dict(before)["sleep_sessions"]["start_time"]
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_a_cursor_is_good_for_thirty_days(fresh_database: str):
+def test_a_cursor_is_good_for_thirty_days(migrated: str):
     async def scenario(house: House) -> None:
         hour, days = 3_600_000, 24 * 3_600_000
         await apply(house.store, [day("u1", "2026-01-01"), day("u1", "2026-01-02")])
@@ -320,10 +318,10 @@ def test_a_cursor_is_good_for_thirty_days(fresh_database: str):
         with pytest.raises(CursorExpired):
             await house.page(later)
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_changes_are_found_by_index_among_many_rows(fresh_database: str):
+def test_changes_are_found_by_index_among_many_rows(migrated: str):
     async def scenario(house: House) -> None:
         for year in range(2000, 2010):
             for start in range(0, 2_000, 1_000):
@@ -354,10 +352,10 @@ def test_changes_are_found_by_index_among_many_rows(fresh_database: str):
                 assert "Seq Scan" not in plan, plan
                 assert re.search(rf"(->|^)\s*{sorting}\s", plan), plan
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
-def test_every_value_can_say_which_delivery_it_came_from(fresh_database: str):
+def test_every_value_can_say_which_delivery_it_came_from(migrated: str):
     async def scenario(house: House) -> None:
         await apply(house.store, [day("u1", "2026-01-01", steps=1)])
         async with await psycopg.AsyncConnection.connect(house.dsn) as connection:
@@ -371,7 +369,7 @@ def test_every_value_can_say_which_delivery_it_came_from(fresh_database: str):
             )
             assert await found.fetchall() == []
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
 def test_no_postgres_is_said_within_seconds():
@@ -385,7 +383,7 @@ def test_no_postgres_is_said_within_seconds():
     assert asyncio.run(ask()) < 4
 
 
-def test_a_reader_survives_the_end_of_its_connections(fresh_database: str):
+def test_a_reader_survives_the_end_of_its_connections(migrated: str):
     async def scenario(house: House) -> None:
         await house.page()
         with psycopg.connect(house.dsn, autocommit=True) as other:
@@ -395,7 +393,7 @@ def test_a_reader_survives_the_end_of_its_connections(fresh_database: str):
             )
         await house.page()
 
-    in_a_house(fresh_database, scenario)
+    in_a_house(migrated, scenario)
 
 
 def test_statements_cover_every_table_of_the_migrations(migrated: str):

@@ -12,7 +12,6 @@ from psycopg.rows import dict_row
 
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Hop, Reader, Trace, _traces_query
-from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
 from tests.integration.written import (
     RECEIVED_AT_MS,
@@ -35,7 +34,6 @@ def written(dsn: str, records: Sequence[Written]) -> None:
         finally:
             await store.close()
 
-    migrate(dsn, lambda _: None)
     asyncio.run(run())
 
 
@@ -69,13 +67,13 @@ WAIT = ("parked", 5, "webhooks/3@17", "no_connection")
     ],
 )
 def test_an_outcome_tells_the_journey(
-    fresh_database: str,
+    migrated: str,
     values: dict[str, str | int],
     between: list[tuple[Any, ...]],
     last: tuple[str, str],
 ):
-    written(fresh_database, [outcome("e1", **values)])
-    [found] = asked(fresh_database)
+    written(migrated, [outcome("e1", **values)])
+    [found] = asked(migrated)
     stage, detail = last
     assert found.hops == (
         hop("received", 0),
@@ -94,8 +92,8 @@ DEAD = {"status": "dead", "reason": "why", "position": "webhooks/3@17", "at_ms":
 AGAIN = {"position": "webhooks/3@99", "admitted_at_ms": AT_MS + 900, "at_ms": AT_MS + 950}
 
 
-def test_a_journey_before_a_replay_is_told_too(fresh_database: str):
-    written(fresh_database, [outcome("e1", **DEAD), outcome("e1", **AGAIN)])
+def test_a_journey_before_a_replay_is_told_too(migrated: str):
+    written(migrated, [outcome("e1", **DEAD), outcome("e1", **AGAIN)])
     expected = (
         hop("received", 0),
         hop("admitted", 1, "webhooks/3@17"),
@@ -103,17 +101,17 @@ def test_a_journey_before_a_replay_is_told_too(fresh_database: str):
         hop("admitted", 1_150, "webhooks/3@17"),
         hop("normalized", 1_200, "webhooks/3@99", "1 row"),
     )
-    [found] = asked(fresh_database)
+    [found] = asked(migrated)
     assert (found.hops, found.level) == (expected, "info")
 
 
-def test_what_workflows_refused_of_a_delivery_is_told_after_what_became_of_it(fresh_database: str):
+def test_what_workflows_refused_of_a_delivery_is_told_after_what_became_of_it(migrated: str):
     of_rule = {"event_id": "e1", "rule": "review"}
     refused = dead_letter("instance_terminal", RECEIVED_AT_MS + 300, **of_rule)
     again = dead_letter("instance_terminal", RECEIVED_AT_MS + 400, **of_rule)
     partial = dead_letter("partial", event_id="e1")
-    written(fresh_database, [outcome("e1"), refused, again, partial])
-    [found] = asked(fresh_database)
+    written(migrated, [outcome("e1"), refused, again, partial])
+    [found] = asked(migrated)
     assert [one.stage for one in found.hops] == [
         "received", "admitted", "normalized", "effect_failed",
     ]  # fmt: skip
@@ -155,9 +153,9 @@ def test_outcomes_are_ordered_by_the_journey_and_not_by_their_arrival(
         assert (now, [each["status"] for each in before or ()]) == (status, earlier), order
 
 
-def test_a_copy_ends_as_a_duplicate(fresh_database: str):
-    written(fresh_database, [duplicate("r1")])
-    [found] = asked(fresh_database, request_id="r1")
+def test_a_copy_ends_as_a_duplicate(migrated: str):
+    written(migrated, [duplicate("r1")])
+    [found] = asked(migrated, request_id="r1")
     assert found.hops == (
         hop("received", 0),
         hop("duplicate", 5, "webhooks/3@18", "of webhooks/3@17"),
@@ -175,30 +173,30 @@ def test_a_copy_ends_as_a_duplicate(fresh_database: str):
     ],
 )
 def test_a_request_that_brought_nothing_new_has_a_journey_too(
-    fresh_database: str, changes: dict[str, str], stage: str, detail: str
+    migrated: str, changes: dict[str, str], stage: str, detail: str
 ):
-    written(fresh_database, [answer("r1", **changes), duplicate("r2")])
-    [found] = asked(fresh_database, request_id="r1")
+    written(migrated, [answer("r1", **changes), duplicate("r2")])
+    [found] = asked(migrated, request_id="r1")
     moment = round(found.started_at.timestamp() * 1000)
     assert found.hops == (Hop("received", moment, "", ""), Hop(stage, moment, "", detail))
     assert (found.event_id, found.level) == (changes.get("event_id", ""), "info")
-    assert len(asked(fresh_database)) == 2
+    assert len(asked(migrated)) == 2
 
 
-def test_a_delivery_comes_before_a_copy_that_the_same_request_brought(fresh_database: str):
-    written(fresh_database, [duplicate("req-e1"), outcome("e1")])
-    stages = [one.hops[-1].stage for one in asked(fresh_database, request_id="req-e1")]
+def test_a_delivery_comes_before_a_copy_that_the_same_request_brought(migrated: str):
+    written(migrated, [duplicate("req-e1"), outcome("e1")])
+    stages = [one.hops[-1].stage for one in asked(migrated, request_id="req-e1")]
     assert stages == ["normalized", "duplicate"]
 
 
-def test_the_newest_come_first_whatever_became_of_them(fresh_database: str):
+def test_the_newest_come_first_whatever_became_of_them(migrated: str):
     records = [
         outcome("e1", received_at_ms=RECEIVED_AT_MS + 1),
         duplicate("r2", received_at_ms=RECEIVED_AT_MS + 2),
         outcome("e3", received_at_ms=RECEIVED_AT_MS + 3, status="dead", reason="why"),
         outcome("e4", received_at_ms=RECEIVED_AT_MS + 4, user_id=None),
     ]
-    written(fresh_database, records)
+    written(migrated, records)
     for named, expected in (
         ({}, ["req-e4", "req-e3", "r2", "req-e1"]),
         ({"user_id": "user_1"}, ["req-e3", "req-e1"]),
@@ -207,8 +205,8 @@ def test_the_newest_come_first_whatever_became_of_them(fresh_database: str):
         ({"level": "error", "user_id": "user_1"}, ["req-e3"]),
         ({"level": "unheard of"}, []),
     ):
-        assert [one.request_id for one in asked(fresh_database, **named)] == expected, named
-    assert len(asked(fresh_database, limit=2)) == 2
+        assert [one.request_id for one in asked(migrated, **named)] == expected, named
+    assert len(asked(migrated, limit=2)) == 2
 
 
 def test_journeys_are_found_by_index_among_many(migrated: str):
