@@ -2,8 +2,8 @@
 
 BIN := .venv/bin
 UV := $(or $(wildcard $(BIN)/uv),uv)
-# One more than there are cores, because tests of whole houses wait a lot; four at the most.
-PROCESSES = $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) + 1))")
+# Twice as many as there are cores, because tests of whole systems wait a lot; four at the most.
+PROCESSES = $(shell python3 -c "import os; print(min(4, 2 * (os.cpu_count() or 1)))")
 # In the order of the folders, whose slow tests come first, so that no core is idle at the end.
 PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
