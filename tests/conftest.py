@@ -7,11 +7,14 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from psycopg import conninfo
+from typing_extensions import override
+from xdist.scheduler import LoadFileScheduling
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
@@ -24,6 +27,8 @@ from tests.throwaway_kafka import ThrowawayKafka
 PARTITIONS = 4
 #: For a search, TEST_SEEDS="1 2 3 …" plays every scene with each.
 SEEDS = [int(seed) for seed in os.environ.get("TEST_SEEDS", "").split()] or [1]
+#: Folders of tests that share one system.
+_SHARING = ("tests/integration/workflow_routes",)
 
 
 def pytest_configure() -> None:
@@ -40,6 +45,22 @@ def pytest_configure() -> None:
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _ByFile(LoadFileScheduling):
+    """Gives test processes whole files, and the folders whose files share a system as a whole."""
+
+    @override
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        folder = file.rpartition("/")[0]
+        return folder if folder in _SHARING else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:  # noqa: ANN401
+    """Distribute the tests over the test processes."""
+    return _ByFile(config, log)
 
 
 @pytest.fixture(params=SEEDS)
