@@ -1,6 +1,6 @@
-"""Draws docs/data/month.svg: a month that is made up, in real tables, through the notebook.
+"""Draw docs/data/month.svg with the notebook, from a month of generated data in real tables.
 
-`make picture` runs it. The days are made with a seed, so that the picture stays what it is.
+`make picture` runs it. The data are generated with a seed, so the picture does not change.
 """
 
 import os
@@ -23,17 +23,17 @@ FIRST = date(2026, 7, 1)
 
 
 def write_month(dsn: str, user: str = USER, days: int = 31) -> None:
-    """Writes a month of a user: weekends are for walks, and some days for a cold."""
-    chance = Random(20260701)  # noqa: S311 (no secret)
+    """Insert a month of a user, with more steps at weekends and four days of illness."""
+    random = Random(20260701)  # noqa: S311 (no secret)
     rows = []
     for number in range(days):
         day = FIRST + timedelta(days=number)
         ill = 0 <= number - 17 < 4
-        steps = chance.gauss(13_000 if day.weekday() >= 5 else 8_500, 1_500) * (0.3 if ill else 1)
-        asleep = chance.gauss(455 if ill else 425, 25)
-        deep, rem = asleep * chance.gauss(0.18, 0.02), asleep * chance.gauss(0.22, 0.02)
-        rest = chance.gauss(52, 1) + (8 if ill else 0)
-        row = (round(steps), rest, chance.gauss(68, 5) - (22 if ill else 0), deep, rem)
+        steps = random.gauss(13_000 if day.weekday() >= 5 else 8_500, 1_500) * (0.3 if ill else 1)
+        asleep = random.gauss(455 if ill else 425, 25)
+        deep, rem = asleep * random.gauss(0.18, 0.02), asleep * random.gauss(0.22, 0.02)
+        rest = random.gauss(52, 1) + (8 if ill else 0)
+        row = (round(steps), rest, random.gauss(68, 5) - (22 if ill else 0), deep, rem)
         rows.append((user, day, *row, asleep - deep - rem, datetime.combine(day, time(), UTC)))
     with psycopg.connect(dsn) as connection:
         connection.cursor().executemany(
@@ -46,9 +46,13 @@ def write_month(dsn: str, user: str = USER, days: int = 31) -> None:
 
 
 def draw(dsn: str, user: str, svg: Path) -> str:
-    """Runs the notebook, as anybody would; returns what it said."""
+    """Run the notebook as a script and return its output.
+
+    Raises:
+        RuntimeError: The notebook failed; the message is its output.
+    """
     argv = [PYTHON, NOTEBOOK, "--", "--user", user, "--svg", svg]
-    done = subprocess.run(  # noqa: S603 (our own program)
+    done = subprocess.run(  # noqa: S603 (a script of this repository)
         argv,
         env={**os.environ, "HEADWATER_POSTGRES": dsn},
         stdout=subprocess.PIPE,
@@ -62,7 +66,7 @@ def draw(dsn: str, user: str, svg: Path) -> str:
 
 
 def main() -> None:
-    """Draws the picture, from a database made for the purpose."""
+    """Draw the picture from a temporary database."""
     with tempfile.TemporaryDirectory() as folder:
         server = EmbeddedPostgres(Path(folder), report=lambda _: None)
         try:
