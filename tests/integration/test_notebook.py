@@ -16,9 +16,7 @@ def drawing() -> ModuleType:
     """docs/data/draw_month.py."""
     if not STAMP.exists():
         pytest.skip("expected .venv-notebook, found none: make .venv-notebook/stamp")
-    spec = importlib.util.spec_from_file_location(
-        "draw_month", ROOT / "docs/data/draw_month.py"
-    )
+    spec = importlib.util.spec_from_file_location("draw_month", ROOT / "docs/data/draw_month.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
