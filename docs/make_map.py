@@ -1,7 +1,7 @@
-"""Writes `docs/map.md`, a line for each file; what `make map` runs. Standard library only.
+"""Generate `docs/map.md`, one line for every file. Run by `make map`; standard library only.
 
-A module is described by the first line of its docstring, a schema by its `doc`, SQL by its first
-comment or its first line. So whoever moves or adds a file writes its line there, and nowhere else.
+The line of a module is the first line of its docstring, that of a schema its `doc`, and that of SQL
+its first comment or its first line. To change a line, change the file itself.
 """
 
 import ast
@@ -12,46 +12,49 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MAP = ROOT / "docs" / "map.md"
-#: From the edge down to the records, as the walls are.
-ROOMS = ("src", "gateway", "streams", "projections", "processors", "schemas")
-#: What tools leave behind.
-LEFT_BEHIND = re.compile(r"__pycache__|\.egg-info|(^|/)\.")
+#: Top-level folders, from the public API down to the records, in the order of the import rules.
+FOLDERS = ("src", "gateway", "streams", "projections", "processors", "schemas")
+#: Files and folders that tools generate.
+GENERATED = re.compile(r"__pycache__|\.egg-info|(^|/)\.")
 
 HEAD = """\
-# A map of the house
+# Map of the code
 
-One line for each file, taken from the file. `make map` writes this page, and a test fails when it
-is stale. [Architecture](architecture.md) says how the rooms work together.
+One line for every file, taken from the file. `make map` generates this page, and a test fails if it
+is stale. [Architecture](architecture.md) explains how the packages work together.
 """
 
-#: Files that cannot say what they are.
-DESCRIBED = {
-    "__init__.pyi": "The names of the public face, for type checkers and for `__init__.py` alike.",
-    "py.typed": "Says to type checkers that the package has types.",
-    "ids.json": "The id of each version of a schema, as records carry it.",
+#: Lines of files that cannot contain their own description.
+DESCRIPTIONS = {
+    "__init__.pyi": "Names of the public API, for type checkers and for `__init__.py`.",
+    "py.typed": "Marks the package as typed.",
+    "ids.json": "Schema ids of all versions, as used in records.",
 }
 
 
 def files() -> list[Path]:
-    """Every file of the rooms, by room and folder."""
-    found = [path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()]
-    kept = [path for path in found if not LEFT_BEHIND.search(str(path.relative_to(ROOT)))]
-    return sorted(kept, key=lambda path: (ROOMS.index(room_of(path)), path.parent, path.name))
+    """Return every file of the code, sorted by top-level folder, folder and name."""
+    paths = [path for name in FOLDERS for path in (ROOT / name).rglob("*") if path.is_file()]
+    listed = [path for path in paths if not GENERATED.search(str(path.relative_to(ROOT)))]
+    return sorted(
+        listed, key=lambda path: (FOLDERS.index(top_folder(path)), path.parent, path.name)
+    )
 
 
-def room_of(path: Path) -> str:
-    """The folder at the top of the repository that a file lies in."""
+def top_folder(path: Path) -> str:
+    """Return the name of the top-level folder of a file."""
     return path.relative_to(ROOT).parts[0]
 
 
 def describe(path: Path) -> str:
-    """One line about a file, taken from it.
+    """Return the line of a file.
 
-    Errors: SystemExit when the file has no such line.
+    Raises:
+        SystemExit: The file contains no description.
     """
     text = path.read_text("utf-8")
     comment = list(itertools.takewhile(lambda line: line.startswith(("--", "#")), text.split("\n")))
-    line = DESCRIBED.get(path.name)
+    line = DESCRIPTIONS.get(path.name)
     if line is None and path.suffix == ".py":
         line = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
     elif line is None and path.suffix == ".avsc":
@@ -63,14 +66,14 @@ def describe(path: Path) -> str:
     elif line is None and path.parent.name == "queries":
         line = f"`{text.splitlines()[len(comment)].strip()}`"
     elif line is None:
-        line = " ".join(each.lstrip("-# ") for each in comment).partition(". ")[0]
+        line = " ".join(part.lstrip("-# ") for part in comment).partition(". ")[0]
     if not line:
-        raise SystemExit(f"{path.relative_to(ROOT)}: expected a docstring or a comment in front")
+        raise SystemExit(f"{path.relative_to(ROOT)}: expected a docstring or a leading comment")
     return line.replace("|", "\\|").removesuffix(".")
 
 
-def made() -> str:
-    """The page."""
+def render() -> str:
+    """Return the text of the page."""
     page = [HEAD]
     for folder, group in itertools.groupby(files(), lambda path: path.parent):
         page.append(f"## {folder.relative_to(ROOT)}/\n")
@@ -85,4 +88,4 @@ def made() -> str:
 
 
 if __name__ == "__main__":
-    MAP.write_text(made(), "utf-8")
+    MAP.write_text(render(), "utf-8")

@@ -1,7 +1,7 @@
-"""A month of somebody's days and nights, as a notebook: `make notebook` opens it.
+"""A month of a user's days and nights, as a notebook: `make notebook` opens it.
 
-It is plain Python: `python docs/data/month.py -- --user user_amara --svg month.svg` runs it to its
-end. It reads Postgres as any program of an analyst would, with what HEADWATER_POSTGRES names.
+The notebook is plain Python: `python docs/data/month.py -- --user user_amara --svg month.svg` runs
+all cells. It reads Postgres at the address in HEADWATER_POSTGRES, as any analyst's program would.
 """
 
 import marimo
@@ -21,9 +21,9 @@ with app.setup:
 
     mpl.rcParams.update({"svg.hashsalt": "headwater", "font.size": 8})
 
-    #: The last 31 days of which there is anything, of the wearable that has most of them.
+    #: The last 31 days with data, of the wearable with the most days.
     MONTH = """
-        with of_user as (
+        with user_days as (
             select *, count(*) over (partition by source) as days
             from daily_summary
             where user_id = %(user)s
@@ -31,41 +31,41 @@ with app.setup:
         select datetime as day, source, steps, resting_heart_rate, heart_rate_variability,
                deep_sleep_minutes / 60 as deep, rem_sleep_minutes / 60 as rem,
                light_sleep_minutes / 60 as light
-        from of_user
-        where source = (select source from of_user order by days desc, source limit 1)
-          and datetime > (select max(datetime) from of_user) - 31
+        from user_days
+        where source = (select source from user_days order by days desc, source limit 1)
+          and datetime > (select max(datetime) from user_days) - 31
         order by day
     """
 
 
 @app.function
 def month_of(dsn, user):
-    """The rows of a user's last month."""
+    """Return the rows of a user's last month."""
     with psycopg.connect(dsn, row_factory=dict_row) as connection:
         return connection.execute(MONTH, {"user": user}).fetchall()
 
 
 @app.function
 def plotted(rows):
-    """Steps, sleep and heart of a month, one above the other."""
+    """Plot steps, sleep and heart of a month below each other."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     steps, sleep, heart = figure.subplots(3, sharex=True)
     days = [row["day"] for row in rows]
 
-    def of(name):
+    def values(name):
         return [float("nan") if row[name] is None else row[name] for row in rows]
 
-    steps.bar(days, of("steps"), color="#4c78a8")
+    steps.bar(days, values("steps"), color="#4c78a8")
     steps.set_title("Steps", loc="left")
-    below = [0.0] * len(rows)
+    bottom = [0.0] * len(rows)
     for name, color in (("deep", "#1f3a5f"), ("rem", "#7b6fb0"), ("light", "#b9c9e0")):
         hours = [row[name] or 0 for row in rows]
-        sleep.bar(days, hours, bottom=below, color=color, label=name)
-        below = [low + high for low, high in zip(below, hours, strict=True)]
+        sleep.bar(days, hours, bottom=bottom, color=color, label=name)
+        bottom = [low + high for low, high in zip(bottom, hours, strict=True)]
     sleep.set_title("Hours asleep", loc="left")
     sleep.legend(loc="upper right", ncols=3, frameon=False)
-    heart.plot(days, of("resting_heart_rate"), color="#c0504d", label="resting heart rate, bpm")
-    heart.plot(days, of("heart_rate_variability"), color="#59a14f", label="HRV, ms")
+    heart.plot(days, values("resting_heart_rate"), color="#c0504d", label="resting heart rate, bpm")
+    heart.plot(days, values("heart_rate_variability"), color="#59a14f", label="HRV, ms")
     heart.set_title("Heart", loc="left")
     heart.legend(loc="upper right", ncols=2, frameon=False)
     for axes in (steps, sleep, heart):
@@ -76,13 +76,13 @@ def plotted(rows):
 
 @app.cell
 def _():
-    given = mo.cli_args()
-    user = given.get("user") or "user_amara"
-    here = Path(".headwater/postgres/pgpass").absolute()
-    ours = f"postgresql://headwater@127.0.0.1:15432/headwater?passfile={here}"
-    dsn = os.environ.get("HEADWATER_POSTGRES") or ours
+    args = mo.cli_args()
+    user = args.get("user") or "user_amara"
+    passfile = Path(".headwater/postgres/pgpass").absolute()
+    embedded = f"postgresql://headwater@127.0.0.1:15432/headwater?passfile={passfile}"
+    dsn = os.environ.get("HEADWATER_POSTGRES") or embedded
     rows = month_of(dsn, user)
-    return given, rows, user
+    return args, rows, user
 
 
 @app.cell
@@ -90,7 +90,7 @@ def _(rows, user):
     mo.md(
         f"# A month of {user}\n\n{len(rows)} days of {rows[0]['source']}"
         if rows
-        else f"# Nothing is known of {user}\n\nGive another one: `-- --user ID`"
+        else f"# No data of {user}\n\nSelect another user: `-- --user ID`"
     )
 
 
@@ -102,9 +102,9 @@ def _(rows):
 
 
 @app.cell
-def _(given, picture):
-    if given.get("svg"):
-        picture.savefig(given.get("svg"), metadata={"Date": None})
+def _(args, picture):
+    if args.get("svg"):
+        picture.savefig(args.get("svg"), metadata={"Date": None})
 
 
 if __name__ == "__main__":

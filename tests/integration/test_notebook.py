@@ -13,12 +13,10 @@ PATHS = "<path"
 
 @pytest.fixture(scope="module")
 def drawing() -> ModuleType:
-    """docs/data/month_of_somebody.py."""
+    """docs/data/draw_month.py."""
     if not STAMP.exists():
         pytest.skip("expected .venv-notebook, found none: make .venv-notebook/stamp")
-    spec = importlib.util.spec_from_file_location(
-        "month_of_somebody", ROOT / "docs/data/month_of_somebody.py"
-    )
+    spec = importlib.util.spec_from_file_location("draw_month", ROOT / "docs/data/draw_month.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -26,7 +24,7 @@ def drawing() -> ModuleType:
     return module
 
 
-def test_a_month_of_somebody_is_drawn_and_nobodys_is_empty(
+def test_a_month_is_drawn_and_is_empty_for_an_unknown_user(
     drawing: ModuleType, migrated: str, tmp_path: Path
 ):
     drawing.write_month(migrated)

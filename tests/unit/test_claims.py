@@ -29,10 +29,10 @@ PAGES = sorted(
 CLAIMS: dict[str, tuple[str, ...]] = {
     "README.md": ("What is guaranteed",),
     "docs/architecture.md": (
-        "Flow one: a webhook becomes a row",
+        "Delivery pipeline: from a webhook to a row",
         "Rows that do not depend on order",
         "What can go wrong with a delivery",
-        "Flow two: a workflow runs",
+        "Workflow engine: how a workflow runs",
     ),
     "docs/workflows/authoring.md": (),
     "docs/workflows/concepts.md": (),

@@ -46,7 +46,7 @@ ENDS: dict[str, tuple[Any, Any]] = {
     "bill": (None, "invoice over 125"),
     "values": (None, {"at": "2026-01-01T00:00:00+00:00", "beta": False, "key_length": 36}),
     "talks": (None, None),
-    "changed": (None, "asked"),
+    "changed": (None, "answered"),
     "computes": (None, 499999500000),
     "failures": (None, [["charge", 1, "no such card"], [["bad"], "ConnectionError"]]),
 }
