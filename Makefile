@@ -2,15 +2,9 @@
 
 BIN := .venv/bin
 UV := $(or $(wildcard $(BIN)/uv),uv)
-<<<<<<< HEAD
-# Twice as many as there are cores, because tests of whole systems wait a lot; four at the most.
+# Twice the number of cores, because end-to-end tests wait a lot; at most four.
 PROCESSES = $(shell python3 -c "import os; print(min(4, 2 * (os.cpu_count() or 1)))")
-# In the order of the folders, whose slow tests come first, so that no core is idle at the end.
-=======
-# One more than the number of cores, because end-to-end tests wait a lot; at most four.
-PROCESSES = $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) + 1))")
 # In the order of the folders, which puts slow tests first, so that no core is idle at the end.
->>>>>>> th
 PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command "make lock" --quiet
