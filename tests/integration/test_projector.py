@@ -703,10 +703,10 @@ def accept_all(house: House, count: int = 2) -> None:
 
 
 def test_the_migration_is_waited_for(
-    broker: EmbeddedKafka, migrated: str, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
 ):
     async def run() -> None:
-        house = House(broker.start(), migrated)
+        house = House(broker.start(), fresh_database)
         ends = await house.write(day("wait", "2026-01-01"))
         async with house.projector():
 
@@ -714,7 +714,7 @@ def test_the_migration_is_waited_for(
                 return "headwater migrate" in caplog.text
 
             await house.until(has_said)
-            await asyncio.to_thread(migrate, migrated, lambda _: None)
+            await asyncio.to_thread(migrate, fresh_database, lambda _: None)
             await house.until_applied(ends)
 
     asyncio.run(run())
