@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from headwater.processors.cel_ast import Call, Const, Ident, Items, Loop, Node, Select
 from headwater.processors.cel_cost import LOCAL
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.schemas.history import NESTING_MAX
 
 _SHOWN: Final = 120
@@ -110,7 +110,7 @@ def _text(text: str) -> str:
     return text
 
 
-def json_text(value: Any) -> str | Fault:  # noqa: ANN401
+def json_text(value: Any) -> str | EvaluationProblem:  # noqa: ANN401
     """Write a result of the library as JSON."""
     try:
         # Sorted: a map of the evaluator has no order, and the same has to be the same text.
@@ -123,15 +123,15 @@ def json_text(value: Any) -> str | Fault:  # noqa: ANN401
             default=_as_text,
         )
     except (TypeError, ValueError, RecursionError) as error:
-        return Fault(f"expected a JSON value, found {shown(value)}: {error}")
+        return EvaluationProblem(f"expected a JSON value, found {shown(value)}: {error}")
 
 
 def json_value(value: object) -> object:
-    """Turn a result of the library into a value of JSON, or a Fault."""
+    """Turn a result of the library into a value of JSON, or a EvaluationProblem."""
     try:
         return _plain(value)
     except (TypeError, ValueError) as error:
-        return Fault(f"expected a value of JSON: {error}")
+        return EvaluationProblem(f"expected a value of JSON: {error}")
 
 
 def _plain(value: object, levels: int = NESTING_MAX) -> object:

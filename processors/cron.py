@@ -55,7 +55,7 @@ class Due(msgspec.Struct, frozen=True):
     missed: bool
 
 
-def cron_fault(cron: Cron) -> str | None:
+def cron_problem(cron: Cron) -> str | None:
     """Says what is wrong with a cron expression or its time zone, if anything."""
     if _zone(cron.timezone) is None:
         return (

@@ -21,7 +21,7 @@ DECISION_INLINE_NS: Final = 250_000_000
 DECISION_TASKS_NS: Final = 1_000_000_000
 
 
-class Fault(msgspec.Struct, frozen=True):
+class EvaluationProblem(msgspec.Struct, frozen=True):
     """Why an expression has no value for some facts; `missing`: they lack what it names."""
 
     message: str
@@ -66,7 +66,7 @@ Task: TypeAlias = ExpressionTask | SchemaTask
 class Outcome(msgspec.Struct, frozen=True):
     """The result of a task: a value of JSON, or why there is none."""
 
-    value: Any | Fault
+    value: Any | EvaluationProblem
     cpu_ns: int
 
 
@@ -95,11 +95,11 @@ class Evaluations:
         self._inline_ns -= cost.ns
         return True
 
-    def run(self, task: Task, shared: SharedValues | None = None) -> Any | Fault:  # noqa: ANN401, any JSON value
+    def run(self, task: Task, shared: SharedValues | None = None) -> Any | EvaluationProblem:  # noqa: ANN401, any JSON value
         """Have the evaluator carry out a task."""
         assert self._evaluator is not None  # noqa: S101, without one everything is admitted
         if self._tasks_ns <= 0:
-            return Fault(
+            return EvaluationProblem(
                 f"expected all evaluations of one decision to take at most {self._limit_ns / 1e9:g}"
                 " s of processor time, they take longer; evaluate less, or over less data"
             )

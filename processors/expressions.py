@@ -35,7 +35,12 @@ from headwater.processors.cel_values import (
     shown,
     taken,
 )
-from headwater.processors.evaluations import Evaluations, ExpressionTask, Fault, SharedValues
+from headwater.processors.evaluations import (
+    EvaluationProblem,
+    Evaluations,
+    ExpressionTask,
+    SharedValues,
+)
 from headwater.processors.nul_texts import Carried, carried, given_back, spells_nul
 
 _PLACE: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
@@ -134,20 +139,24 @@ class Facts:
         self.names = names
 
     @cached_property
-    def carried(self) -> Carried | Fault:
+    def carried(self) -> Carried | EvaluationProblem:
         """The values as the library takes them."""
         return _carried(self.values)
 
     @cached_property
     def shared(self) -> SharedValues:
         """The values for an evaluator."""
-        return SharedValues(b"{}" if isinstance(self.carried, Fault) else self.carried.text)
+        return SharedValues(
+            b"{}" if isinstance(self.carried, EvaluationProblem) else self.carried.text
+        )
 
     @cached_property
     def activation(self) -> Any:  # noqa: ANN401, of the library
         """The values, converted for the library."""
         carried = self.carried
-        return self.names.env.Activation({} if isinstance(carried, Fault) else carried.value)
+        return self.names.env.Activation(
+            {} if isinstance(carried, EvaluationProblem) else carried.value
+        )
 
 
 class Expression:
@@ -197,7 +206,7 @@ class Expression:
         facts: Facts,
         local: Mapping[str, Any] = NO_VALUES,
         evaluations: Evaluations | None = None,
-    ) -> Any | Fault:  # noqa: ANN401, any JSON value
+    ) -> Any | EvaluationProblem:  # noqa: ANN401, any JSON value
         """Return its value, or why there is none.
 
         Args:
@@ -213,13 +222,13 @@ class Expression:
             if found is not _ABSENT:
                 return found
         shared = facts.carried
-        if isinstance(shared, Fault):
+        if isinstance(shared, EvaluationProblem):
             return shared
         own: dict[str, Carried] = {}
         for name in self._own_names:
             if name in local:
                 value = _carried(local[name])
-                if isinstance(value, Fault):
+                if isinstance(value, EvaluationProblem):
                     return value
                 own[name] = value
         if evaluations is not None and not evaluations.admits(self._cost(shared, own)):
@@ -277,41 +286,45 @@ class Expression:
     def _tree(self) -> Node:
         return read_tree(self._compiled.serialize())
 
-    def _evaluate(self, facts: Facts, values: Mapping[str, Carried], had_nul: bool) -> Any | Fault:  # noqa: ANN401
+    def _evaluate(
+        self, facts: Facts, values: Mapping[str, Carried], had_nul: bool
+    ) -> Any | EvaluationProblem:  # noqa: ANN401
         own = _Own(values)
         token = _own.set(own)
         try:
             found = self._compiled.eval(facts.activation)
             if found.type() == cel.Type.ERROR:
                 message = _named(str(found.value()), own)
-                return Fault(message, missing=_MISSING.match(message) is not None)
+                return EvaluationProblem(message, missing=_MISSING.match(message) is not None)
             value = found.plain_value()
             if not (had_nul or any(each.had_nul for each in values.values())):
                 return self._given(value)
             if self._spells_nul:
-                return Fault("expected an expression that names no NUL, or values without that")
+                return EvaluationProblem(
+                    "expected an expression that names no NUL, or values without that"
+                )
             return self._given(given_back(value))
         # The library's errors have no class of their own.
         except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-            return Fault(_named(str(error), own))
+            return EvaluationProblem(_named(str(error), own))
         except MemoryError:
-            return Fault(NO_MEMORY)
+            return EvaluationProblem(NO_MEMORY)
         finally:
             _own.reset(token)
 
-    def _given(self, value: Any) -> Any | Fault:  # noqa: ANN401
+    def _given(self, value: Any) -> Any | EvaluationProblem:  # noqa: ANN401
         if self.gives is Gives.JSON:
             return json_text(value)
         if self.gives is Gives.VALUE:
             return json_value(value)
         expected = str if self.gives is Gives.TEXT else bool
         if not isinstance(value, expected):
-            return Fault(f"expected {self.gives.value}, found {shown(value)}")
+            return EvaluationProblem(f"expected {self.gives.value}, found {shown(value)}")
         return value
 
     def _longer_than_copied(
         self, shared: Mapping[str, Any], local: Mapping[str, Any]
-    ) -> Fault | None:
+    ) -> EvaluationProblem | None:
         for root, *fields in self._paths:
             at, where = local.get(root, shared.get(root)), root
             for field in fields:
@@ -320,18 +333,18 @@ class Expression:
                 at, where = at[field], f"{where}.{field}"
             longest = _longest_list(at)
             if longest > COPIED_MAX:
-                return Fault(
+                return EvaluationProblem(
                     f"expected lists of at most {COPIED_MAX} items for map and filter, "
                     f"found one of {longest} in {where}"
                 )
         return None
 
 
-def _carried(value: Any) -> Carried | Fault:  # noqa: ANN401, any JSON value
+def _carried(value: Any) -> Carried | EvaluationProblem:  # noqa: ANN401, any JSON value
     try:
         return carried(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        return Fault(f"expected {error}")
+        return EvaluationProblem(f"expected {error}")
 
 
 def _field(source: str, known: Collection[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import jsonschema_rs
 import msgspec
 
 from headwater.processors.cel_cost import Cost
-from headwater.processors.evaluations import Evaluations, Fault, SchemaTask
+from headwater.processors.evaluations import EvaluationProblem, Evaluations, SchemaTask
 from headwater.processors.schema_cost import OverLimit, cost_of_schema
 
 #: Characters of a schema as JSON.
@@ -100,7 +100,7 @@ class JsonSchema:
 
     def _by_task(self, text: bytes, root: str, evaluations: Evaluations) -> str | None:
         found = evaluations.run(SchemaTask(self.text, text, root, self._formats))
-        if isinstance(found, Fault):
+        if isinstance(found, EvaluationProblem):
             return f"{root} cannot be checked: {found.message}"
         return found if isinstance(found, str) else None
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.evaluations import ExpressionTask, Fault, Task
+from headwater.processors.evaluations import EvaluationProblem, ExpressionTask, Task
 from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Gives, Names
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 from headwater.processors.runs.params import FORMATS
@@ -32,7 +32,7 @@ class Response(msgspec.Struct, frozen=True):
     """The result of a task, as JSON, or why there is none."""
 
     value: bytes | None
-    fault: Fault | None = None
+    fault: EvaluationProblem | None = None
     cpu_ns: int = 0
     #: Whether the process ends after it, and with it the shared values that it has kept.
     last: bool = False
@@ -64,16 +64,16 @@ class TaskRunner:
         if isinstance(task, ExpressionTask):
             found = self._evaluate(request, task)
         else:
-            found = _schema(task.schema, task.formats).fault(decode(task.text), task.root)
-        if isinstance(found, Fault):
+            found = _schema(task.schema, task.formats).problem(decode(task.text), task.root)
+        if isinstance(found, EvaluationProblem):
             return Response(None, found)
         text = _encode(found)
         if len(text) > RESULT_MAX:
             message = f"expected a result of at most {RESULT_MAX} bytes as JSON, found {len(text)}"
-            return Response(None, Fault(message))
+            return Response(None, EvaluationProblem(message))
         return Response(text)
 
-    def _evaluate(self, request: Request, task: ExpressionTask) -> Any | Fault:  # noqa: ANN401
+    def _evaluate(self, request: Request, task: ExpressionTask) -> Any | EvaluationProblem:  # noqa: ANN401
         if request.values is not None:
             value: Any = decode(request.values)
             keep_shared(self._shared, request.shared, (value, {}), len(request.values))
@@ -88,7 +88,9 @@ class TaskRunner:
 def failure_of(error: Exception) -> Response:
     """What an error of a task comes to."""
     known = isinstance(error, ExpressionInvalid | SchemaInvalid)
-    return Response(None, Fault(str(error) if known else f"the evaluation has failed: {error!r}"))
+    return Response(
+        None, EvaluationProblem(str(error) if known else f"the evaluation has failed: {error!r}")
+    )
 
 
 @lru_cache

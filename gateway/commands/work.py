@@ -31,7 +31,7 @@ from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.runs.engine import Engines
-from headwater.processors.runs.limits import name_fault
+from headwater.processors.runs.limits import name_problem
 from headwater.processors.runs.slots import Concurrency
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.processors.triggers.rules import Rule
@@ -232,7 +232,7 @@ def _check_names(declared: Declarations, limits: Limits) -> None:
         AppNotLoaded: One is.
     """
     for name in declared.workflows:
-        fault = name_fault(
+        fault = name_problem(
             "the name of a workflow", name, limits.max_workflow_name, "max_workflow_name"
         )
         if fault:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.evaluations import Evaluations, Fault
+from headwater.processors.evaluations import EvaluationProblem, Evaluations
 from headwater.processors.expressions import (
     NO_VALUES,
     WORDS,
@@ -105,15 +105,15 @@ class Scope:
         scope.local = {**self.local, RESULT: result}
         return scope
 
-    def value(self, expression: Expression) -> Any | Fault:  # noqa: ANN401
+    def value(self, expression: Expression) -> Any | EvaluationProblem:  # noqa: ANN401
         """What an expression gives; a missing field is null, or false for a condition.
 
-        Shape:  a Fault quotes the expression, and is never of a missing field.
+        Shape:  a EvaluationProblem quotes the expression, and is never of a missing field.
         """
         facts = self.context.facts_for(expression)
         found = expression.evaluate(facts, self.local, self.evaluations)
-        if not isinstance(found, Fault):
+        if not isinstance(found, EvaluationProblem):
             return found
         if found.missing:
             return False if expression.gives is Gives.CONDITION else None
-        return Fault(f"the expression `{expression.source}` failed: {found.message}")
+        return EvaluationProblem(f"the expression `{expression.source}` failed: {found.message}")

@@ -14,18 +14,18 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from headwater.processors.evaluations import Evaluations, Evaluator, Fault
+from headwater.processors.evaluations import EvaluationProblem, Evaluations, Evaluator
 from headwater.processors.expressions import Expression, Facts
 from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.providers.results import Effect
-from headwater.processors.runs.labels import labels_fault, labels_of
+from headwater.processors.runs.labels import labels_of, labels_problem
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
     PROGRAM,
     WORKFLOW_NAME_MAX,
-    name_fault,
-    value_fault,
+    name_problem,
+    value_problem,
 )
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
@@ -96,15 +96,15 @@ def checked(effect: Effect) -> Effect | NoEffect:
     """An effect of a normalizer, or what is wrong with it."""
     command = effect.command
     faults = [
-        name_fault("the name of an effect", effect.name, EFFECT_NAME_MAX),
-        name_fault("workflow", effect.workflow, WORKFLOW_NAME_MAX),
-        name_fault("an instance id", effect.instance_id, INSTANCE_ID_MAX),
+        name_problem("the name of an effect", effect.name, EFFECT_NAME_MAX),
+        name_problem("workflow", effect.workflow, WORKFLOW_NAME_MAX),
+        name_problem("an instance id", effect.instance_id, INSTANCE_ID_MAX),
     ]
     if isinstance(command, SendEvent):
-        faults.append(name_fault("an event type", command.type, EVENT_TYPE_MAX))
-        faults.append(value_fault("payload", command.payload))
+        faults.append(name_problem("an event type", command.type, EVENT_TYPE_MAX))
+        faults.append(value_problem("payload", command.payload))
     params = command.params if isinstance(command, StartRun) else command.start
-    faults.append(value_fault("params", params or ""))
+    faults.append(value_problem("params", params or ""))
     for fault in filter(None, faults):
         return NoEffect(effect.name, INVALID_EFFECT, f"effect {effect.name!a}: {fault}")
     return effect
@@ -165,7 +165,7 @@ class _Delivery:
         self._facts = Facts(values)
         self._evaluations = Evaluations(evaluator, TASKS_NS)
 
-    def value(self, expression: Expression) -> Any | Fault:  # noqa: ANN401
+    def value(self, expression: Expression) -> Any | EvaluationProblem:  # noqa: ANN401
         return expression.evaluate(self._facts, evaluations=self._evaluations)
 
 
@@ -228,7 +228,7 @@ def _holds(rule: Rule, facts: _Delivery) -> bool:
     if rule.when is None:
         return True
     found = facts.value(rule.when)
-    if isinstance(found, Fault):
+    if isinstance(found, EvaluationProblem):
         if found.missing:
             return False
         raise _unfit("when", rule.when, found)
@@ -237,7 +237,7 @@ def _holds(rule: Rule, facts: _Delivery) -> bool:
 
 def _instance_id(rule: Rule, facts: _Delivery) -> str:
     found = _value("id", rule.id, facts)
-    fault = name_fault("an instance id", found, INSTANCE_ID_MAX)
+    fault = name_problem("an instance id", found, INSTANCE_ID_MAX)
     if fault:
         raise _Unfit("invalid_instance_id", f"{fault}\n  {rule.id.source}")
     return found
@@ -245,7 +245,7 @@ def _instance_id(rule: Rule, facts: _Delivery) -> str:
 
 def _event_type(rule: Rule, event: WebhookAdmitted) -> str:
     found = event.type if rule.event is None else rule.event
-    fault = name_fault("an event type", found, EVENT_TYPE_MAX)
+    fault = name_problem("an event type", found, EVENT_TYPE_MAX)
     if fault:
         raise _Unfit("invalid_event_type", fault)
     return found
@@ -254,7 +254,7 @@ def _event_type(rule: Rule, event: WebhookAdmitted) -> str:
 def _json(rule: Rule, field: str, facts: _Delivery, whole: _Whole) -> Json:
     expression: Expression | None = getattr(rule, field)
     text = whole.text() if expression is None else _value(field, expression, facts)
-    fault = value_fault(field, text)
+    fault = value_problem(field, text)
     if fault:
         raise _Unfit(f"{field}_too_large", f"{fault}; name what is needed in {field}")
     return text
@@ -264,7 +264,7 @@ def _labels(rule: Rule, facts: _Delivery) -> tuple[Label, ...]:
     if rule.labels is None:
         return ()
     found = msgspec.json.decode(_value("labels", rule.labels, facts))
-    fault = labels_fault(found) if isinstance(found, dict) else "expected texts by name"
+    fault = labels_problem(found) if isinstance(found, dict) else "expected texts by name"
     if fault:
         raise _Unfit("invalid_labels", f"{fault}\n  {rule.labels.source}")
     return labels_of(found)
@@ -272,11 +272,11 @@ def _labels(rule: Rule, facts: _Delivery) -> tuple[Label, ...]:
 
 def _value(field: str, expression: Expression, facts: _Delivery) -> str:
     found = facts.value(expression)
-    if isinstance(found, Fault):
+    if isinstance(found, EvaluationProblem):
         raise _unfit(field, expression, found)
     return str(found)
 
 
-def _unfit(field: str, expression: Expression, fault: Fault) -> _Unfit:
+def _unfit(field: str, expression: Expression, fault: EvaluationProblem) -> _Unfit:
     detail = f"expected {field} to give {expression.gives.value}, found: {fault.message}"
     return _Unfit(RULE_FAILED, f"{detail}\n  {expression.source}")

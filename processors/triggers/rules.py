@@ -21,7 +21,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from headwater.processors.expressions import Expression, ExpressionInvalid, Gives
-from headwater.processors.runs.limits import EVENT_TYPE_MAX, PROGRAM, WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.limits import (
+    EVENT_TYPE_MAX,
+    PROGRAM,
+    WORKFLOW_NAME_MAX,
+    name_problem,
+)
 from headwater.processors.written_tables import fields_of
 from headwater.schemas.errors import Disposition, HeadwaterError
 
@@ -170,7 +175,7 @@ def _types(fields: Mapping[str, Any]) -> frozenset[str] | None:
 def _faults(fields: Mapping[str, Any]) -> Iterable[str]:
     """What is wrong with fields of a rule beside their types; those that are wrong are left out."""
     for field, longest in (("name", _NAME_MAX), ("workflow", WORKFLOW_NAME_MAX)):
-        fault = name_fault(field, fields[field], longest) if field in fields else None
+        fault = name_problem(field, fields[field], longest) if field in fields else None
         if fault:
             yield fault
     event, mode = fields.get("event"), fields.get("mode")
@@ -189,6 +194,6 @@ def _event_faults(event: str | None, types: frozenset[str] | None) -> Iterable[s
     if event is None and types is None:
         yield "expected event, the type of the signal, for a rule about every type; found none"
     for each in sorted(types or ()) if event is None else [event]:
-        fault = name_fault("event, the type of the signal,", each, EVENT_TYPE_MAX)
+        fault = name_problem("event, the type of the signal,", each, EVENT_TYPE_MAX)
         if fault:
             yield fault

@@ -7,10 +7,10 @@ from typing import Any
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.labels import checked_labels
 from headwater.processors.runs.limits import (
+    DEFAULT_LIMITS,
     POSTS_BYTES_MAX,
     POSTS_MAX,
-    USUAL,
-    name_fault,
+    name_problem,
 )
 from headwater.schemas.history import Json, Limits, Post, SendEvent, StartRun
 from headwater.schemas.topics import authors_topic_fault
@@ -25,7 +25,9 @@ class StepTx:
     Everything is only noted here, and done when the result is recorded.
     """
 
-    def __init__(self, limits: Limits = USUAL, publishes: Collection[str] | None = None) -> None:
+    def __init__(
+        self, limits: Limits = DEFAULT_LIMITS, publishes: Collection[str] | None = None
+    ) -> None:
         self._limits = limits
         #: The topics that its workflow declares; None where it declares none.
         self._publishes = publishes
@@ -148,6 +150,6 @@ class StepTx:
 
 
 def _check(what: str, name: str, longest: int, setting: str) -> None:
-    fault = name_fault(what, name, longest, setting)
+    fault = name_problem(what, name, longest, setting)
     if fault:
         raise ValueError(fault)

@@ -16,20 +16,20 @@ from headwater.processors.replay.commands import Raise
 from headwater.processors.replay.host_messages import (
     Activate,
     Advanced,
-    Again,
     Cancelled,
     FromHost,
-    HandlerAgain,
     HandlerDone,
     Resolved,
+    RetryHandler,
+    RetrySteps,
 )
 from headwater.processors.replay.host_messages import ToHost as ToCodeHost
 from headwater.processors.runs.host_messages import (
-    Allow,
-    Ask,
-    Drop,
-    Forget,
+    AbandonAttempt,
+    AllowAttempts,
+    Evict,
     Ping,
+    PollProgress,
     Pong,
     Requested,
     Started,
@@ -100,7 +100,7 @@ class Host:
                 self._activate(message)
             elif isinstance(message, CallTasks):
                 self._call_tasks(message)
-            elif isinstance(message, Allow):
+            elif isinstance(message, AllowAttempts):
                 self._services.allowance.left = message.attempts
             elif isinstance(message, Ping):
                 self._emit(Pong(message.activation))
@@ -136,11 +136,11 @@ class Host:
 
     def _pass_on_tasks(self, hosted: HostedTasks, message: ToHost) -> None:
         match message:
-            case Drop():
+            case AbandonAttempt():
                 hosted.drop((message.key,))
             case DropTasks():
                 hosted.drop(message.keys)
-            case Forget():
+            case Evict():
                 del self._graphs[message.activation]
                 hosted.close()
             case _:
@@ -162,18 +162,18 @@ class Host:
                 activation.cancelled(message.sequence)
             case HandlerDone():
                 activation.handler_done(message.key)
-            case Again():
+            case RetrySteps():
                 activation.retry(message.attempts, message.sequence)
-            case HandlerAgain():
+            case RetryHandler():
                 activation.retry_handler(message.key, message.attempt)
-            case Drop():
+            case AbandonAttempt():
                 activation.timed_out(message.key)
-            case Ask():
+            case PollProgress():
                 activation.check_rest()
-            case Forget():
+            case Evict():
                 del self._runs[message.activation]
                 run.close()
-            case Activate() | CallTasks() | DropTasks() | Allow() | Ping():
+            case Activate() | CallTasks() | DropTasks() | AllowAttempts() | Ping():
                 pass
 
     def stop(self) -> None:

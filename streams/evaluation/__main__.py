@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.expressions import NO_MEMORY, Expression, Facts, Gives
 from headwater.processors.task_runner import Response, TaskRunner, failure_of
 from headwater.streams.evaluation.frames import LENGTH_BYTES, READY, decode_request, framed
@@ -79,7 +79,7 @@ def _carry_out(runner: TaskRunner, body: bytes) -> Response:
     try:
         return runner.run(decode_request(body))
     except MemoryError:
-        return Response(None, Fault(NO_MEMORY))
+        return Response(None, EvaluationProblem(NO_MEMORY))
     except Exception as error:  # noqa: BLE001, an error of one task is its result
         return failure_of(error)
 

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
-from headwater.processors.evaluations import Fault, Outcome, SharedValues, Task
+from headwater.processors.evaluations import EvaluationProblem, Outcome, SharedValues, Task
 from headwater.processors.expressions import NO_MEMORY
 from headwater.processors.task_runner import Request, Response, decode, keep_shared
 from headwater.streams.evaluation.frames import LENGTH_BYTES, READY, decode_response, framed
@@ -89,7 +89,7 @@ class EvaluatorProcess:
                     self._stop()
                     reason = f"{error}"
             message = f"the process that evaluates expressions has ended: {reason}"
-            return Outcome(Fault(message), 0)
+            return Outcome(EvaluationProblem(message), 0)
 
     def _outcome(self, response: Response | int) -> Outcome:
         if isinstance(response, int):
@@ -108,14 +108,14 @@ class EvaluatorProcess:
             f"expected an evaluation that takes at most {self._limits.cpu_s:g} s of processor "
             "time, it takes longer; evaluate less, or over less data"
         )
-        return Outcome(Fault(message), int(self._limits.cpu_s * 1e9))
+        return Outcome(EvaluationProblem(message), int(self._limits.cpu_s * 1e9))
 
     def _large(self) -> Outcome:
         message = (
             f"expected an evaluation that takes at most {self._limits.memory_mib} MiB of memory, "
             "it takes more; evaluate less, or over less data"
         )
-        return Outcome(Fault(message), int(self._limits.cpu_s * 1e9))
+        return Outcome(EvaluationProblem(message), int(self._limits.cpu_s * 1e9))
 
     def _ask(self, task: Task, shared: SharedValues | None) -> Response | int:
         process = self._started()

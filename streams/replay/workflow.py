@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, TypeAlias, get_args
 
 from typing_extensions import override
 
-from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_problem
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
 from headwater.schemas.topics import authors_topic_fault
@@ -42,7 +42,7 @@ class Workflow(Generic[P_contra, R_co]):
         publishes: Collection[str] | None = None,
         versioning: Versioning = "pinned",
     ) -> None:
-        fault = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
+        fault = name_problem("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if fault:
             raise ValueError(fault)
         misfit = misfit_of(function, 2) if inspect.iscoroutinefunction(function) else ""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from headwater.processors.evaluations import Evaluations, Fault
+from headwater.processors.evaluations import EvaluationProblem, Evaluations
 from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Gives, Names
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 from headwater.streams.evaluation.evaluator import EvaluationLimits, EvaluatorProcess
@@ -170,7 +170,7 @@ def check_expression(evaluator: EvaluatorProcess, source: str, values: dict[str,
         Facts(values, NAMES), {"item": values["a"]["l"]}, Evaluations(evaluator)
     )
     assert resident_mib() - before < 256, source
-    if isinstance(found, Fault):
+    if isinstance(found, EvaluationProblem):
         assert found.message
     else:
         json.dumps(found, allow_nan=False)
@@ -310,7 +310,7 @@ def check_schema(evaluator: EvaluatorProcess, schema: dict[str, Any], value: obj
     except SchemaInvalid:
         return
     before = resident_mib()
-    fault = compiled.fault(value, "value", Evaluations(evaluator))
+    fault = compiled.problem(value, "value", Evaluations(evaluator))
     assert resident_mib() - before < 256, schema
     assert fault is None or fault.startswith("value")
 

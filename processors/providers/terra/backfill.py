@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from headwater.processors.providers.results import Effect
-from headwater.processors.runs.limits import INSTANCE_ID_MAX, name_fault
+from headwater.processors.runs.limits import INSTANCE_ID_MAX, name_problem
 from headwater.schemas.history import StartRun
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import CONNECTIONS, Row
@@ -62,6 +62,6 @@ def _instance_id(subject: str, after: Row) -> str:
     """The connection, and the closing before its time; unfit ids of Terra's are hashed."""
     stamp = after.stamps[_CLOSED_AT]
     found = f"{subject}-{0 if stamp is None else stamp.sent_at_ms}"
-    if name_fault("an instance id", found, INSTANCE_ID_MAX) is None:
+    if name_problem("an instance id", found, INSTANCE_ID_MAX) is None:
         return found
     return f"{sha256(subject.encode()).hexdigest()}-{0 if stamp is None else stamp.sent_at_ms}"

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from headwater.processors.expressions import (
     COPIED_MAX,
     SOURCE_MAX,
+    EvaluationProblem,
     Expression,
     ExpressionInvalid,
     Facts,
-    Fault,
     Gives,
     Names,
 )
@@ -92,7 +92,7 @@ def test_what_is_no_expression_is_told_with_its_place(source: str, gives: Gives,
 )
 def test_an_error_of_evaluation_is_a_value(source: str, gives: Gives, told: str, missing: bool):
     found = value(source, gives)
-    assert isinstance(found, Fault)
+    assert isinstance(found, EvaluationProblem)
     assert told in found.message
     assert found.missing is missing
 
@@ -103,7 +103,7 @@ def test_an_expression_that_would_not_end_in_time_is_stopped():
     for name in "abcdefg":
         source = f"{ten}.map({name}, {source})"
     found = value(f"size({source})")
-    assert isinstance(found, Fault)
+    assert isinstance(found, EvaluationProblem)
     assert "budget exceeded" in found.message
 
 
@@ -158,7 +158,7 @@ def test_names_of_its_own_come_with_each_evaluation(source: str, expected: objec
 
 def test_a_name_without_a_value_is_an_error_unless_it_is_absorbed():
     fault = local_value("item == 1")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert (fault.missing, "undeclared variable item" in fault.message) == (False, True)
     assert local_value("item == 1 || true") is True
 
@@ -185,14 +185,14 @@ def test_a_name_without_a_value_is_an_error_unless_it_is_absorbed():
 )
 def test_what_is_missing_is_told_apart_from_every_other_error(source: str, missing: bool):
     fault = local_value(source, {"list": [1], "none": None, "text": "x"})
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert fault.missing is missing
 
 
 def test_a_list_that_map_would_copy_too_often_is_refused_and_named():
     for source in ("input.list.map(n, n + 1)", "[1].map(x, input.list.filter(n, n > x))"):
         fault = local_value(source)
-        assert isinstance(fault, Fault)
+        assert isinstance(fault, EvaluationProblem)
         assert fault.message == (
             "expected lists of at most 2000 items for map and filter, "
             "found one of 2001 in input.list"
@@ -207,7 +207,7 @@ def test_a_value_that_is_wrapped_again_and_again_has_an_end():
         value = local_value("[state.v]", {"v": value})
         assert isinstance(value, list)
     fault = local_value("[state.v]", {"v": value})
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert "more than 128 levels of lists and maps" in fault.message
 
 
@@ -236,7 +236,7 @@ def test_where_a_fault_is_does_not_count_what_was_put_around():
 
 def test_macros_within_macros_end():
     fault = local_value("input.list.exists(a, input.list.exists(b, a + b < 0))")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert "Iteration budget exceeded" in fault.message
 
 
@@ -281,13 +281,13 @@ def test_what_stands_in_for_nul_is_let_alone_by_itself():
 )
 def test_what_nothing_can_stand_in_for_is_an_error(source: str, text: str):
     fault = local_value(source, {"text": text}, item=text)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert (fault.missing, "NUL" in fault.message) == (False, True)
 
 
 def test_a_number_of_more_than_64_bits_is_told_by_its_name_alone():
     fault = local_value("item.n", {}, item={"n": 2**70})
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert f"'item['n'] -> {2**70}'" in fault.message
     assert "0x" not in fault.message
 

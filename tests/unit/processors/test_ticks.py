@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.processors.cron import CATCH_UP_MAX, CatchUp, Cron, cron_fault, due, next_tick
+from headwater.processors.cron import CATCH_UP_MAX, CatchUp, Cron, cron_problem, due, next_tick
 
 BERLIN = "Europe/Berlin"
 MINUTE_MS = 60_000
@@ -101,7 +101,7 @@ def test_a_repeated_hour_counts_once_unless_every_hour_does(cron: str, expected:
     ],
 )
 def test_what_is_no_cron_expression_or_time_zone_is_named(cron: str, timezone: str, told: str):
-    assert told in (cron_fault(Cron(cron, timezone)) or "")
+    assert told in (cron_problem(Cron(cron, timezone)) or "")
 
 
 @pytest.mark.parametrize("minute", range(0, 60, 15))
@@ -113,7 +113,7 @@ def test_within_the_repeated_hour_the_first_one_is_not_forgotten(minute: int):
 
 
 def test_a_good_cron_expression_has_no_fault():
-    assert cron_fault(Cron("*/15 9-17 * * MON-FRI", BERLIN)) is None
+    assert cron_problem(Cron("*/15 9-17 * * MON-FRI", BERLIN)) is None
 
 
 EVERY_MINUTE = Cron("* * * * *", "UTC")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.processors.evaluations import Evaluations, Fault
+from headwater.processors.evaluations import EvaluationProblem, Evaluations
 from headwater.processors.expressions import COPIED_MAX, Expression, Facts, Gives, Names
 from headwater.processors.json_schemas import JsonSchema
 from headwater.processors.task_runner import RESULT_MAX
@@ -62,7 +62,7 @@ def test_what_takes_too_long_or_too_much_is_an_error_that_names_the_limit(
     evaluator: EvaluatorProcess, source: str, values: object
 ):
     fault = evaluated(evaluator, source, input=values)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert not fault.missing
     assert any(limit in fault.message for limit in ("0.25 s", "256 MiB", f"{RESULT_MAX} bytes"))
     assert evaluated(evaluator, "size(input.map(x, x))", input=NUMBERS[:500]) == 500
@@ -74,7 +74,7 @@ def test_memory_is_limited_whatever_the_time():
         for source in (grown(4), "+".join(["input"] * 25), "input.map(x, input)"):
             numbers = NUMBERS if "+" in source else NUMBERS[:COPIED_MAX]
             fault = evaluated(patient, source, input=numbers)
-            assert isinstance(fault, Fault)
+            assert isinstance(fault, EvaluationProblem)
             assert "64 MiB" in fault.message
     finally:
         patient.close()
@@ -131,15 +131,15 @@ def test_a_schema_of_many_alternatives_is_checked_within_limits(evaluator: Evalu
     lines = {"type": "array", "items": {"type": "string"}}
     schema = JsonSchema({"anyOf": [{"properties": {"lines": lines}}, lines]})
     evaluations = Evaluations(evaluator)
-    assert schema.fault({"lines": ["a"] * 300_000}, "params", evaluations) is None
-    fault = schema.fault({"lines": [1] * 300_000}, "params", evaluations)
+    assert schema.problem({"lines": ["a"] * 300_000}, "params", evaluations) is None
+    fault = schema.problem({"lines": [1] * 300_000}, "params", evaluations)
     assert fault is not None
     assert fault.startswith("params cannot be checked: expected an evaluation that takes at most")
 
 
 def test_one_error_of_a_large_value_is_told(evaluator: EvaluatorProcess):
     schema = JsonSchema({"properties": {"skus": {"type": "array", "items": {"type": "string"}}}})
-    fault = schema.fault({"skus": [1] * 520_000}, "params", Evaluations(evaluator))
+    fault = schema.problem({"skus": [1] * 520_000}, "params", Evaluations(evaluator))
     assert fault == 'params.skus[0]: 1 is not of type "string"; others may follow'
 
 
@@ -159,7 +159,7 @@ def test_a_process_that_does_not_answer_is_replaced():
         assert process is not None
         os.killpg(process.pid, signal.SIGSTOP)
         fault = evaluated(hasty, "size(input.map(x, x))", input=NUMBERS[:500])
-        assert isinstance(fault, Fault)
+        assert isinstance(fault, EvaluationProblem)
         assert evaluated(hasty, "size(input.map(x, x))", input=NUMBERS[:600]) == 600
     finally:
         hasty.close()

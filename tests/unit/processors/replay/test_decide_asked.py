@@ -27,7 +27,7 @@ from headwater.processors.replay.state import Cancelling, CodeRun
 from headwater.processors.runs.decisions import STALE, Rejection
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.requests import (
-    HostGone,
+    HostFailed,
     Request,
     RollbackRaised,
     StepRaised,
@@ -347,8 +347,10 @@ ENDS = {
         [
             PostsQueued((Post(0, "invoice", "inv-1", CancelRun("its parent has ended", _ME)),)),
             EntriesCancelled(("bill",), ended=True),
-            RollbackStarted(Failure("CancelledError", "the code had returned before it was told"),
-                            cut_off=True),
+            RollbackStarted(
+                Failure("CancelledError", "the code had returned before it saw the cancellation"),
+                cut_off=True,
+            ),
         ],
     ),
     "code that was told has its time": (_told(until_ms=NOW_MS + 1), Wake(NOW_MS), STALE),
@@ -436,9 +438,9 @@ ENDS = {
     "all is rolled back": (_rolling(), Raise(PARENT), [RunErrored(FAILURE)]),
     "the host is lost in the run's turn": (
         a_run(hosts_lost=1),
-        HostGone("the host ended"),
+        HostFailed("the host ended"),
         [
-            LogWritten("error", "system", "the host ended; tried again in 2 s"),
+            LogWritten("error", "system", "the host ended; retried in 2 s"),
             HostLost("the host ended", NOW_MS + 2_000),
         ],
     ),
@@ -533,7 +535,7 @@ def test_a_child_that_takes_too_long_is_ended_and_fails_its_entry():
 
 
 def test_a_run_that_takes_its_host_with_it_too_often_is_given_up():
-    (event,) = _events(a_run(hosts_lost=HOSTS_LOST_MAX), HostGone("the host ended"))
+    (event,) = _events(a_run(hosts_lost=HOSTS_LOST_MAX), HostFailed("the host ended"))
     assert isinstance(event, RunErrored)
     assert event.failure.name == "HostLostError"
     assert "4 times in a row" in event.failure.message
