@@ -44,7 +44,7 @@ _DATE: Final = re.compile(r"\d{4,}-\d\d-\d\d[0-9TtZz:.+ -]*", re.ASCII)
 HOUR_MS: Final = 60 * 60 * 1000
 
 
-def misfit(update: RowUpdate) -> str | None:
+def update_problem(update: RowUpdate) -> str | None:
     """Says what of an update its table cannot hold; None if it can hold all of it."""
     table = update.table
     if len(update.key) != len(table.key) or not all(map(_is_text, update.key)):

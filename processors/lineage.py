@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from headwater.processors.columns import RowUpdate, replaces
 from headwater.processors.providers import results
-from headwater.processors.providers.heard_of import heard_of
+from headwater.processors.providers.first_seen import first_seen
 from headwater.processors.providers.provider import Providers
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import USERS, Column, Table, Value
 
 
-class Said(NamedTuple):
+class ColumnValue(NamedTuple):
     """A value that a delivery gives a column."""
 
     value: Value
@@ -51,19 +51,19 @@ def updates_of(event: WebhookAdmitted, providers: Providers) -> tuple[RowUpdate,
     updates = results.updates_of(result)
     if not event.user_id or not updates or not isinstance(result, results.Normalized):
         return updates
-    return (*updates, *heard_of(event.user_id, (event,)))
+    return (*updates, *first_seen(event.user_id, (event,)))
 
 
-def said_of_row(
+def values_of_row(
     table: Table, key: tuple[str, ...], updates: Iterable[RowUpdate]
-) -> dict[str, list[Said]]:
+) -> dict[str, list[ColumnValue]]:
     """What is said of a row, by column, in the order of the table; the winner of each first."""
-    found: dict[str, list[Said]] = {name: [] for name in table.column_names}
+    found: dict[str, list[ColumnValue]] = {name: [] for name in table.column_names}
     for update in updates:
         if update.table is table and same_key(table, update.key, key):
             for name, value in update.values.items():
                 if value is not None:
-                    found[name].append(Said(value, update.stamp))
+                    found[name].append(ColumnValue(value, update.stamp))
     return {
         name: sorted(said, key=cmp_to_key(partial(_compare, table, name)), reverse=True)
         for name, said in found.items()
@@ -95,6 +95,6 @@ def _same(column: Column, one: str, other: str) -> bool:
         return False
 
 
-def _compare(table: Table, name: str, one: Said, other: Said) -> int:
+def _compare(table: Table, name: str, one: ColumnValue, other: ColumnValue) -> int:
     wins = replaces(table, name, one.stamp, other.stamp)
     return wins - replaces(table, name, other.stamp, one.stamp)

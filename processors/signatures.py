@@ -153,7 +153,7 @@ def prove(
             continue
         keys += 1
         digest = hmac.digest(key, signed, scheme.algorithm)
-        for text in claim.given:
+        for text in claim.signatures:
             if scheme.encoding is Encoding.HEX:
                 same = hmac.compare_digest(digest.hex(), text.lower())
             else:
@@ -163,7 +163,7 @@ def prove(
     return Refused(
         RefusalReason.SIGNATURE_MISMATCH,
         f"expected a signature of the {len(signed)} signed bytes by one of {keys} secrets, found "
-        f"{len(claim.given)} others; usual cause: another secret, or a body changed on the way"
+        f"{len(claim.signatures)} others; usual cause: another secret, or a body changed on the way"
         if keys
         else f"expected a secret to be configured for {scheme.name}, found none that is usable",
     )

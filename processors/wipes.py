@@ -21,8 +21,8 @@ from headwater.schemas.tables import Row, Table, begins_with_user
 #: The delivery that orders a wipe: nobody can post one, for the house is no source.
 SOURCE: Final = "headwater"
 TYPE: Final = "user_wiped"
-#: The workflow that forgets the instances about the user, and the effect of orders that starts it;
-#: its instance is named by the wipe.
+#: The built-in workflow that deletes instances about the user, and the effect that starts it. The
+#: instance id is the wipe's.
 FORGET: Final = "headwater-forget"
 
 
@@ -52,7 +52,7 @@ class Forgotten(msgspec.Struct, frozen=True):
     records: int = 0
 
 
-def forgets(order: Order, delivery: WebhookReceived) -> EffectDecided:
+def forget_effect(order: Order, delivery: WebhookReceived) -> EffectDecided:
     """The effect of an order: instances about the user are forgotten, too."""
     params = ForgetParams(
         user_sha256=digest(order.user_id),
@@ -89,7 +89,7 @@ def is_before(fence: Sequence[int], partition: int, offset: int) -> bool:
     return partition < len(fence) and offset < fence[partition]
 
 
-def row_left(row: Row, fence: Sequence[int]) -> Row | None:
+def remaining_row(row: Row, fence: Sequence[int]) -> Row | None:
     """A row without the columns that deliveries before a fence have set; None if none is left."""
     stamps = tuple(
         None if stamp is None or is_before(fence, stamp.partition, stamp.offset) else stamp
@@ -145,9 +145,9 @@ class Fences:
             for fence in self._fences.get(digest(name), ())
         )
 
-    def left(self, user: str | None, row: Row) -> Row | None:
+    def remaining(self, user: str | None, row: Row) -> Row | None:
         """What is left of a row of a user that was made of deliveries of any time."""
         left: Row | None = row
         for fence in self._fences.get(digest(user), ()) if user else ():
-            left = None if left is None else row_left(left, fence)
+            left = None if left is None else remaining_row(left, fence)
         return left

@@ -219,7 +219,7 @@ def record_name(data: bytes | None) -> str:
     return _VERSIONS.get((data or b"")[:_PREFIX_BYTES], "").rpartition(".")[0]
 
 
-def fault_of(data: bytes | None, schema: str) -> str | None:
+def decode_problem(data: bytes | None, schema: str) -> str | None:
     """What keeps bytes from being read as a record of a schema, if anything does."""
     try:
         _read(data, schema)

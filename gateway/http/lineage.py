@@ -18,10 +18,10 @@ from headwater.processors.columns import RowUpdate
 from headwater.processors.lineage import (
     Said,
     admitted,
-    said_of_row,
     same_key,
     types_of,
     updates_of,
+    values_of_row,
 )
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.finding import delivery
@@ -175,7 +175,7 @@ async def _why(
         raise Problem("invalid_parameter", detail, field="column")
     found = await _row(reader, table, key)
     placed, complete = await _placed(reader, providers, table, key, found)
-    said = said_of_row(table, key, await _normalized(reader, log, providers, placed))
+    said = values_of_row(table, key, await _normalized(reader, log, providers, placed))
     normalizers = {each.event_id: f"{each.source}.{each.type}" for each in placed}
     columns = {}
     for name, source in found.sources.items():

@@ -17,8 +17,8 @@ from headwater.processors.expressions import (
     WORDS,
     Expression,
     Facts,
-    Gives,
     Names,
+    ResultKind,
 )
 
 SHARED: Final = Names("input", "state", "output")
@@ -115,5 +115,5 @@ class Scope:
         if not isinstance(found, EvaluationProblem):
             return found
         if found.missing:
-            return False if expression.gives is Gives.CONDITION else None
+            return False if expression.result_kind is ResultKind.CONDITION else None
         return EvaluationProblem(f"the expression `{expression.source}` failed: {found.message}")

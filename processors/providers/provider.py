@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from headwater.processors.columns import misfit
+from headwater.processors.columns import update_problem
 from headwater.processors.json_texts import check_numbers
 from headwater.processors.providers.envelope import (
     MALFORMED,
@@ -225,7 +225,7 @@ class Provider:
         for update in updates_of(result):
             if update.table not in kind.tables:
                 return Failed(UNDECLARED_TABLE, _undeclared(self.name, event, update.table))
-            fault = misfit(update)
+            fault = update_problem(update)
             if fault is not None:
                 return Failed(UNFIT_VALUE, fault)
         return result if isinstance(result, Failed) else _made_by(kind.version, result)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Gives
+from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, ResultKind
 from headwater.processors.expressions import Names as KnownNames
 from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.runs.decisions import Rejection
@@ -75,4 +75,4 @@ def _key_problem(value: object) -> str | None:
 
 @lru_cache(_COMPILED_MAX)
 def _expression(source: str) -> Expression:
-    return Expression(source, Gives.VALUE, _PARAMS)
+    return Expression(source, ResultKind.VALUE, _PARAMS)

@@ -11,10 +11,12 @@ import msgspec
 from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
 
 #: The source of deliveries that nobody posts.
-HOUSE = "headwater"
+SYSTEM_SOURCE = "headwater"
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+class SystemEvent(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
+):
     """Something that the house has learnt of a user of ours.
 
     Shape:  `subject_field` names the field with the id of what it is about. The tag is the type of
@@ -38,7 +40,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_u
         return getattr(self, self.subject_field) or ""
 
 
-class LabUploaded(Fact, frozen=True, kw_only=True, tag="lab_uploaded"):
+class LabUploaded(SystemEvent, frozen=True, kw_only=True, tag="lab_uploaded"):
     """A lab report was uploaded, and lies among the blobs."""
 
     subject_field: ClassVar[str] = "upload_id"
@@ -50,7 +52,7 @@ class LabUploaded(Fact, frozen=True, kw_only=True, tag="lab_uploaded"):
     size: int
 
 
-class LabSubmitted(Fact, frozen=True, kw_only=True, tag="lab_submitted"):
+class LabSubmitted(SystemEvent, frozen=True, kw_only=True, tag="lab_submitted"):
     """A lab report was given to Terra, or could not be.
 
     Shape:  terra_status is `submitted`, `failed:<HTTP status>` or `failed:network`; terra_upload_id
@@ -65,7 +67,7 @@ class LabSubmitted(Fact, frozen=True, kw_only=True, tag="lab_submitted"):
     terra_response: str | None = None
 
 
-class ConnectionListed(Fact, frozen=True, kw_only=True, tag="connection_listed"):
+class ConnectionListed(SystemEvent, frozen=True, kw_only=True, tag="connection_listed"):
     """A connection that Terra has: it is active."""
 
     subject_field: ClassVar[str] = "terra_user_id"
@@ -75,7 +77,7 @@ class ConnectionListed(Fact, frozen=True, kw_only=True, tag="connection_listed")
     scopes: str | None = None
 
 
-class ConnectionGone(Fact, frozen=True, kw_only=True, tag="connection_gone"):
+class ConnectionClosed(SystemEvent, frozen=True, kw_only=True, tag="connection_gone"):
     """A connection that we had, and Terra has no more."""
 
     subject_field: ClassVar[str] = "terra_user_id"
@@ -83,7 +85,7 @@ class ConnectionGone(Fact, frozen=True, kw_only=True, tag="connection_gone"):
     terra_user_id: str
 
 
-def decode_fact(body: bytes, kind: type[Fact]) -> Fact:
+def decode_system_event(body: bytes, kind: type[SystemEvent]) -> SystemEvent:
     """Reads a fact.
 
     Errors: MalformedPayload.

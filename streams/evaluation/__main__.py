@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater.processors.evaluations import EvaluationProblem
-from headwater.processors.expressions import NO_MEMORY, Expression, Facts, Gives
+from headwater.processors.expressions import NO_MEMORY, Expression, Facts, ResultKind
 from headwater.processors.task_runner import Response, TaskRunner, failure_of
 from headwater.streams.evaluation.frames import LENGTH_BYTES, READY, decode_request, framed
 
@@ -30,7 +30,7 @@ def main() -> None:
     cpu_s, memory = float(sys.argv[1]), int(sys.argv[2])
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)  # Whoever has started it ends it, by its input.
-    Expression("event.a", Gives.VALUE).evaluate(Facts({"event": {"a": 1}}))
+    Expression("event.a", ResultKind.VALUE).evaluate(Facts({"event": {"a": 1}}))
     _write(framed(READY))
     while True:
         pid = os.fork()
@@ -67,9 +67,9 @@ def _serve(cpu_s: float) -> int:
         response = _carry_out(runner, body)
         signal.setitimer(signal.ITIMER_PROF, 0)
         used = time.process_time_ns() - begun
-        spent = response.fault is not None and response.fault.message == NO_MEMORY
+        spent = response.problem is not None and response.problem.message == NO_MEMORY
         last = spent or number == _TASKS_MAX
-        _write(framed(Response(response.value, response.fault, used, last)))
+        _write(framed(Response(response.value, response.problem, used, last)))
         if last:
             break
     return _AGAIN

@@ -97,11 +97,11 @@ class EvaluatorProcess:
             return self._slow() if response == signal.SIGPROF else self._large()
         if response.last:
             self._shared.clear()
-        if response.fault is None:
+        if response.problem is None:
             return Outcome(decode(response.value or b"null"), response.cpu_ns)
-        if response.fault.message == NO_MEMORY:
+        if response.problem.message == NO_MEMORY:
             return self._large()
-        return Outcome(response.fault, response.cpu_ns)
+        return Outcome(response.problem, response.cpu_ns)
 
     def _slow(self) -> Outcome:
         message = (

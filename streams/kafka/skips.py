@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from headwater.schemas import newer
-from headwater.schemas.codec import decode, encode, fault_of
+from headwater.schemas.codec import decode, decode_problem, encode
 from headwater.schemas.errors import HeadwaterError, UndecodableRecord
 from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import CommandSent, ReplySent
@@ -82,7 +82,7 @@ async def find(cluster: Cluster, place: Place, *, force: bool = False) -> tuple[
     found = await _first(cluster, place)
     if found is None or found.offset != place.offset:
         raise UndecodableRecord(f"expected a record at {at}, found none")
-    faults = [fault_of(found.value, schema) for schema in schemas]
+    faults = [decode_problem(found.value, schema) for schema in schemas]
     if None not in faults:
         return found, str(faults[0])
     kind = schemas[faults.index(None)]

@@ -19,7 +19,7 @@ from headwater.processors.columns import adopt
 from headwater.processors.epochs import Newest
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.results import Effect, NormalizeResult
-from headwater.processors.triggers.decide import NoEffect
+from headwater.processors.triggers.decide import RejectedEffect
 from headwater.processors.wipes import order_of
 from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
@@ -64,7 +64,9 @@ class _Hops(Emission):
         """Says nothing."""
 
     @override
-    def effect(self, event: WebhookAdmitted, record: Incoming, found: Effect | NoEffect) -> None:
+    def effect(
+        self, event: WebhookAdmitted, record: Incoming, found: Effect | RejectedEffect
+    ) -> None:
         """Does nothing."""
 
     @override

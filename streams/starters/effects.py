@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
-from headwater.processors.triggers.decide import NoEffect, Send, refused, send_of
+from headwater.processors.triggers.decide import RejectedEffect, Send, refused, send_of
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -214,10 +214,10 @@ class Starter:
                 if not seen.is_copy(effect, record.offset) or replayed:
                     sends.append((record, send_of(effect, record.partition, record.offset)))
             except HeadwaterError as error:
-                letters.append(self._letter(record, NoEffect("", error.code, error.message)))
+                letters.append(self._letter(record, RejectedEffect("", error.code, error.message)))
             except Exception as error:
                 log.exception("an effect cannot be carried out")
-                letters.append(self._letter(record, NoEffect("", INTERNAL, repr(error))))
+                letters.append(self._letter(record, RejectedEffect("", INTERNAL, repr(error))))
         for first in range(0, len(sends), _GROUP):
             group = sends[first : first + _GROUP]
             replies = await self._send([send for _, send in group])
@@ -256,7 +256,7 @@ class Starter:
         )
         return known
 
-    def _letter(self, record: Incoming, failed: NoEffect) -> Outgoing:
+    def _letter(self, record: Incoming, failed: RejectedEffect) -> Outgoing:
         log.warning("an effect is a dead letter: %s", failed.detail)
         return dead_letter(
             record,

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Gives, Names
+from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Names, ResultKind
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 from headwater.streams.evaluation.evaluator import EvaluationLimits, EvaluatorProcess
 
@@ -161,7 +161,7 @@ def resident_mib() -> float:
 
 def check_expression(evaluator: EvaluatorProcess, source: str, values: dict[str, Any]) -> None:
     try:
-        expression = Expression(source, Gives.VALUE, NAMES, ["item"])
+        expression = Expression(source, ResultKind.VALUE, NAMES, ["item"])
     except ExpressionInvalid:
         return
     before = resident_mib()
@@ -211,7 +211,7 @@ def test_a_process_gives_what_the_library_gives_here(
     evaluator: EvaluatorProcess, source: str, values: dict[str, Any]
 ):
     try:
-        expression = Expression(source, Gives.VALUE, NAMES)
+        expression = Expression(source, ResultKind.VALUE, NAMES)
     except ExpressionInvalid:
         return
     facts = Facts(values, NAMES)

@@ -3,7 +3,7 @@
 from headwater.processors.columns import RowUpdate
 from headwater.processors.dates import rfc3339
 from headwater.processors.providers.results import Normalized, NormalizeResult
-from headwater.schemas.providers.headwater import ConnectionGone, ConnectionListed
+from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionListed
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import CONNECTIONS, Value
 
@@ -22,7 +22,9 @@ def normalize_listed(
     return Normalized((RowUpdate(CONNECTIONS, (fact.terra_user_id,), columns, event.stamp()),))
 
 
-def normalize_gone(event: WebhookAdmitted, user_id: str, fact: ConnectionGone) -> NormalizeResult:
+def normalize_closed(
+    event: WebhookAdmitted, user_id: str, fact: ConnectionClosed
+) -> NormalizeResult:
     """Normalizes `connection_gone`: the connection is closed."""
     columns: dict[str, Value] = {
         "user_id": user_id,

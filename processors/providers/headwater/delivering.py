@@ -3,20 +3,20 @@
 import msgspec
 
 from headwater.processors.providers.envelope import event_id
-from headwater.schemas.providers.headwater import HOUSE, Fact
+from headwater.schemas.providers.headwater import SYSTEM_SOURCE, SystemEvent
 from headwater.schemas.records import WebhookReceived
 
 
-def delivery_of(fact: Fact, *, request_id: str, now_ms: int) -> WebhookReceived:
+def delivery_of(fact: SystemEvent, *, request_id: str, now_ms: int) -> WebhookReceived:
     """The delivery that tells of a fact.
 
     Shape:  the same fact makes the same event id, so telling it again changes nothing.
     """
     body = msgspec.json.encode(fact)
     return WebhookReceived(
-        event_id=event_id(HOUSE, fact.type, fact.subject, body),
+        event_id=event_id(SYSTEM_SOURCE, fact.type, fact.subject, body),
         request_id=request_id,
-        source=HOUSE,
+        source=SYSTEM_SOURCE,
         type=fact.type,
         subject=fact.subject,
         reference=fact.user_id,

@@ -10,7 +10,7 @@ from headwater.processors.providers.terra.parts import (
     rows_of_records,
     utc_ms,
 )
-from headwater.processors.texts import fault_of, storable
+from headwater.processors.texts import storable, text_problem
 from headwater.schemas.providers.terra import (
     Activity,
     ActivityDistance,
@@ -59,9 +59,9 @@ def _read(workout: Workout, number: int, latest_ms: int) -> tuple[str, dict[str,
     end = None if metadata.end_time is None else read_end(metadata, number, latest_ms, start)
     if isinstance(end, Rejected):
         return end
-    fault = fault_of(f"data[{number}].metadata.summary_id", metadata.summary_id)
+    fault = text_problem(f"data[{number}].metadata.summary_id", metadata.summary_id)
     name = storable(metadata.name or "")
-    fault = fault or fault_of(f"data[{number}].metadata.name", name, _MAX_NAME_CHARS)
+    fault = fault or text_problem(f"data[{number}].metadata.name", name, _MAX_NAME_CHARS)
     if fault is not None:
         return Rejected("malformed_text", fault)
     columns = _columns(record, number)

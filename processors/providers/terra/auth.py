@@ -10,7 +10,7 @@ from typing import Final
 from headwater.processors.columns import RowUpdate
 from headwater.processors.dates import rfc3339
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 from headwater.schemas.providers.terra import Envelope, User
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import CONNECTIONS
@@ -44,7 +44,7 @@ def previous_subject(envelope: Envelope) -> str | None:
         return None
     if new is not None and new.user_id == old.user_id:
         return None
-    return None if fault_of("old_user.user_id", old.user_id) else old.user_id
+    return None if text_problem("old_user.user_id", old.user_id) else old.user_id
 
 
 def normalize_auth(event: WebhookAdmitted, user_id: str, envelope: Envelope) -> NormalizeResult:
@@ -75,7 +75,7 @@ def normalize_permissions(
     Shape:  the row is the subject's, whether or not its user is known: so nothing has to wait.
     """
     scopes = None if envelope.user is None else envelope.user.scopes
-    found = fault_of("user.scopes", scopes, _MAX_SCOPES_CHARS)
+    found = text_problem("user.scopes", scopes, _MAX_SCOPES_CHARS)
     if found is not None:
         return Failed("malformed_id", found)
     if scopes is None:
@@ -91,10 +91,10 @@ def _update(
     if user is None or not user.user_id:
         return Failed("missing_user_id", f"{field}.user_id: expected Terra's user id, found none")
     found = (
-        fault_of(f"{field}.user_id", user.user_id)
-        or fault_of(f"{field}.provider", user.provider)
-        or fault_of(f"{field}.reference_id", user.reference_id)
-        or fault_of(f"{field}.scopes", user.scopes, _MAX_SCOPES_CHARS)
+        text_problem(f"{field}.user_id", user.user_id)
+        or text_problem(f"{field}.provider", user.provider)
+        or text_problem(f"{field}.reference_id", user.reference_id)
+        or text_problem(f"{field}.scopes", user.scopes, _MAX_SCOPES_CHARS)
     )
     if found is not None:
         return Failed("malformed_id", found)

@@ -7,7 +7,7 @@ from typing import Final
 from headwater.processors.dates import read_date, unix_ms
 from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.providers.terra.auth import USER_REAUTH
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 from headwater.schemas.providers.terra import Envelope, User, decode_envelope
 from headwater.schemas.providers.terra_labs import reference_in
 
@@ -56,9 +56,9 @@ def _of_upload(kind: str, envelope: Envelope, ordered_ms: int) -> Routing | Malf
     """
     reference = envelope.reference_id or reference_in(envelope.data)
     found = (
-        fault_of("type", kind)
-        or fault_of("upload_id", envelope.upload_id)
-        or fault_of("reference_id", reference)
+        text_problem("type", kind)
+        or text_problem("upload_id", envelope.upload_id)
+        or text_problem("reference_id", reference)
     )
     if found is not None:
         return Malformed("malformed_id", found)
@@ -69,13 +69,13 @@ def _of_upload(kind: str, envelope: Envelope, ordered_ms: int) -> Routing | Malf
 def _about(
     field: str, user: User | None, kind: str, envelope: Envelope, ordered_ms: int
 ) -> Routing | Malformed:
-    found = fault_of("type", kind)
+    found = text_problem("type", kind)
     if user is None:
-        found = found or fault_of("reference_id", envelope.reference_id)
+        found = found or text_problem("reference_id", envelope.reference_id)
         about = Routing(kind, "", envelope.reference_id, ordered_ms=ordered_ms)
     else:
-        found = found or fault_of(f"{field}.user_id", user.user_id)
-        found = found or fault_of(f"{field}.reference_id", user.reference_id)
+        found = found or text_problem(f"{field}.user_id", user.user_id)
+        found = found or text_problem(f"{field}.reference_id", user.reference_id)
         updated_ms = _updated_at_ms(user)
         about = Routing(kind, user.user_id or "", user.reference_id, updated_ms, ordered_ms)
     return about if found is None else Malformed("malformed_id", found)

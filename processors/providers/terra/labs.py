@@ -22,7 +22,7 @@ from headwater.processors.providers.results import (
 )
 from headwater.processors.providers.terra.lab_codes import code_of, status_of
 from headwater.processors.providers.terra.parts import latest_of, read_day_of
-from headwater.processors.texts import fault_of, storable
+from headwater.processors.texts import storable, text_problem
 from headwater.schemas.providers.terra import Unreadable
 from headwater.schemas.providers.terra_labs import (
     Interpretation,
@@ -157,10 +157,10 @@ def _read(result: Result, report: Report, place: str, latest_ms: int) -> _Found 
     columns = _columns(result)
     if columns["value"] is None and columns["value_text"] is None:
         return Rejected("missing_value", f"{place}: expected a value, found none")
-    fault = fault_of(f"{place}, its code", code)
+    fault = text_problem(f"{place}, its code", code)
     for name, value in columns.items():
         if fault is None and isinstance(value, str):
-            fault = fault_of(f"{place}, its {name}", value, _MAX_TEXT_CHARS)
+            fault = text_problem(f"{place}, its {name}", value, _MAX_TEXT_CHARS)
     if fault is not None:
         return Rejected("malformed_text", fault)
     return _Found((day, code), columns, place)

@@ -18,7 +18,7 @@ from headwater.processors.providers.results import (
     Skipped,
     normalized,
 )
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 from headwater.schemas.providers.terra import Dated, Delivery, Metadata, Unreadable, User
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Table, Value
@@ -48,7 +48,7 @@ def read_source(user: User) -> str | Failed:
         return Failed(
             "missing_provider", "user.provider: expected the wearable's maker, found none"
         )
-    found = fault_of("user.provider", user.provider)
+    found = text_problem("user.provider", user.provider)
     return Failed("malformed_id", found) if found is not None else user.provider.lower()
 
 

@@ -11,7 +11,7 @@ import msgspec
 from headwater.processors.providers.envelope import Routing
 from headwater.processors.providers.provider import Provider
 from headwater.processors.signature_schemes import SignatureScheme
-from headwater.processors.texts import MAX_ID_CHARS, fault_of
+from headwater.processors.texts import MAX_ID_CHARS, text_problem
 from headwater.schemas.errors import PARSE_ERRORS
 
 #: The type of a delivery whose type is not where it should be.
@@ -27,7 +27,7 @@ _Reader: TypeAlias = Callable[[bytes, Mapping[str, str]], str]
 _Decoder: TypeAlias = msgspec.json.Decoder[Any]
 
 
-def undescribed(
+def generic_provider(
     name: str, scheme: SignatureScheme, *, type_at: str | None, subject_at: str | None
 ) -> Provider:
     """A provider that knows where type and subject are, and no types.
@@ -108,4 +108,4 @@ def _member(decoders: tuple[_Decoder, ...], value: bytes | msgspec.Raw) -> msgsp
 
 
 def _usable(text: str) -> str:
-    return "" if fault_of("", text) else text
+    return "" if text_problem("", text) else text

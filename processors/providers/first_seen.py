@@ -16,7 +16,7 @@ from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import USERS
 
 
-def heard_of(user_id: str, events: Sequence[WebhookAdmitted]) -> tuple[RowUpdate, ...]:
+def first_seen(user_id: str, events: Sequence[WebhookAdmitted]) -> tuple[RowUpdate, ...]:
     """What deliveries of a user, one at least, say of when they were heard of."""
     first = last = events[0]
     if len(events) > 1:
