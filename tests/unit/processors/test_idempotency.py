@@ -15,7 +15,7 @@ from headwater.processors.idempotency import (
     Remembered,
     State,
     canonical_hash,
-    met,
+    key_result,
     reservation,
 )
 
@@ -35,7 +35,7 @@ REFUSED = msgspec.structs.replace(RESERVED, state=State.REFUSED)
     ],
 )
 def test_what_a_request_meets(found: Remembered, request_hash: str, expected: object) -> None:
-    assert met(found, request_hash) == expected
+    assert key_result(found, request_hash) == expected
 
 
 ANY_JSON = st.recursive(

@@ -195,7 +195,7 @@ SCHEME_NAMES = ", ".join(sorted(SCHEMES))
         (
             '[[source]]\nname = "x"\nsecrets = ["s"]\n'
             '[source.scheme]\nsignature_header = "x-s"\nform = "plain"\ntemplate = "{t}.{raw}"',
-            "source x: x's own: a time needs a place, {t} in the template, a limit",
+            "source x: x's own: a time needs a source, {t} in the template, a limit",
         ),
     ],
 )
