@@ -1,9 +1,9 @@
-"""When a user was first and last heard of: the row of `users` that deliveries make beside theirs.
+"""When a user was first and last seen: the row of `users` that deliveries update besides theirs.
 
-Of two deliveries the order is that of their stamps, so the earliest and the latest of a set are the
-same in whatever order they are read, and of a batch two say all: its first, and the first of its
-last hour. A user's row changes once an hour, not with each delivery: it is a third of all records
-else, where users are many.
+Deliveries are ordered by their stamps, so the first and the last of a set do not depend on the
+order of reading. Of a batch two suffice: its first one, and the first one of its last hour. A
+user's row changes once an hour, not with every delivery: with many users it would otherwise be a
+third of all records.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,15 @@ from headwater.schemas.tables import USERS
 
 
 def first_seen(user_id: str, events: Sequence[WebhookAdmitted]) -> tuple[RowUpdate, ...]:
-    """What deliveries of a user, one at least, say of when they were heard of."""
+    """Return the updates of a user's row by one or more of the user's deliveries."""
     first = last = events[0]
     if len(events) > 1:
         hour = max(event.sent_at_ms for event in events) // HOUR_MS
         first = min(events, key=_order)
-        last = min((each for each in events if each.sent_at_ms // HOUR_MS == hour), key=_order)
-    key, created = (user_id,), {"created_at": _moment(first.sent_at_ms)}
-    seen = {"last_seen_at": _moment(last.sent_at_ms)}
+        in_hour = (event for event in events if event.sent_at_ms // HOUR_MS == hour)
+        last = min(in_hour, key=_order)
+    key, created = (user_id,), {"created_at": _timestamp(first.sent_at_ms)}
+    seen = {"last_seen_at": _timestamp(last.sent_at_ms)}
     if first is last:
         return (RowUpdate(USERS, key, created | seen, first.stamp()),)
     return (
@@ -33,8 +34,8 @@ def first_seen(user_id: str, events: Sequence[WebhookAdmitted]) -> tuple[RowUpda
     )
 
 
-#: Senders sign whole seconds, so many deliveries share one.
-_moment: Final = lru_cache(maxsize=4_096)(rfc3339)
+#: Cached, because senders sign whole seconds, which many deliveries share.
+_timestamp: Final = lru_cache(maxsize=4_096)(rfc3339)
 
 
 def _order(event: WebhookAdmitted) -> tuple[int, int, str]:

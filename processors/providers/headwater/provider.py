@@ -1,4 +1,4 @@
-"""The house's own provider, declared: what it learns, and what becomes of that."""
+"""Declaration of Headwater's own provider: its system events and their normalizers."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -41,7 +41,7 @@ def _type(
 
 def _read(body: bytes, headers: Mapping[str, str]) -> Malformed:
     del body, headers
-    return Malformed("not_posted", "expected no delivery: the house alone tells of these")
+    return Malformed("not_posted", "expected no delivery: only Headwater itself publishes these")
 
 
 HEADWATER: Final = Provider(
