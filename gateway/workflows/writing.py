@@ -52,7 +52,7 @@ from headwater.schemas.history import (
     StartRun,
     creates,
 )
-from headwater.schemas.statuses import RunStatus, newer_kept
+from headwater.schemas.statuses import RunStatus, keep_unknown_values
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
@@ -212,7 +212,7 @@ def _start(new: NewInstance, key: str) -> StartRun:
 
 def _status(reply: ReplySent) -> InstanceStatus:
     """How an instance stood when a command had its outcome: all that a reply says of it."""
-    with newer_kept():
+    with keep_unknown_values():
         return InstanceStatus(status=RunStatus(reply.status))
 
 

@@ -13,7 +13,7 @@ from headwater.processors.runs.limits import (
     name_problem,
 )
 from headwater.schemas.history import Json, Limits, Post, SendEvent, StartRun
-from headwater.schemas.topics import authors_topic_fault
+from headwater.schemas.topics import author_topic_problem
 from headwater.streams.authoring.sql_parameters import sql_parameters
 from headwater.streams.authoring.values import check_sound, encode, encode_object, encode_params
 from headwater.streams.authoring.workflow_values import Named, name_of
@@ -58,7 +58,7 @@ class StepTx:
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Appends a record to a Kafka topic; the value is JSON."""
         check_sound("the name of a topic", topic)
-        fault = authors_topic_fault(topic) or self._undeclared(topic)
+        fault = author_topic_problem(topic) or self._undeclared(topic)
         if fault:
             raise ValueError(fault)
         if key is not None:

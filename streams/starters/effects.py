@@ -26,7 +26,7 @@ from headwater.schemas.errors import (
 )
 from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import ReplySent
-from headwater.schemas.newer import Waiting, readable, why_waits
+from headwater.schemas.newer import Waiting, newer_schema_message, readable
 from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.engine.quarantine import described
@@ -143,7 +143,7 @@ class Starter:
             await self._carry_out(self._seen[where], known)
             await self._commit(where, known[-1].offset + 1)
         if newer is not None and where in self._seen:
-            self._stop_at(where, why_waits(newer))
+            self._stop_at(where, newer_schema_message(newer))
 
     def _stop_at(self, where: TopicPartition, why: str) -> None:
         """Reads nothing more of a partition until it is assigned anew."""
