@@ -69,7 +69,7 @@ def cron_problem(cron: Cron) -> str | None:
             f"day-of-week), or six with seconds first, found {cron.expression!r}: {error}"
         )
     if first is None:
-        return f"expected a cron expression that comes true, found {cron.expression!r}"
+        return f"expected a cron expression that matches a date, found {cron.expression!r}"
     return None
 
 

@@ -76,7 +76,9 @@ class JsonSchema:
                 raise
             raise SchemaInvalid(f"expected a JSON Schema: {_first_line(error)}") from None
 
-    def fault(self, value: object, root: str, evaluations: Evaluations | None = None) -> str | None:
+    def problem(
+        self, value: object, root: str, evaluations: Evaluations | None = None
+    ) -> str | None:
         """Return what is wrong with a value, or None.
 
         Args:

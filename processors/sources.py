@@ -13,7 +13,7 @@
     provider = "terra"              # parses and normalizes them; without one they are recorded
 
 `every_provider = true`, above the tables, adds a source for every provider that no source names.
-The file says where the secrets are; only the gateway reads them.
+The file states where the secrets are; only the gateway reads them.
 """
 
 import re

@@ -281,7 +281,7 @@ def _unknown(data: bytes) -> UndecodableRecord | UnknownSchema:
             f"found {len(data)} bytes that start with {data[:8].hex() or 'nothing'}"
         )
     return UnknownSchema(
-        f"expected a schema id of the catalogue (1 to {max(IDS.values())}), "
+        f"expected a schema id of the catalog (1 to {max(IDS.values())}), "
         f"found {int.from_bytes(data[1:_PREFIX_BYTES], 'big')}"
     )
 

@@ -16,7 +16,7 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.segments import sent_segments
 from headwater.processors.columns import RowUpdate
 from headwater.processors.lineage import (
-    Said,
+    ColumnValue,
     admitted,
     same_key,
     types_of,
@@ -256,7 +256,7 @@ async def _with_our_id(
     return msgspec.structs.replace(event, our_id=our_id)
 
 
-def _overridden(said: Said) -> Overridden:
+def _overridden(said: ColumnValue) -> Overridden:
     sent_at = datetime.fromtimestamp(said.stamp.sent_at_ms / 1000, UTC)
     return Overridden(said.value, said.stamp.event_id, sent_at)
 

@@ -28,14 +28,14 @@ from headwater.schemas.statuses import RunStatus
 
 
 def cancel(run: CodeRun, command: CancelRun, reached_ms: int, until_ms: int) -> Decision:
-    """Notify the code of a run that it is cancelled."""
+    """Notify the code of a run that it is canceled."""
     rejection = may_end(run, command)
     if rejection is not None:
         return rejection
     if run.cancelling is not None:
         return Rejection(
             ALREADY_CANCELLED,
-            f"{run.instance_id} is being cancelled already; terminate ends it at once",
+            f"{run.instance_id} is being canceled already; terminate ends it at once",
         )
     granted: list[RunEvent] = []
     if run.waits_for_slot:
@@ -60,7 +60,7 @@ def _cancellation(reason: str, until_ms: int) -> list[RunEvent]:
 
 
 def terminate_cancelled(run: CodeRun, why: str) -> list[RunEvent]:
-    """End a cancelled run without running its code further, except for rollback handlers."""
+    """End a canceled run without running its code further, except for rollback handlers."""
     failure = Failure(CANCELLED_ERROR, why)
     if not any(is_to_roll_back(entry) for entry in run.entries.values()):
         return fail_run(run, failure)

@@ -88,7 +88,7 @@ class Advance(Request, frozen=True):
     """Commit an iteration of a loop, or only drop iterations before `trim_before`.
 
     Attributes:
-        knows_cancelled: Whether the code knows that the run is cancelled.
+        knows_cancelled: Whether the code knows that the run is canceled.
     """
 
     key: str

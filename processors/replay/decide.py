@@ -2,7 +2,7 @@
 
 Pure: (run, command or request, facts) -> events or a rejection. The caller applies the events
 before it decides anything else. A request that arrives too late (from an attempt that timed out, a
-run that was restarted, a branch that was cancelled) is rejected as STALE and changes nothing.
+run that was restarted, a branch that was canceled) is rejected as STALE and changes nothing.
 """
 
 from collections.abc import Callable

@@ -19,7 +19,7 @@ from headwater.schemas.history import (
     RunTerminated,
 )
 
-#: Error name of a cancelled run whose code did not handle the cancellation.
+#: Error name of a canceled run whose code did not handle the cancellation.
 CANCELLED_ERROR: Final = "CancelledError"
 #: Reason with which children end.
 _ENDED: Final = "its parent has ended"
@@ -49,7 +49,7 @@ def code_ended(run: CodeRun, *, cancelled: bool) -> list[RunEvent]:
 
     Args:
         run: The run.
-        cancelled: Whether the run was cancelled; its children are then cancelled as well.
+        cancelled: Whether the run was canceled; its children are then canceled as well.
     """
     keys = tuple(run.open)
     children = end_children(run, keys, _ENDED, cancelled=cancelled)
@@ -61,7 +61,7 @@ def _cancelled(keys: tuple[str, ...]) -> list[RunEvent]:
 
 
 def fail_run(run: CodeRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
-    """Fail a run; one that was cancelled ends as terminated."""
+    """Fail a run; one that was canceled ends as terminated."""
     if run.cancelling is None:
         return end_run(run, RunErrored(failure), with_children=with_children)
     end = RunTerminated(run.cancelling.reason, cancelled=True)

@@ -78,7 +78,7 @@ class Activate(HostMessage, frozen=True):
     #: Ordinal of the first other new entry.
     first_ordinal: int
     rollback: Failure | None = None
-    #: Sequence of the event that cancelled it.
+    #: Sequence of the event that canceled it.
     cancelled_at: int | None = None
     #: Limits of its code; None for the defaults.
     limits: Limits | None = None

@@ -62,7 +62,7 @@ def retry(run: CodeRun, command: RetryRun, limits: Limits = DEFAULT_LIMITS) -> D
 
 
 def _as_code_left_it(run: CodeRun) -> CodeRun:
-    """Return the run as its code left it: entries cancelled by its end are open again."""
+    """Return the run as its code left it: entries canceled by its end are open again."""
     entries = dict(run.entries)
     for key in run.left:
         entries[key] = msgspec.structs.replace(entries[key], status=EntryStatus.PENDING)

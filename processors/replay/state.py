@@ -35,7 +35,7 @@ class CodeRun(Run, kw_only=True):
         rollback: Why the run is being rolled back.
         hosts_lost: How often in a row its code crashed its host process.
         back_at_ms: When it is retried after that.
-        cancelling: Its cancellation, if it was cancelled.
+        cancelling: Its cancellation, if it was canceled.
         logged_at: Sequence of the latest event that its code had seen when it last logged.
         lines: Number of lines that it has logged since that event.
         logged_once: Names of the one-time warnings that were written.

@@ -135,7 +135,7 @@ def due_events(
 
 
 def cleanup_expired(run: CodeRun, until_ms: int) -> bool:
-    """Return whether the code of a cancelled run has used up its time to clean up."""
+    """Return whether the code of a canceled run has used up its time to clean up."""
     cancelling = run.cancelling
     return cancelling is not None and run.rollback is None and cancelling.until_ms <= until_ms
 

@@ -39,4 +39,4 @@ class Rejection(msgspec.Struct, frozen=True):
 Decision: TypeAlias = list[RunEvent] | Rejection
 
 #: Rejection of input that arrives too late to matter.
-STALE: Final = Rejection(failures.STALE, "what this is about is over")
+STALE: Final = Rejection(failures.STALE, "it arrived too late to have an effect")

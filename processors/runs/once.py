@@ -28,7 +28,9 @@ def created_before(run: Run, once: Once | None) -> Rejection | None:
         return None
     if run.once.digest != once.digest:
         return _conflict(once, f"the creation of {run.instance_id}")
-    return Rejection(INSTANCE_CREATED_BEFORE, f"{run.instance_id} was created so before")
+    return Rejection(
+        INSTANCE_CREATED_BEFORE, f"{run.instance_id} was created by this request before"
+    )
 
 
 def received_before(run: Run, once: Once | None) -> Rejection | None:

@@ -20,7 +20,7 @@ from headwater.processors.wipes import (
     TYPE,
     Order,
     digest,
-    forgets,
+    forget_effect,
     is_before,
     order_of,
     user_in,
@@ -89,7 +89,7 @@ def forget(
 
 
 def _effect(order: Order, delivery: WebhookReceived, record: Incoming) -> Outgoing:
-    effect = forgets(order, delivery)
+    effect = forget_effect(order, delivery)
     key = msgspec.json.encode((effect.event_id, effect.name))
     return Outgoing(EFFECTS, record.partition, key, encode(effect))
 

@@ -50,7 +50,7 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 
-_STALE: Final = Rejection("STALE", "what this is about is over")
+_STALE: Final = Rejection("STALE", "it arrived too late to have an effect")
 
 
 class Counter(Run, kw_only=True):

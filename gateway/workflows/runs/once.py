@@ -12,7 +12,7 @@ from headwater.processors.idempotency import (
     Key,
     Pending,
     Remembered,
-    met,
+    key_result,
     reservation,
 )
 from headwater.schemas.errors import StoreUnavailable
@@ -87,7 +87,7 @@ class Once:
         """
         make = await asked.prepare()
         new = reservation(asked.run_id, asked.request_hash)
-        match met(await self._keys.reserve(asked.key, new), asked.request_hash):
+        match key_result(await self._keys.reserve(asked.key, new), asked.request_hash):
             case Pending(run_id):
                 return await self._made(asked, make, run_id)
             case Answered(run_id, status, body):

@@ -79,4 +79,4 @@ def test_two_tables_of_one_name_are_refused():
     with pytest.raises(
         TableInvalid, match=r"expected each name of a table once, found \['terra_conn"
     ):
-        installed_tables._together([*TABLES, replace(TOY_BOXES, name=CONNECTIONS.name)])
+        installed_tables._checked([*TABLES, replace(TOY_BOXES, name=CONNECTIONS.name)])

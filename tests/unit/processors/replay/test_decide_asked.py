@@ -369,7 +369,7 @@ ENDS = {
     ),
     "an iteration that code began once it was told": (
         _told(entries={"pages": an_entry(_KIND.LOOP)}),
-        Advance("pages", 9, "1", told=True),
+        Advance("pages", 9, "1", knows_cancelled=True),
         [LoopAdvanced("pages", 9, "1")],
     ),
     "a child that code which was told waits for no more": (
