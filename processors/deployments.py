@@ -39,14 +39,14 @@ class Activated(NamedTuple):
     new: bool
 
 
-class Refused(NamedTuple):
+class ActivationRejected(NamedTuple):
     """Why an activation was rejected."""
 
     code: str
     message: str
 
 
-Outcome: TypeAlias = Created | Activated | Refused
+DeploymentOutcome: TypeAlias = Created | Activated | ActivationRejected
 
 
 def deployment_id(app: str, digest: str) -> str:
@@ -121,37 +121,39 @@ class Deployments:
         yield from self.by_id.values()
         yield from map(self.by_id.__getitem__, self.activations)
 
-    def rolled_back_to(self, deployment: str | None = None) -> DeploymentCreated | Refused:
+    def rolled_back_to(
+        self, deployment: str | None = None
+    ) -> DeploymentCreated | ActivationRejected:
         """Return what a rollback activates: the previous deployment, or the named earlier one."""
         before = self.activations[:-1]
         if not before or (deployment is not None and deployment not in before):
             target = deployment or "a deployment"
-            return Refused(
+            return ActivationRejected(
                 NOTHING_TO_ROLL_BACK,
                 f"expected {target} that was active before the present one, found "
                 f"{', '.join(reversed(before)) or 'none'}; activate takes any deployment",
             )
         return self.by_id[deployment or before[-1]]
 
-    def apply(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+    def apply(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
         """Apply a record and return its outcome."""
         if isinstance(record, DeploymentCreated):
             known = self.by_id.setdefault(record.id, record)
             return Created(known, known is record)
         return self._activate(record)
 
-    def _activate(self, record: DeploymentActivated) -> Activated | Refused:
+    def _activate(self, record: DeploymentActivated) -> Activated | ActivationRejected:
         before = self.activations[-1] if self.activations else None
         deployment = self.by_id.get(record.id)
         if deployment is None:
-            return Refused(
+            return ActivationRejected(
                 DEPLOYMENT_NOT_FOUND,
                 f"expected a deployment, deployment none with the id {record.id}",
             )
         if record.id == before:
             return Activated(deployment, before, new=False)
         if record.after not in ("", before or "none"):
-            return Refused(
+            return ActivationRejected(
                 DEPLOYMENT_CHANGED,
                 f"expected {record.after} to be active, found {before or 'none'}; another "
                 "deployment was activated in the meantime",

@@ -15,7 +15,7 @@ UNCLAIMED: Final = -1
 
 
 @dataclass(slots=True)
-class Newest:
+class NewestEpoch:
     """The newest writer of one partition, up to the position that was read."""
 
     epoch: int = UNCLAIMED

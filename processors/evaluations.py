@@ -68,7 +68,7 @@ class SchemaTask(msgspec.Struct, frozen=True, tag="schema"):
 Task: TypeAlias = ExpressionTask | SchemaTask
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class TaskOutcome(msgspec.Struct, frozen=True):
     """The result of a task: a JSON value, or why there is none."""
 
     value: Any | EvaluationProblem
@@ -76,7 +76,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 #: Executes a task within limits; it always returns and never raises.
-Evaluator: TypeAlias = Callable[[Task, SharedValues | None], Outcome]
+Evaluator: TypeAlias = Callable[[Task, SharedValues | None], TaskOutcome]
 
 
 class Evaluations:

@@ -10,8 +10,8 @@ Everything that is known without data (syntax, names, the type of the result) is
 compilation. An evaluation error is a return value, because it concerns only one delivery.
 
 An expression sees shared values, which are converted for CEL once for all evaluations over the
-same `Facts`, and local names, whose values are passed with every evaluation. So a list of 10,000
-items is converted once, even if an expression is evaluated for every item.
+same `ExpressionValues`, and local names, whose values are passed with every evaluation. So a list
+of 10,000 items is converted once, even if an expression is evaluated for every item.
 """
 
 import re
@@ -132,7 +132,7 @@ class Names:
 EVENT: Final = Names("event")
 
 
-class Facts:
+class ExpressionValues:
     """Shared values for expressions; they are converted when they are first needed."""
 
     def __init__(self, values: Mapping[str, Any], names: Names = EVENT) -> None:
@@ -215,7 +215,7 @@ class Expression:
 
     def evaluate(
         self,
-        facts: Facts,
+        facts: ExpressionValues,
         local: Mapping[str, Any] = NO_VALUES,
         evaluations: Evaluations | None = None,
     ) -> Any | EvaluationProblem:  # noqa: ANN401, any JSON value
@@ -258,7 +258,7 @@ class Expression:
         """The literal of a list or map, if the expression is one that contains only fields."""
         return literal_of(self._tree) if self.source.lstrip()[:1] in ("{", "[") else None
 
-    def _read(self, facts: Facts, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    def _read(self, facts: ExpressionValues, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return what the library would return for existing fields, or _ABSENT."""
         try:
             if self._literal is not None:
@@ -270,7 +270,7 @@ class Expression:
             return _ABSENT
         return value if self.result_kind is ResultKind.VALUE else self._result(value)
 
-    def _field_value(self, facts: Facts, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    def _field_value(self, facts: ExpressionValues, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
         root, *fields = self._field
         values = local if root in self._local_names else facts.values
         value: Any = values.get(root, _ABSENT)
@@ -299,7 +299,7 @@ class Expression:
         return read_tree(self._compiled.serialize())
 
     def _evaluate(
-        self, facts: Facts, values: Mapping[str, CelValue], had_nul: bool
+        self, facts: ExpressionValues, values: Mapping[str, CelValue], had_nul: bool
     ) -> Any | EvaluationProblem:  # noqa: ANN401
         local = _LocalValues(values)
         token = _local_values.set(local)

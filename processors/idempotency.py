@@ -19,7 +19,7 @@ import msgspec
 REMEMBERED_MS: Final = 24 * 60 * 60 * 1000
 
 
-class State(StrEnum):
+class RequestState(StrEnum):
     """State of the request of a key."""
 
     IN_PROGRESS = "in_progress"
@@ -27,7 +27,7 @@ class State(StrEnum):
     REFUSED = "refused"
 
 
-class Key(msgspec.Struct, frozen=True):
+class IdempotencyKey(msgspec.Struct, frozen=True):
     """An idempotency key, scoped to a project and an endpoint.
 
     Attributes:
@@ -42,7 +42,7 @@ class Key(msgspec.Struct, frozen=True):
     endpoint: str
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The stored state of a request.
 
     Attributes:
@@ -51,7 +51,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
         body: Body of the response, once there is one.
     """
 
-    state: State
+    state: RequestState
     request_hash: str
     response_run_id: str
     status_code: int
@@ -79,19 +79,19 @@ class Conflict(msgspec.Struct, frozen=True):
 KeyResult: TypeAlias = Pending | Answered | Conflict
 
 
-def key_result(stored: Remembered, request_hash: str) -> KeyResult:
+def key_result(stored: StoredRequest, request_hash: str) -> KeyResult:
     """Return what to do with a request that reserved its key, or whose key was reserved before."""
     if stored.request_hash != request_hash:
         return Conflict()
-    if stored.state is State.COMPLETED:
+    if stored.state is RequestState.COMPLETED:
         return Answered(stored.response_run_id, stored.status_code, stored.body)
     return Pending(stored.response_run_id)
 
 
-def reservation(run_id: str, request_hash: str) -> Remembered:
+def reservation(run_id: str, request_hash: str) -> StoredRequest:
     """Return the stored state of a request that starts."""
-    return Remembered(
-        state=State.IN_PROGRESS,
+    return StoredRequest(
+        state=RequestState.IN_PROGRESS,
         request_hash=request_hash,
         response_run_id=run_id,
         status_code=0,

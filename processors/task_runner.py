@@ -6,7 +6,13 @@ from typing import Any, Final
 import msgspec
 
 from headwater.processors.evaluations import EvaluationProblem, ExpressionTask, Task
-from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Names, ResultKind
+from headwater.processors.expressions import (
+    Expression,
+    ExpressionInvalid,
+    ExpressionValues,
+    Names,
+    ResultKind,
+)
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 from headwater.processors.runs.params import FORMATS
 
@@ -20,7 +26,7 @@ SHARED_KEPT: Final = 2
 SHARED_LARGE: Final = 1024 * 1024
 
 
-class Request(msgspec.Struct, frozen=True):
+class TaskRequest(msgspec.Struct, frozen=True):
     """A task, and the id of its shared values, which are sent with the first task that has them."""
 
     task: Task
@@ -28,7 +34,7 @@ class Request(msgspec.Struct, frozen=True):
     values: bytes | None = None
 
 
-class Response(msgspec.Struct, frozen=True):
+class TaskResponse(msgspec.Struct, frozen=True):
     """The result of a task as JSON, or why there is none."""
 
     value: bytes | None
@@ -56,9 +62,9 @@ class TaskRunner:
     """Executes tasks one after the other."""
 
     def __init__(self) -> None:
-        self._shared: dict[int, tuple[Any, dict[tuple[str, ...], Facts]]] = {}
+        self._shared: dict[int, tuple[Any, dict[tuple[str, ...], ExpressionValues]]] = {}
 
-    def run(self, request: Request) -> Response:
+    def run(self, request: TaskRequest) -> TaskResponse:
         """Execute a task; it may take any time and memory."""
         task = request.task
         if isinstance(task, ExpressionTask):
@@ -66,29 +72,29 @@ class TaskRunner:
         else:
             result = _schema(task.schema, task.formats).problem(decode(task.text), task.root)
         if isinstance(result, EvaluationProblem):
-            return Response(None, result)
+            return TaskResponse(None, result)
         text = _encode(result)
         if len(text) > RESULT_MAX:
             message = f"expected a result of at most {RESULT_MAX} bytes as JSON, found {len(text)}"
-            return Response(None, EvaluationProblem(message))
-        return Response(text)
+            return TaskResponse(None, EvaluationProblem(message))
+        return TaskResponse(text)
 
-    def _evaluate(self, request: Request, task: ExpressionTask) -> Any | EvaluationProblem:  # noqa: ANN401
+    def _evaluate(self, request: TaskRequest, task: ExpressionTask) -> Any | EvaluationProblem:  # noqa: ANN401
         if request.values is not None:
             value: Any = decode(request.values)
             keep_shared(self._shared, request.shared, (value, {}), len(request.values))
         values, by_names = self._shared[request.shared]
         facts = by_names.get(task.names)
         if facts is None:
-            facts = by_names[task.names] = Facts(values, _names(task.names))
+            facts = by_names[task.names] = ExpressionValues(values, _names(task.names))
         expression = _expression(task.source, task.result_kind, task.names, task.local)
         return expression.evaluate(facts, decode(task.values))
 
 
-def failure_of(error: Exception) -> Response:
+def failure_of(error: Exception) -> TaskResponse:
     """Return the response for a task that raised an error."""
     known = isinstance(error, ExpressionInvalid | SchemaInvalid)
-    return Response(
+    return TaskResponse(
         None, EvaluationProblem(str(error) if known else f"the evaluation has failed: {error!r}")
     )
 

@@ -26,7 +26,7 @@ TYPE: Final = "user_wiped"
 FORGET: Final = "headwater-forget"
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WipeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of a delivery `user_wiped`; every partition of `webhooks` has one.
 
     Attributes:
@@ -46,14 +46,14 @@ class ForgetParams(msgspec.Struct, frozen=True, kw_only=True):
     ordered_at_ms: int
 
 
-class Forgotten(msgspec.Struct, frozen=True):
+class ForgetResult(msgspec.Struct, frozen=True):
     """Result of `headwater-forget`: deleted instances, and records to be removed by compaction."""
 
     instances: int = 0
     records: int = 0
 
 
-def forget_effect(order: Order, delivery: WebhookReceived) -> EffectDecided:
+def forget_effect(order: WipeOrder, delivery: WebhookReceived) -> EffectDecided:
     """Return the effect of an order: instances about the user are deleted as well."""
     params = ForgetParams(
         user_sha256=digest(order.user_id),
@@ -70,7 +70,7 @@ def forget_effect(order: Order, delivery: WebhookReceived) -> EffectDecided:
     )
 
 
-def order_of(delivery: WebhookReceived) -> Order | None:
+def wipe_order_of(delivery: WebhookReceived) -> WipeOrder | None:
     """Return the wipe order in a delivery; None for any other delivery.
 
     Raises:
@@ -78,7 +78,7 @@ def order_of(delivery: WebhookReceived) -> Order | None:
     """
     if delivery.source != SOURCE or delivery.type != TYPE:
         return None
-    return msgspec.json.decode(delivery.body, type=Order)
+    return msgspec.json.decode(delivery.body, type=WipeOrder)
 
 
 def digest(name: str) -> str:

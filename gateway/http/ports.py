@@ -9,7 +9,7 @@ deployments is `streams.workflows.deployment_log`. The port for commands is besi
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from headwater.processors.deployments import Deployments, Outcome
+from headwater.processors.deployments import DeploymentOutcome, Deployments
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
 from headwater.schemas.providers.headwater import SystemEvent
@@ -27,7 +27,7 @@ class DeploymentLog(Protocol):
     async def upload(self, deployment_id: str, artifact: bytes) -> int:
         """Makes an artifact durable; gives its offset, for the record of its deployment."""
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
         """Deploys or activates; says what came of it once it is durable."""
 
     async def stop(self) -> None:

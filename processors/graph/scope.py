@@ -16,7 +16,7 @@ from headwater.processors.expressions import (
     NO_VALUES,
     WORDS,
     Expression,
-    Facts,
+    ExpressionValues,
     Names,
     ResultKind,
 )
@@ -47,8 +47,8 @@ class Context:
         self.input = input
         self.state = state
         self.output = output
-        self._facts: Facts | None = None
-        self._input_facts = Facts({"input": input}, SHARED)
+        self._facts: ExpressionValues | None = None
+        self._input_facts = ExpressionValues({"input": input}, SHARED)
 
     def with_changes(
         self, *, state: Mapping[str, Any] | None = None, output: Mapping[str, Any] | None = None
@@ -62,13 +62,13 @@ class Context:
         changed._input_facts = self._input_facts
         return changed
 
-    def facts_for(self, expression: Expression) -> Facts:
+    def facts_for(self, expression: Expression) -> ExpressionValues:
         """What an expression has to see of it."""
         if expression.roots.isdisjoint(("state", "output")):
             return self._input_facts
         if self._facts is None:
             values = {"input": self.input, "state": self.state, "output": self.output}
-            self._facts = Facts(values, SHARED)
+            self._facts = ExpressionValues(values, SHARED)
         return self._facts
 
 

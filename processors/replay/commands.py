@@ -41,7 +41,7 @@ class Open(Request, frozen=True):
     value: Json | None = None
 
 
-class Mark(Request, frozen=True):
+class OpenCompleted(Request, frozen=True):
     """Record an entry that completes immediately: a checkpoint, a removal, the current time."""
 
     key: str
@@ -153,7 +153,7 @@ CodeCommand: TypeAlias = (
     StepReturned
     | StepRaised
     | Open
-    | Mark
+    | OpenCompleted
     | Close
     | Fail
     | Cancel

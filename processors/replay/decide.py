@@ -18,8 +18,8 @@ from headwater.processors.replay.commands import (
     Fail,
     Log,
     Losers,
-    Mark,
     Open,
+    OpenCompleted,
     Raise,
     Return,
     RolledBack,
@@ -301,7 +301,7 @@ def _new_counted_key(run: CodeRun, request: Request) -> str | None:
     match request:
         case StepUnderWay() | StepReturned():
             key = request.step.key
-        case Open(kind=kind) | Mark(kind=kind) if kind is not EntryKind.SLEEP:
+        case Open(kind=kind) | OpenCompleted(kind=kind) if kind is not EntryKind.SLEEP:
             key = request.key
         case _:
             return None
@@ -353,7 +353,7 @@ def _immediate_events(
             return []
 
 
-def _mark(run: CodeRun, request: Mark, now_ms: int) -> Decision:
+def _open_completed(run: CodeRun, request: OpenCompleted, now_ms: int) -> Decision:
     if request.key in run.entries:
         return STALE
     result = str(now_ms) if request.kind is EntryKind.NOW else "null"
@@ -482,7 +482,7 @@ _DECIDERS: Final[dict[type, Callable[[CodeRun, Any, int], Decision]]] = {
     StepReturned: _step_returned,
     StepRaised: _step_raised,
     Open: _open,
-    Mark: _mark,
+    OpenCompleted: _open_completed,
     Close: _close,
     Fail: _fail,
     Cancel: _cancel,

@@ -9,13 +9,13 @@ from headwater.processors.replay.state import CodeRun, Entry
 from headwater.processors.runs.host_messages import (
     AbandonAttempt,
     AllowAttempts,
+    AttemptStarted,
     Evict,
     HostMessage,
     Ping,
     PollProgress,
     Pong,
     Requested,
-    Started,
     YieldBack,
 )
 from headwater.schemas.history import (
@@ -146,7 +146,7 @@ ToHost: TypeAlias = (
     | Ping
 )
 
-FromHost: TypeAlias = Requested[CodeCommand] | Started | YieldBack | Pong
+FromHost: TypeAlias = Requested[CodeCommand] | AttemptStarted | YieldBack | Pong
 
 
 def message_for_host(  # noqa: C901, PLR0911, one for each event

@@ -66,7 +66,7 @@ class Pong(HostMessage, frozen=True):
     """All messages before a `Ping` are processed."""
 
 
-class Started(HostMessage, frozen=True):
+class AttemptStarted(HostMessage, frozen=True):
     """An attempt that may take long is running; the owner watches its timeout.
 
     Attributes:

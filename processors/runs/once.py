@@ -10,7 +10,7 @@ from typing import Final
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import MAILBOX_MAX
-from headwater.processors.runs.state import Remembered, Run
+from headwater.processors.runs.state import Run, StoredKey
 from headwater.schemas.failures import (
     EVENT_ALREADY_RECEIVED,
     IDEMPOTENCY_CONFLICT,
@@ -61,10 +61,10 @@ def remember(run: Run, event: EventReceived, at_ms: int) -> None:
     if event.once is None:
         return
     keys = run.keys
-    keys[event.once.key] = Remembered(event.once.digest, at_ms)
+    keys[event.once.key] = StoredKey(event.once.digest, at_ms)
     while len(keys) > REMEMBERED_MAX or _oldest_ms(keys) <= at_ms - REMEMBERED_MS:
         del keys[next(iter(keys))]
 
 
-def _oldest_ms(keys: dict[str, Remembered]) -> int:
+def _oldest_ms(keys: dict[str, StoredKey]) -> int:
     return next(iter(keys.values())).at_ms

@@ -6,7 +6,12 @@ from functools import lru_cache
 from typing import Final
 
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, ResultKind
+from headwater.processors.expressions import (
+    Expression,
+    ExpressionInvalid,
+    ExpressionValues,
+    ResultKind,
+)
 from headwater.processors.expressions import Names as KnownNames
 from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.runs.decisions import Rejection
@@ -59,7 +64,7 @@ def slot_scope(
 
 def _evaluated(source: str, params: Json, evaluations: Evaluations | None) -> object:
     try:
-        facts = Facts({"params": read_json(params)}, _PARAMS)
+        facts = ExpressionValues({"params": read_json(params)}, _PARAMS)
     except JsonInvalid as error:
         # JSON has numbers of any length; the reader has a limit.
         return EvaluationProblem(str(error))

@@ -21,7 +21,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
-__all__ = ["BEGINNING", "UNRESOLVED", "Entry", "Received", "Remembered", "Run", "Slot"]
+__all__ = ["BEGINNING", "UNRESOLVED", "Entry", "Received", "Run", "Slot", "StoredKey"]
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -33,7 +33,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sent_at_ms: int
 
 
-class Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StoredKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Digest of a request under an idempotency key, and the time of its execution."""
 
     digest: str
@@ -91,7 +91,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     deployment: Artifact | None = None
     labels: tuple[Label, ...] = ()
     once: Once | None = None
-    keys: dict[str, Remembered] = {}
+    keys: dict[str, StoredKey] = {}
     limits: Limits | None = None
     slot: Slot | None = None
 

@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from headwater.processors.evaluations import EvaluationProblem, Evaluations, Evaluator
-from headwater.processors.expressions import Expression, Facts
+from headwater.processors.expressions import Expression, ExpressionValues
 from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.providers.results import Effect
 from headwater.processors.runs.labels import labels_of, labels_problem
@@ -44,7 +44,7 @@ TASKS_NS: Final = 10_000_000_000
 EFFECT_NAME_MAX: Final = WORKFLOW_NAME_MAX - len(PROGRAM)
 
 
-class Send(msgspec.Struct, frozen=True):
+class EffectCommand(msgspec.Struct, frozen=True):
     """The command of an effect; `command_id` is the same however often it is sent."""
 
     name: str
@@ -113,17 +113,17 @@ def check_effect(effect: Effect) -> Effect | RejectedEffect:
     return effect
 
 
-def send_of(effect: EffectDecided, partition: int, offset: int) -> Send:
+def command_for(effect: EffectDecided, partition: int, offset: int) -> EffectCommand:
     """Return the command for an effect at an offset of a partition of `effects`."""
     sender = Sender(f"{PROGRAM}{effect.name}", f"effects-{partition}", 0, offset)
     command_id = f"{sender.workflow}/{sender.instance_id}#{sender.number}"
     command = effect.command
     if isinstance(command, SendEvent):
         command = msgspec.structs.replace(command, event_id=command_id, sender=sender)
-    return Send(effect.name, command_id, effect.workflow, effect.instance_id, command)
+    return EffectCommand(effect.name, command_id, effect.workflow, effect.instance_id, command)
 
 
-def refused(send: Send, code: str, message: str) -> RejectedEffect | None:
+def refused(send: EffectCommand, code: str, message: str) -> RejectedEffect | None:
     """Return the failure of an effect by its command's outcome, or None if it took place."""
     exists = code == INSTANCE_EXISTS and isinstance(send.command, StartRun)
     if exists or not is_refused(code):
@@ -165,7 +165,7 @@ class _Delivery:
     """Values for the expressions of all rules of a delivery, and their evaluation budget."""
 
     def __init__(self, values: dict[str, Any], evaluator: Evaluator | None) -> None:
-        self._facts = Facts(values)
+        self._facts = ExpressionValues(values)
         self._evaluations = Evaluations(evaluator, TASKS_NS)
 
     def value(self, expression: Expression) -> Any | EvaluationProblem:  # noqa: ANN401

@@ -27,12 +27,12 @@ from headwater.processors.replay.host_messages import ToHost as ToCodeHost
 from headwater.processors.runs.host_messages import (
     AbandonAttempt,
     AllowAttempts,
+    AttemptStarted,
     Evict,
     Ping,
     PollProgress,
     Pong,
     Requested,
-    Started,
 )
 from headwater.processors.runs.limits import bounded
 from headwater.schemas.failures import INVALID_PARAMS, WORKFLOW_NOT_FOUND
@@ -191,7 +191,7 @@ class Host:
         """Return the attempts that are under way."""
         return [each.current for each in self._services.running]
 
-    def still_running(self) -> list[Started]:
+    def still_running(self) -> list[AttemptStarted]:
         """The attempts that have started since the last call and not ended; owners time them."""
         found = self.starting()
         self._services.fresh.clear()
@@ -201,7 +201,7 @@ class Host:
         """Whether `still_running` would give any."""
         return any(each.counts() for each in self._services.fresh)
 
-    def starting(self) -> list[Started]:
+    def starting(self) -> list[AttemptStarted]:
         """What `still_running` would give now: before the first turn of what has started."""
         return [each.started() for each in self._services.fresh if each.counts()]
 

@@ -17,7 +17,7 @@ from headwater.processors.replay.commands import BeginRollback, CodeCommand, Rai
 from headwater.processors.replay.ends import CANCELLED_ERROR
 from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
 from headwater.processors.replay.host_messages import Activate, FromHost
-from headwater.processors.runs.host_messages import Requested, Started, YieldBack
+from headwater.processors.runs.host_messages import AttemptStarted, Requested, YieldBack
 from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.processors.runs.requests import (
     Reached,
@@ -98,12 +98,12 @@ class Attempt:
         #: None for a callback that takes none.
         self.tx = tx
 
-    def started(self) -> Started:
+    def started(self) -> AttemptStarted:
         """The message about it to the owner."""
         if self.call is not None:
-            return Started(self.run.number, self.call.reached, self.number, self.call.policy)
+            return AttemptStarted(self.run.number, self.call.reached, self.number, self.call.policy)
         reached = Reached(self.key, self.key, 0, 0, 0, self.timeout_ms)
-        return Started(self.run.number, reached, self.number, _OWNERS_POLICY, rollback=True)
+        return AttemptStarted(self.run.number, reached, self.number, _OWNERS_POLICY, rollback=True)
 
     def counts(self) -> bool:
         """Whether it has not ended, and nobody has cancelled it."""

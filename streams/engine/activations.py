@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterator
 
 from headwater.processors.runs.host_messages import (
     AbandonAttempt,
+    AttemptStarted,
     Evict,
     HostMessage,
     PollProgress,
-    Started,
 )
 from headwater.processors.runs.state import Run
 from headwater.schemas.statuses import RunStatus
@@ -152,7 +152,7 @@ class Activations:
             live.attempts[key] = None
             self._staging.effect(message)
 
-    def attempt_started(self, live: LiveInstance, started: Started, now_ms: int) -> None:
+    def attempt_started(self, live: LiveInstance, started: AttemptStarted, now_ms: int) -> None:
         """Watches an attempt that its host says takes a while."""
         live.attempts[started.step.key] = started
         self._agenda.watch(started, now_ms)
@@ -177,7 +177,7 @@ class Activations:
 
     # -- hosts that are gone
 
-    def take_back(self, host: int) -> Iterator[tuple[int, LiveInstance, list[Started]]]:
+    def take_back(self, host: int) -> Iterator[tuple[int, LiveInstance, list[AttemptStarted]]]:
         """Takes back all that a host had in hand: its activations, with the attempts under way."""
         for number, live in list(self._live.items()):
             if live.host == host:

@@ -16,7 +16,12 @@ from typing import TypeVar
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.host_messages import HostMessage, Requested, Started, YieldBack
+from headwater.processors.runs.host_messages import (
+    AttemptStarted,
+    HostMessage,
+    Requested,
+    YieldBack,
+)
 from headwater.processors.runs.requests import HostFailed, Request, StepReturned, Wake
 from headwater.processors.runs.sizes import fitting
 from headwater.processors.runs.slots import SLOTS
@@ -175,7 +180,7 @@ class Owner:
         if isinstance(message, Requested):
             if not self.sql.holds(live, message, now_ms):
                 self._request(live, message.request, now_ms)
-        elif isinstance(message, Started):
+        elif isinstance(message, AttemptStarted):
             self._activations.attempt_started(live, message, now_ms)
         elif isinstance(message, YieldBack):
             self._activations.hand_back(live)

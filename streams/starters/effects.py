@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
-from headwater.processors.triggers.decide import RejectedEffect, Send, refused, send_of
+from headwater.processors.triggers.decide import EffectCommand, RejectedEffect, command_for, refused
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -204,7 +204,7 @@ class Starter:
     async def _carry_out(self, seen: Seen, records: Sequence[Incoming]) -> None:
         """Carries out a batch; when it returns, every outcome is known and durable."""
         letters: list[Outgoing] = []
-        sends: list[tuple[Incoming, Send]] = []
+        sends: list[tuple[Incoming, EffectCommand]] = []
         for record in records:
             if record.value is None:
                 continue  # A wipe has removed it.
@@ -212,7 +212,7 @@ class Starter:
                 effect = decode(record.value, EffectDecided)
                 replayed = text_header(record, REPLAY_OF) is not None
                 if not seen.is_copy(effect, record.offset) or replayed:
-                    sends.append((record, send_of(effect, record.partition, record.offset)))
+                    sends.append((record, command_for(effect, record.partition, record.offset)))
             except HeadwaterError as error:
                 letters.append(self._letter(record, RejectedEffect("", error.code, error.message)))
             except Exception as error:
@@ -228,7 +228,7 @@ class Starter:
                     letters.append(self._letter(record, failed))
         await self._park(letters)
 
-    async def _send(self, sends: Sequence[Send]) -> dict[str, ReplySent]:
+    async def _send(self, sends: Sequence[EffectCommand]) -> dict[str, ReplySent]:
         """Sends commands until the outcome of each is known."""
         known: dict[str, ReplySent] = {}
 
@@ -275,7 +275,7 @@ class Starter:
             )
 
 
-def _not_sent(send: Send, error: Exception) -> ReplySent:
+def _not_sent(send: EffectCommand, error: Exception) -> ReplySent:
     """Return the outcome of a command that no record can hold."""
     return ReplySent(
         command_id=send.command_id,
@@ -288,7 +288,7 @@ def _not_sent(send: Send, error: Exception) -> ReplySent:
     )
 
 
-def _addressed(send: Send) -> Addressed:
+def _addressed(send: EffectCommand) -> Addressed:
     return Addressed(send.workflow, send.instance_id, send.command, send.command_id)
 
 

@@ -10,9 +10,9 @@ import pytest
 from headwater.processors.idempotency import (
     REMEMBERED_MS,
     Answered,
-    Key,
+    IdempotencyKey,
     Pending,
-    Remembered,
+    StoredRequest,
     key_result,
     reservation,
 )
@@ -20,7 +20,7 @@ from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.postgres.reader import PooledReader
 
 MINUTE_MS = 60_000
-KEY = Key("default", "key-1", "POST /v1/runs")
+KEY = IdempotencyKey("default", "key-1", "POST /v1/runs")
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def age(database: str, by_ms: int, key: str = "") -> None:
 
 async def at_once(
     one: IdempotencyKeys, two: IdempotencyKeys, run: str = "r", request_hash: str = "h"
-) -> list[Remembered]:
+) -> list[StoredRequest]:
     return await asyncio.gather(
         *(
             (one, two)[number % 2].reserve(KEY, reservation(f"{run}-{number}", request_hash))

@@ -12,7 +12,13 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Names, ResultKind
+from headwater.processors.expressions import (
+    Expression,
+    ExpressionInvalid,
+    ExpressionValues,
+    Names,
+    ResultKind,
+)
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 from headwater.streams.evaluation.evaluator import EvaluationLimits, EvaluatorProcess
 
@@ -167,7 +173,7 @@ def check_expression(evaluator: EvaluatorProcess, source: str, values: dict[str,
     before = resident_mib()
     # No other exception, and nothing that is not a value of JSON.
     found = expression.evaluate(
-        Facts(values, NAMES), {"item": values["a"]["l"]}, Evaluations(evaluator)
+        ExpressionValues(values, NAMES), {"item": values["a"]["l"]}, Evaluations(evaluator)
     )
     assert resident_mib() - before < 256, source
     if isinstance(found, EvaluationProblem):
@@ -214,7 +220,7 @@ def test_a_process_gives_what_the_library_gives_here(
         expression = Expression(source, ResultKind.VALUE, NAMES)
     except ExpressionInvalid:
         return
-    facts = Facts(values, NAMES)
+    facts = ExpressionValues(values, NAMES)
     nothing_inline = Evaluations(evaluator)
     nothing_inline._inline_ns = -1
     assert expression.evaluate(facts, {}, nothing_inline) == expression.evaluate(facts)

@@ -17,8 +17,8 @@ from headwater.processors.replay.commands import (
     Fail,
     Log,
     Losers,
-    Mark,
     Open,
+    OpenCompleted,
     Raise,
     Return,
     RolledBack,
@@ -98,7 +98,11 @@ ASKED: st.SearchStrategy[Request] = st.one_of(
         st.just("1"),
     ),
     st.builds(
-        Mark, KEYS, st.just("n"), st.sampled_from([EntryKind.NOW, EntryKind.CHECKPOINT]), st.just(1)
+        OpenCompleted,
+        KEYS,
+        st.just("n"),
+        st.sampled_from([EntryKind.NOW, EntryKind.CHECKPOINT]),
+        st.just(1),
     ),
     st.builds(Close, KEYS, st.just("1")),
     st.builds(

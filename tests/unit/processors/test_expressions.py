@@ -12,7 +12,7 @@ from headwater.processors.expressions import (
     EvaluationProblem,
     Expression,
     ExpressionInvalid,
-    Facts,
+    ExpressionValues,
     Names,
     ResultKind,
 )
@@ -26,7 +26,7 @@ EVENT = {
 
 
 def value(source: str, gives: ResultKind = ResultKind.JSON, event: object = EVENT) -> object:
-    return Expression(source, gives).evaluate(Facts({"event": event}))
+    return Expression(source, gives).evaluate(ExpressionValues({"event": event}))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,9 @@ LOCAL = ("item", "_branch")
 
 
 def local_value(source: str, state: object = None, **local: object) -> object:
-    facts = Facts({"input": {"list": list(range(COPIED_MAX + 1))}, "state": state}, SHARED)
+    facts = ExpressionValues(
+        {"input": {"list": list(range(COPIED_MAX + 1))}, "state": state}, SHARED
+    )
     return Expression(source, ResultKind.VALUE, SHARED, LOCAL).evaluate(facts, local)
 
 
@@ -338,7 +340,10 @@ def test_what_only_arranges_fields_gives_what_the_library_gives(source: str):
     if "big" in source:
         state["big"] = 2**70
     expression = Expression(source, ResultKind.VALUE, SHARED, ["item", "missing_item"])
-    facts, local = Facts({"input": {}, "state": state}, SHARED), {"item": {"z": 1, "a": "\0"}}
+    facts, local = (
+        ExpressionValues({"input": {}, "state": state}, SHARED),
+        {"item": {"z": 1, "a": "\0"}},
+    )
     read = expression.evaluate(facts, local)
     expression.__dict__["_arrangement"] = None
     assert repr(expression.evaluate(facts, local)) == repr(read)

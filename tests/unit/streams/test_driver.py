@@ -5,7 +5,7 @@ from typing import Final
 from headwater.processors.replay.commands import Cancel, CodeCommand, Raise
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.host_messages import AbandonAttempt, Evict, Requested, Started
+from headwater.processors.runs.host_messages import AbandonAttempt, AttemptStarted, Evict, Requested
 from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised, StepReturned
 from headwater.schemas.history import (
     CommandSent,
@@ -193,7 +193,7 @@ def test_a_host_that_is_gone_takes_only_what_it_had():
     worker = Worker(0, 1)
     mine, other = worker.activation(0), worker.activation(0, 1, "parcel")
     for each in (mine, other):
-        worker.driver.host_sent([Started(each, STEP, 1, POLICY)])
+        worker.driver.host_sent([AttemptStarted(each, STEP, 1, POLICY)])
     worker.driver.host_gone("it is gone", host=1)
     worker.driver.host_started(1)
     records = worker.flight().records()

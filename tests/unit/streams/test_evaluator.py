@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from headwater.processors.evaluations import EvaluationProblem, Evaluations
-from headwater.processors.expressions import COPIED_MAX, Expression, Facts, Names, ResultKind
+from headwater.processors.expressions import (
+    COPIED_MAX,
+    Expression,
+    ExpressionValues,
+    Names,
+    ResultKind,
+)
 from headwater.processors.json_schemas import JsonSchema
 from headwater.processors.task_runner import RESULT_MAX
 from headwater.streams.evaluation.evaluator import EvaluationLimits, EvaluatorProcess
@@ -27,7 +33,7 @@ def evaluator() -> Iterator[EvaluatorProcess]:
 
 def evaluated(evaluator: EvaluatorProcess, source: str, **values: object) -> Any:  # noqa: ANN401
     expression = Expression(source, ResultKind.VALUE, NAMES)
-    return expression.evaluate(Facts(values, NAMES), {}, Evaluations(evaluator))
+    return expression.evaluate(ExpressionValues(values, NAMES), {}, Evaluations(evaluator))
 
 
 def grown(times: int) -> str:
@@ -110,15 +116,17 @@ def test_a_process_gives_what_would_be_given_here(evaluator: EvaluatorProcess, s
         del values["input"]["big"]
     item = {"name": "Ünal\0", "n": 9}
     expression = Expression(source, ResultKind.VALUE, NAMES, ["item"])
-    here = expression.evaluate(Facts(values, NAMES), {"item": item})
-    there = expression.evaluate(Facts(values, NAMES), {"item": item}, Evaluations(evaluator))
+    here = expression.evaluate(ExpressionValues(values, NAMES), {"item": item})
+    there = expression.evaluate(
+        ExpressionValues(values, NAMES), {"item": item}, Evaluations(evaluator)
+    )
     assert there == here
     assert type(there) is type(here)
 
 
 def test_all_evaluations_of_a_decision_are_limited_together(evaluator: EvaluatorProcess):
     expression = Expression(grown(4), ResultKind.VALUE, NAMES)
-    evaluations, facts = Evaluations(evaluator), Facts({"input": 1}, NAMES)
+    evaluations, facts = Evaluations(evaluator), ExpressionValues({"input": 1}, NAMES)
     messages = [str(expression.evaluate(facts, {}, evaluations).message) for _ in range(20)]
     assert "an evaluation that takes at most" in messages[0]
     assert "all evaluations of one decision to take at most 1 s" in messages[-1]

@@ -11,8 +11,8 @@ from headwater.processors.replay.commands import (
     Fail,
     Log,
     Losers,
-    Mark,
     Open,
+    OpenCompleted,
     Raise,
     Return,
     RolledBack,
@@ -213,16 +213,18 @@ OPENED = {
     "an entry that is there": (_with("both", _KIND.JOIN), Open("both", "b", _KIND.JOIN, 2), STALE),
     "a checkpoint": (
         a_run(),
-        Mark("c", "c", _KIND.CHECKPOINT, 2),
+        OpenCompleted("c", "c", _KIND.CHECKPOINT, 2),
         [EntryOpened("c", "c", _KIND.CHECKPOINT, 2), EntryCompleted("c", "null")],
     ),
     "the time": (
         a_run(),
-        Mark("@now#1", "@now#1", _KIND.NOW, 2),
+        OpenCompleted("@now#1", "@now#1", _KIND.NOW, 2),
         [EntryOpened("@now#1", "@now#1", _KIND.NOW, 2), EntryCompleted("@now#1", str(NOW_MS))],
     ),
     "a mark that is there": (
-        _with("c", _KIND.CHECKPOINT, _AT.COMPLETED), Mark("c", "c", _KIND.CHECKPOINT, 2), STALE,
+        _with("c", _KIND.CHECKPOINT, _AT.COMPLETED),
+        OpenCompleted("c", "c", _KIND.CHECKPOINT, 2),
+        STALE,
     ),
 }  # fmt: skip
 
@@ -546,7 +548,7 @@ def test_a_run_that_takes_its_host_with_it_too_often_is_given_up():
     [
         _returned(),
         Open("both", "both", _KIND.JOIN, 2),
-        Mark("c", "c", _KIND.CHECKPOINT, 2),
+        OpenCompleted("c", "c", _KIND.CHECKPOINT, 2),
     ],
 )
 def test_one_entry_more_than_allowed_ends_the_run_unless_some_of_them_are_sleeps(asked: Request):

@@ -14,12 +14,12 @@ from headwater.processors.runs.decide import send_event
 from headwater.processors.runs.limits import VALUE_BYTES_MAX
 from headwater.processors.runs.state import Run
 from headwater.processors.triggers.decide import (
+    EffectCommand,
     RejectedEffect,
-    Send,
     check_effect,
+    command_for,
     decide,
     refused,
-    send_of,
 )
 from headwater.processors.triggers.rules import Rule, read_rules
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
@@ -56,7 +56,7 @@ def delivery(body: bytes = BODY, type_: str = "sleep") -> WebhookAdmitted:
     return admitted(type_, body)
 
 
-def sent(*texts: str, event: WebhookAdmitted | None = None) -> Send:
+def sent(*texts: str, event: WebhookAdmitted | None = None) -> EffectCommand:
     """The command for the one effect that rules find; it lies at offset 17."""
     event = event or delivery()
     (found,) = decide(rules(*texts), event)
@@ -64,10 +64,10 @@ def sent(*texts: str, event: WebhookAdmitted | None = None) -> Send:
     return carried_out(event, found, 17)
 
 
-def carried_out(event: WebhookAdmitted, effect: Effect, offset: int) -> Send:
+def carried_out(event: WebhookAdmitted, effect: Effect, offset: int) -> EffectCommand:
     fields = msgspec.structs.asdict(effect)
     decided = EffectDecided(event_id=event.event_id, request_id=event.request_id, **fields)
-    return send_of(decided, 3, offset)
+    return command_for(decided, 3, offset)
 
 
 def failed(*texts: str, event: WebhookAdmitted | None = None) -> RejectedEffect:
