@@ -148,7 +148,7 @@ class Deployments:
         if deployment is None:
             return ActivationRejected(
                 DEPLOYMENT_NOT_FOUND,
-                f"expected a deployment, deployment none with the id {record.id}",
+                f"expected a deployment, found none with the id {record.id}",
             )
         if record.id == before:
             return Activated(deployment, before, new=False)

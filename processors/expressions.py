@@ -346,7 +346,7 @@ class Expression:
             longest = _longest_list(value)
             if longest > COPIED_MAX:
                 return EvaluationProblem(
-                    f"expected lists of value most {COPIED_MAX} items for map and filter, "
+                    f"expected lists of at most {COPIED_MAX} items for map and filter, "
                     f"found one of {longest} in {where}"
                 )
         return None

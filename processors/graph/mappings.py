@@ -24,7 +24,7 @@ from headwater.processors.graph.tokens import Token
 def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | EvaluationProblem:
     """The object that a mapping gives; a dot in a target goes into an object.
 
-    Errors: a EvaluationProblem, which quotes the expression and says what of.
+    Errors: an EvaluationProblem, which quotes the expression and says what of.
     """
     values: dict[str, Any] = {}
     for target, expression in mapping:

@@ -42,7 +42,7 @@ def merge_branches(
             collect keeps each value; merge_object puts objects together, the higher index wins;
             keyed_by_branch keys values by index, as text; last_wins is the value of the highest
             index that gave one, and {} without any.
-    Errors: a EvaluationProblem, for merge_object over anything but objects and null.
+    Errors: an EvaluationProblem, for merge_object over anything but objects and null.
     """
     return merge_values(
         merge, {each.branch_index: sought(merge.source, each.output) for each in branches}

@@ -108,7 +108,7 @@ class Scope:
     def value(self, expression: Expression) -> Any | EvaluationProblem:  # noqa: ANN401
         """What an expression gives; a missing field is null, or false for a condition.
 
-        Shape:  a EvaluationProblem quotes the expression, and is never of a missing field.
+        Shape:  an EvaluationProblem quotes the expression, and is never of a missing field.
         """
         facts = self.context.facts_for(expression)
         found = expression.evaluate(facts, self.local, self.evaluations)

@@ -82,7 +82,7 @@ def test_of_two_who_replace_the_same_deployment_one_is_refused():
     outcome = found.apply(activated("b", after="c"))
     assert outcome == ActivationRejected(
         "deployment_changed",
-        "expected c to be active, found a; look at what was activated meanwhile",
+        "expected c to be active, found a; another deployment was activated in the meantime",
     )
     assert found.active == created("a")
 
