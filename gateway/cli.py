@@ -30,7 +30,7 @@ from headwater.gateway.commands.options import (
     settings_from,
 )
 from headwater.gateway.commands.output import counted, print_json, say
-from headwater.schemas.errors import HeadwaterError, PartUnavailable, StoreUnavailable
+from headwater.schemas.errors import HeadwaterError, ProcessUnavailable, StoreUnavailable
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ def _in_words(error: Exception) -> str:
     match error:
         case ModuleNotFoundError() if missing := missing_extra(error):
             return missing.message
-        case PartUnavailable() | SourcesInvalid():
+        case ProcessUnavailable() | SourcesInvalid():
             return error.message  # the end of the part's log, or each problem, on lines of its own
         case StoreUnavailable() if getattr(error.__cause__, "sqlstate", "") is None:  # not reached
             return f"{' '.join(error.message.split())} ({_POSTGRES_ELSEWHERE})"

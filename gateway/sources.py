@@ -16,7 +16,13 @@ from headwater.gateway.loopback import DEVELOPMENT_SECRETS, development_secret, 
 from headwater.gateway.providers import installed_providers, provider_names
 from headwater.gateway.settings import PREFIX, Settings, secrets_variable
 from headwater.processors.signatures import key_of, secret_of
-from headwater.processors.sources import Source, SourcesInvalid, posted, read_sources, source_of
+from headwater.processors.sources import (
+    Source,
+    SourcesInvalid,
+    read_sources,
+    source_of,
+    webhook_providers,
+)
 from headwater.schemas.errors import HeadwaterError
 
 #: What `headwater up` takes for a file of sources: one of each scheme, for this machine alone.
@@ -37,7 +43,7 @@ def sources_of(settings: Settings) -> tuple[Source, ...]:
     """
     providers = installed_providers()
     if not settings.sources:
-        return tuple(map(source_of, posted(providers)))
+        return tuple(map(source_of, webhook_providers(providers)))
     try:
         return read_sources(Path(settings.sources).read_text("utf-8"), providers)
     except (OSError, UnicodeDecodeError) as error:
@@ -52,7 +58,7 @@ def secret_variables(settings: Settings) -> frozenset[str]:
         sources = sources_of(settings)
     except HeadwaterError:
         return frozenset()
-    places = [source.secrets_at for source in sources if source.secrets_at]
+    places = [source.secret_locations for source in sources if source.secret_locations]
     return frozenset(name for each in places for name in each.variables)
 
 
@@ -77,7 +83,7 @@ def sources_with_secrets(settings: Settings, environment: Mapping[str, str]) -> 
 def _secrets(
     source: Source, settings: Settings, environment: Mapping[str, str], faults: list[str]
 ) -> tuple[str, ...]:
-    places = source.secrets_at
+    places = source.secret_locations
     if not places:
         return _of_provider(source, settings)
     found = list(places.inline)
@@ -118,7 +124,7 @@ def _unfit(source: Source, secrets: tuple[str, ...], settings: Settings) -> Iter
     ours = [development_secret(name) for name in provider_names()]
     written = (secret_of(source.scheme, secret) for secret in ours)
     known = (*DEVELOPMENT_SECRETS.values(), *_development_secrets(), *ours, *written)
-    setting = "" if source.secrets_at else f"{secrets_variable(source.provider.name)}, "
+    setting = "" if source.secret_locations else f"{secrets_variable(source.provider.name)}, "
     for number, secret in enumerate(secrets, 1):
         which = f"{setting}secret {number}"
         if not key_of(source.scheme, secret):
@@ -136,7 +142,7 @@ def _unfit(source: Source, secrets: tuple[str, ...], settings: Settings) -> Iter
 @cache
 def _development_secrets() -> tuple[str, ...]:
     sources = read_sources(Path(DEVELOPMENT_SOURCES).read_text("utf-8"), {})
-    return tuple(secret for source in sources for secret in source.secrets_at.inline)
+    return tuple(secret for source in sources for secret in source.secret_locations.inline)
 
 
 def _invalid(settings: Settings, problems: list[str]) -> SourcesInvalid:

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings
 
 from headwater.gateway.loopback import is_loopback
 from headwater.processors.runs.limits import (
+    DEFAULT_LIMITS,
     DEPLOYED_HOSTS_MAX,
     EVENT_TYPE_TOP,
     INSTANCE_ID_MAX,
@@ -16,7 +17,6 @@ from headwater.processors.runs.limits import (
     LOG_CATEGORY_TOP,
     RUN_BYTES_MAX,
     THREADS_MAX,
-    USUAL,
     VALUE_BYTES_TOP,
     WORKFLOW_NAME_MAX,
 )
@@ -52,69 +52,69 @@ class WorkflowSettings(BaseSettings):
         "mailbox, and what it is about to send. The mailbox may have half of it.",
     )
     max_workflow_name: int = Field(
-        default=USUAL.max_workflow_name,
+        default=DEFAULT_LIMITS.max_workflow_name,
         ge=32,
         le=WORKFLOW_NAME_MAX,
         description="Characters that the name of a workflow may have.",
     )
     max_instance_id: int = Field(
-        default=USUAL.max_instance_id,
+        default=DEFAULT_LIMITS.max_instance_id,
         ge=INSTANCE_ID_MAX,
         le=INSTANCE_ID_TOP,
         description="Characters that the id of an instance may have; Headwater makes some of 100.",
     )
     max_event_type: int = Field(
-        default=USUAL.max_event_type,
+        default=DEFAULT_LIMITS.max_event_type,
         ge=16,
         le=EVENT_TYPE_TOP,
         description="Characters that the type of an event may have.",
     )
     max_step_name: int = Field(
-        default=USUAL.max_step_name,
+        default=DEFAULT_LIMITS.max_step_name,
         ge=64,
         le=1_024,
         description="Characters that the name of a step, or of any other entry, may have. This and "
         "what follows of results, log lines and sleeps hold for runs that begin from then on.",
     )
     max_params_bytes: int = Field(
-        default=USUAL.max_params_bytes,
+        default=DEFAULT_LIMITS.max_params_bytes,
         ge=16 * 1024,
         le=VALUE_BYTES_TOP,
         description="Bytes of JSON that an instance may be created with.",
     )
     max_event_bytes: int = Field(
-        default=USUAL.max_event_bytes,
+        default=DEFAULT_LIMITS.max_event_bytes,
         ge=16 * 1024,
         le=VALUE_BYTES_TOP,
         description="Bytes of JSON that the payload of an event may have.",
     )
     max_result_bytes: int = Field(
-        default=USUAL.max_result_bytes,
+        default=DEFAULT_LIMITS.max_result_bytes,
         ge=16 * 1024,
         le=VALUE_BYTES_TOP,
         description="Bytes of JSON that the result of a step may have, the output of a workflow, "
         "and the state of a loop.",
     )
     max_log_message: int = Field(
-        default=USUAL.max_log_message,
+        default=DEFAULT_LIMITS.max_log_message,
         ge=256,
         le=16 * 1024,
         description="Characters that the message of a log line may have.",
     )
     max_log_category: int = Field(
-        default=USUAL.max_log_category,
+        default=DEFAULT_LIMITS.max_log_category,
         ge=16,
         le=LOG_CATEGORY_TOP,
         description="Characters that the category of a log line may have.",
     )
     max_log_data_bytes: int = Field(
-        default=USUAL.max_log_data_bytes,
+        default=DEFAULT_LIMITS.max_log_data_bytes,
         ge=16 * 1024,
         le=VALUE_BYTES_TOP,
         description="Bytes of JSON that the data of a log line may have.",
     )
     max_sleep_days: int = Field(
-        default=USUAL.max_sleep_days,
+        default=DEFAULT_LIMITS.max_sleep_days,
         ge=1,
         le=36_500,
         description="Days that a sleep may last.",

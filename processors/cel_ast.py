@@ -1,6 +1,6 @@
-"""The checked syntax tree of a CEL expression, read from what the library serializes.
+"""The checked syntax tree of a CEL expression, parsed from the library's serialization.
 
-The library gives no tree to look at, but `serialize` writes one as a protobuf message
+The library does not expose the tree, but `serialize` writes it as a protobuf message
 `cel.expr.CheckedExpr` (github.com/google/cel-spec, proto/cel/expr/syntax.proto). Only the fields
 that matter for the cost of an expression are read, so no protobuf package is needed.
 """
@@ -17,7 +17,7 @@ _FIXED32: Final = 5
 
 
 class Const(NamedTuple):
-    """A literal; `text` is None unless it is a string, `value` is `...` if JSON has none such."""
+    """A literal; `text` is None unless it is a string, `value` is `...` if it is not JSON."""
 
     size: int
     text: str | None = None
@@ -31,7 +31,7 @@ class Ident(NamedTuple):
 
 
 class Select(NamedTuple):
-    """A field of an operand, or whether it has the field."""
+    """A field of an operand, or whether the field exists (`test_only`)."""
 
     operand: "Node"
     field: str
@@ -39,21 +39,21 @@ class Select(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function or an operator; the target of a method is its first argument."""
+    """A function or operator; the target of a method is its first argument."""
 
     function: str
     args: "tuple[Node, ...]"
 
 
 class Items(NamedTuple):
-    """The literal of a list, or of a map with its keys and values in turn."""
+    """A literal list, or a literal map with alternating keys and values."""
 
     items: "tuple[Node, ...]"
     is_map: bool = False
 
 
 class Loop(NamedTuple):
-    """What macros become: `all`, `exists`, `exists_one`, `map`, `filter` and `cel.bind`."""
+    """Expansion of a macro: `all`, `exists`, `exists_one`, `map`, `filter` or `cel.bind`."""
 
     iter_var: str
     iter_range: "Node"
@@ -68,13 +68,13 @@ Node: TypeAlias = Const | Ident | Select | Call | Items | Loop
 
 
 def read_tree(serialized: bytes) -> Node:
-    """Read the tree of an expression.
+    """Parse the tree of an expression.
 
     Args:
-        serialized: What `cel.Expression.serialize` returns: a `google.protobuf.Any`.
+        serialized: Result of `cel.Expression.serialize`: a `google.protobuf.Any`.
 
     Raises:
-        ValueError: It is something else; a release of the library has changed it.
+        ValueError: It is not one; the library's format may have changed.
     """
     try:
         checked = dict(_fields(dict(_fields(serialized))[2]))
@@ -136,17 +136,19 @@ def _list(data: bytes) -> Items:
 def _struct(data: bytes) -> Items:
     entries = [dict(_fields(value)) for number, value in _fields(data) if number == 2]
     return Items(
-        tuple(_node(entry[at]) for entry in entries for at in (3, 4) if at in entry), is_map=True
+        tuple(_node(entry[field]) for entry in entries for field in (3, 4) if field in entry),
+        is_map=True,
     )
 
 
 def _loop(data: bytes) -> Loop:
     fields = dict(_fields(data))
     names = fields.get(1, b"").decode(), fields[3].decode()
-    return Loop(names[0], _node(fields[2]), names[1], *(_node(fields[at]) for at in (4, 5, 6, 7)))
+    nodes = (_node(fields[number]) for number in (4, 5, 6, 7))
+    return Loop(names[0], _node(fields[2]), names[1], *nodes)
 
 
-#: By the number of the field of `cel.expr.Expr`.
+#: Readers by field number of `cel.expr.Expr`.
 _READERS: Final[Mapping[int, Callable[[bytes], Node]]] = {
     3: _const,
     4: _ident,
@@ -159,30 +161,30 @@ _READERS: Final[Mapping[int, Callable[[bytes], Node]]] = {
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message: their numbers, and bytes; those of numbers are not needed."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
+    """Yield field numbers and bytes of a message; the values of numbers are not needed."""
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
         kind = key & 7
         if kind == _BYTES:
-            size, at = _varint(data, at)
+            size, position = _varint(data, position)
         elif kind == _VARINT:
-            _, end = _varint(data, at)
-            size = end - at
+            _, end = _varint(data, position)
+            size = end - position
         elif kind in (_FIXED64, _FIXED32):
             size = 8 if kind == _FIXED64 else 4
         else:
             raise KeyError(f"wire type {kind}")
-        yield key >> 3, data[at : at + size]
-        at += size
+        yield key >> 3, data[position : position + size]
+        position += size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = data[at]
+        byte = data[position]
         value |= (byte & 0x7F) << shift
-        at += 1
+        position += 1
         if byte < 0x80:
-            return value, at
+            return value, position
         shift += 7

@@ -1,10 +1,10 @@
-"""Upper bounds of what a CEL expression costs, from its syntax tree and the size of its data.
+"""Upper bounds of the cost of a CEL expression, from its syntax tree and the size of its data.
 
-The bounds are far from tight. They decide where an expression is evaluated: at once, if even the
-bound is small, else in a process with limits. The constants are measured (ADR 0057).
+The bounds are far from tight. They decide where an expression is evaluated: immediately if the
+bound is small, otherwise in a process with limits. The constants are measured (ADR 0057).
 
-Sizes are bytes of JSON. The library itself stops an evaluation after 10,000 turns of all its macros
-together (`ITERATIONS_MAX`), and an expression may be 32 levels deep.
+Sizes are bytes of JSON. The library itself stops an evaluation after 10,000 iterations of all its
+macros together (`ITERATIONS_MAX`), and an expression may be 32 levels deep.
 """
 
 import math
@@ -14,47 +14,47 @@ from typing import Final, NamedTuple, TypeAlias
 
 from headwater.processors.cel_ast import Call, Const, Ident, Items, Loop, Node, Select
 
-#: Turns of macros that the library allows in one evaluation.
+#: Iterations of macros that the library allows in one evaluation.
 ITERATIONS_MAX: Final = 10_000
 #: Shortest item of a list in JSON, with its comma.
 _ITEM_BYTES: Final = 2
-#: A number, a boolean, a time.
+#: Size of a number, a boolean or a time.
 _SCALAR: Final = 24
 _NODE_NS: Final = 100
 _NODE_BYTES: Final = 32
-#: To convert shared values for the library, for each byte of their JSON.
+#: Time to convert shared values for the library, per byte of their JSON.
 _CONVERTED_NS: Final = 20
 _INDEX_NS: Final = 500
-#: How the values of an expression's own names are asked for, within CEL.
+#: Function with which an expression reads local values within CEL.
 LOCAL: Final = "headwater_local"
-#: To hand a value of the expression's own to the library.
+#: Time to pass a local value to the library.
 _LOCAL_NS: Final = 5_000
-#: To make Python objects of a result: 10 µs for an object with two fields.
+#: Cost of converting a result to Python objects: 10 µs for an object with two fields.
 _RESULT_NS: Final = 300
 _RESULT_BYTES: Final = 40
-#: `map` and `filter` copy the list that they have for each item.
+#: `map` and `filter` copy their result list for every item.
 _COPY_NS: Final = 25
 _COPY_BYTES: Final = 20
-#: Turns of the estimate itself: nested macros double it with each level.
+#: Visits of the estimate itself: nested macros double them with each level.
 _VISITS_MAX: Final = 20_000
-#: A repetition within a pattern, the alternatives to that, and what stands for a class of Unicode.
+#: A repetition within a pattern, and the number of states of a Unicode class.
 _REPEATED: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _CLASS_STATES: Final = 300
 _PATTERN_MAX: Final = 1_000
 
 
 class Cost(NamedTuple):
-    """An upper bound of an evaluation."""
+    """An upper bound of an evaluation's time and memory."""
 
     ns: float
     memory: float
 
 
 class _Value(NamedTuple):
-    """Bounds of a value."""
+    """Upper bounds of a value."""
 
     size: float
-    #: Items, if it is a list or a map.
+    #: Number of items of a list or map.
     items: float
 
 
@@ -62,13 +62,13 @@ _ONE: Final = _Value(_SCALAR, 1)
 
 
 def cost_of(tree: Node, size: int, items: int, *, plain: bool) -> Cost:
-    """Bound the cost of an evaluation.
+    """Return an upper bound of the cost of an evaluation.
 
     Args:
         tree: The expression.
         size: Bytes of all its data as JSON.
-        items: Items that no list or map of the data has more of.
-        plain: Whether the result is turned into Python objects; else it is a text or a boolean.
+        items: Upper bound of the items of any list or map in the data.
+        plain: Whether the result is converted to Python objects; else it is a text or a boolean.
     """
     estimate = _Estimate(_Value(size, items))
     result = estimate.visit(tree, 1, {}).size
@@ -92,7 +92,7 @@ class _Estimate:
     def visit(  # noqa: PLR0911, one for each kind
         self, node: Node, times: float, known: Mapping[str, _Value]
     ) -> _Value:
-        """Add what a node costs that is evaluated so many times, and return its value's bounds."""
+        """Add the cost of a node that is evaluated `times` times, and return its value's bounds."""
         self._visits += 1
         if self._visits > _VISITS_MAX:
             return self._unbounded()
@@ -135,32 +135,32 @@ class _Estimate:
         return _Value(size, size / _ITEM_BYTES + 1)
 
     def _loop(self, loop: Loop, times: float, known: Mapping[str, _Value]) -> _Value:
-        over = self.visit(loop.iter_range, times, known)
+        range_ = self.visit(loop.iter_range, times, known)
         if isinstance(loop.iter_range, Items):
             items: float = len(loop.iter_range.items)
         else:
-            items = min(over.items, over.size / _ITEM_BYTES + 1, ITERATIONS_MAX)
+            items = min(range_.items, range_.size / _ITEM_BYTES + 1, ITERATIONS_MAX)
         result = self.visit(loop.accu_init, times, known)
         if items:
             collects = isinstance(loop.accu_init, Items)
             known_here = {**known, loop.accu_var: _Value(0, 0) if collects else result}
-            # What a turn costs grows with its item at least in proportion. So all turns together
-            # cost at most as much as if one item were everything, and the others nothing.
-            one = self._turn(loop, times, {**known_here, loop.iter_var: over})
-            turns = min(times * items, ITERATIONS_MAX)
-            none = self._turn(loop, turns, {**known_here, loop.iter_var: _ONE})
+            # The cost of an iteration grows at least linearly with its item. So all iterations
+            # together cost at most as much as if one item were everything and the others nothing.
+            largest = self._iteration(loop, times, {**known_here, loop.iter_var: range_})
+            iterations = min(times * items, ITERATIONS_MAX)
+            rest = self._iteration(loop, iterations, {**known_here, loop.iter_var: _ONE})
             if collects:
-                size = one + items * none
+                size = largest + items * rest
                 result = _Value(size, size / _ITEM_BYTES + 1)
                 self.spend(times, _COPY_NS * items**2, _COPY_BYTES * items**2)
         return self.visit(loop.result, times, {**known, loop.accu_var: result})
 
-    def _turn(self, loop: Loop, times: float, known: Mapping[str, _Value]) -> float:
+    def _iteration(self, loop: Loop, times: float, known: Mapping[str, _Value]) -> float:
         self.visit(loop.condition, times, known)
         return self.visit(loop.step, times, known).size
 
 
-#: Sizes of the arguments, and the arguments -> size of the result, and nanoseconds.
+#: Takes sizes of the arguments and the arguments; returns the size of the result and nanoseconds.
 _Function: TypeAlias = Callable[[Sequence[float], Sequence[Node]], tuple[float, float]]
 
 
@@ -169,7 +169,7 @@ def _scalar(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
 
 
 def _linear(by_ns: float, grows: float = 0) -> _Function:
-    """A function that reads its arguments once; its result is a scalar, or so many times larger."""
+    """Return the cost of a function that reads its arguments once; `grows` scales its result."""
 
     def cost(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
         size = sum(args)
@@ -191,12 +191,12 @@ def _either(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
 
 
 def _search(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
-    """Text is compared at each of its positions."""
+    """Return the cost of comparing a text at each of its positions."""
     return _SCALAR, args[0] * (20 + args[1])
 
 
 def _split(args: Sequence[float], _: Sequence[Node]) -> tuple[float, float]:
-    # Each character may become an item of its own, with quotes and a comma.
+    # Every character may become an item with quotes and a comma.
     return 4 * args[0] + 4, args[0] * (200 + args[1])
 
 
@@ -216,7 +216,7 @@ def _format(args: Sequence[float], nodes: Sequence[Node]) -> tuple[float, float]
     pattern = nodes[0]
     text = pattern.text if isinstance(pattern, Const) else None
     clauses = args[0] / 2 if text is None else text.count("%")
-    # At most 1,000 digits behind the point, 309 before it.
+    # At most 1,000 digits after the decimal point, 309 before it.
     result = args[0] + 12 * args[1] + clauses * 1_400
     return result, 300 * result
 
@@ -231,12 +231,12 @@ def _matches(args: Sequence[float], nodes: Sequence[Node]) -> tuple[float, float
         states *= max(int(low), int(high or 0), 1)
     if re.search(r"\\[pP]|\(\?|\[\^", text):
         states *= _CLASS_STATES
-    # It is compiled for each call.
+    # It is compiled for every call.
     return _SCALAR, 20_000 + states * (500 + 5 * args[0])
 
 
 def _timed(args: Sequence[float], nodes: Sequence[Node]) -> tuple[float, float]:
-    # The library keeps each name of a time zone that it has been asked for, known or not.
+    # The library caches every time zone name that it is called with, known or not.
     unknown = len(nodes) > 1 and not isinstance(nodes[1], Const)
     return _SCALAR, math.inf if unknown else 5_000
 
@@ -246,7 +246,7 @@ _TIMES: Final = (
     "getMinutes getMonth getSeconds"
 )
 _SCALARS: Final = "!_ -_ _&&_ _||_ _-_ _*_ _/_ _%_ @not_strictly_false type"
-#: All that the library offers to graphs and rules; what is not here counts as without bound.
+#: All functions available to graphs and rules; others count as unbounded.
 _FUNCTIONS: Final[Mapping[str, _Function]] = {
     **dict.fromkeys(_SCALARS.split(), _scalar),
     **dict.fromkeys(["_<_", "_<=_", "_>_", "_>=_", "startsWith", "endsWith", "size"], _linear(5)),

@@ -1,4 +1,4 @@
-"""What comes of an expression as values of JSON, and what is read without one."""
+"""Convert results of CEL expressions to JSON values, and read fields without the library."""
 
 import json
 import math
@@ -8,24 +8,24 @@ from typing import Any, Final
 
 from headwater.processors.cel_ast import Call, Const, Ident, Items, Loop, Node, Select
 from headwater.processors.cel_cost import LOCAL
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.schemas.history import NESTING_MAX
 
-_SHOWN: Final = 120
-#: Integers of CEL; larger ones are an error of the library, which says so.
+_EXCERPT_CHARS: Final = 120
+#: Range of CEL integers; the library reports larger ones as errors.
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**63 - 1
 
 
-class NotTaken(ValueError):
-    """A value that the library would not take as it is."""
+class NeedsLibrary(ValueError):
+    """A value that the library would change or reject."""
 
 
-def taken(value: Any, levels: int = NESTING_MAX) -> Any:  # noqa: ANN401, any JSON value
-    """Copy a value as the library would give it back: with sorted keys, and within its bounds.
+def canonical_copy(value: Any, levels: int = NESTING_MAX) -> Any:  # noqa: ANN401, any JSON value
+    """Copy a value as the library would return it: with sorted keys, and within its bounds.
 
     Raises:
-        NotTaken: The library has to see the value, because it refuses or changes it.
+        NeedsLibrary: The library has to process the value, because it rejects or changes it.
     """
     kind = type(value)
     if kind is str:
@@ -37,58 +37,58 @@ def taken(value: Any, levels: int = NESTING_MAX) -> Any:  # noqa: ANN401, any JS
     if kind is float and math.isfinite(value):
         return value
     if levels and kind is list:
-        return [taken(item, levels - 1) for item in value]
+        return [canonical_copy(item, levels - 1) for item in value]
     if levels and kind is dict and all(type(key) is str for key in value):
-        return {_text(key): taken(value[key], levels - 1) for key in sorted(value)}
-    raise NotTaken
+        return {_text(key): canonical_copy(value[key], levels - 1) for key in sorted(value)}
+    raise NeedsLibrary
 
 
-def arrangement_of(tree: Node) -> Node | None:
-    """Return the tree of an expression that only arranges what it reads, without its bindings."""
+def literal_of(tree: Node) -> Node | None:
+    """Return the tree of an expression that is a literal of fields, without its bindings."""
     while isinstance(tree, Loop) and tree.accu_init == Call(LOCAL, (_name(tree.accu_var),)):
         tree = tree.result
-    return tree if isinstance(tree, Items) and _is_arrangement(tree) else None
+    return tree if isinstance(tree, Items) and _is_literal(tree) else None
 
 
 def _name(name: str) -> Const:
     return Const(len(name), name, name)
 
 
-def _is_arrangement(node: Node) -> bool:
+def _is_literal(node: Node) -> bool:
     match node:
         case Items():
-            return all(map(_is_arrangement, node.items))
+            return all(map(_is_literal, node.items))
         case Select():
-            return not node.test_only and _is_arrangement(node.operand)
+            return not node.test_only and _is_literal(node.operand)
         case Const():
             return node.value is not ... and "\0" not in (node.text or "")
         case _:
             return isinstance(node, Ident)
 
 
-def arranged(node: Node, values: Mapping[str, Any], levels: int = NESTING_MAX) -> Any:  # noqa: ANN401
-    """Evaluate an expression that only arranges what it reads.
+def evaluate_literal(node: Node, values: Mapping[str, Any], levels: int = NESTING_MAX) -> Any:  # noqa: ANN401
+    """Evaluate an expression that is a literal of fields.
 
     Raises:
-        NotTaken: The library has to evaluate it: a field is missing, or a value is not taken.
+        NeedsLibrary: The library has to evaluate it: a field is missing, or a value is rejected.
     """
     match node:
         case Const():
             return node.value
         case Items() if levels == 0:
-            raise NotTaken
+            raise NeedsLibrary
         case Items(is_map=True):
             keys = [key.text if isinstance(key, Const) else None for key in node.items[::2]]
             if None in keys or len(set(keys)) < len(keys):
-                raise NotTaken
-            found = zip(keys, node.items[1::2], strict=True)
-            # The library gives a map in the order of its keys.
-            ordered = sorted(found, key=lambda pair: str(pair[0]))
-            return {key: arranged(item, values, levels - 1) for key, item in ordered}
+                raise NeedsLibrary
+            pairs = zip(keys, node.items[1::2], strict=True)
+            # The library returns a map in the order of its keys.
+            ordered = sorted(pairs, key=lambda pair: str(pair[0]))
+            return {key: evaluate_literal(item, values, levels - 1) for key, item in ordered}
         case Items():
-            return [arranged(item, values, levels - 1) for item in node.items]
+            return [evaluate_literal(item, values, levels - 1) for item in node.items]
         case _:
-            return taken(_read(node, values), levels)
+            return canonical_copy(_read(node, values), levels)
 
 
 def _read(node: Node, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -98,7 +98,7 @@ def _read(node: Node, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
         operand = _read(node.operand, values)
         if type(operand) is dict and node.field in operand:
             return operand[node.field]
-    raise NotTaken
+    raise NeedsLibrary
 
 
 def _text(text: str) -> str:
@@ -106,14 +106,14 @@ def _text(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise NotTaken from None
+            raise NeedsLibrary from None
     return text
 
 
-def json_text(value: Any) -> str | Fault:  # noqa: ANN401
-    """Write a result of the library as JSON."""
+def json_text(value: Any) -> str | EvaluationProblem:  # noqa: ANN401
+    """Encode a result of the library as JSON text."""
     try:
-        # Sorted: a map of the evaluator has no order, and the same has to be the same text.
+        # Sorted: a map of the evaluator has no order, and equal values must have equal texts.
         return json.dumps(
             value,
             allow_nan=False,
@@ -123,28 +123,28 @@ def json_text(value: Any) -> str | Fault:  # noqa: ANN401
             default=_as_text,
         )
     except (TypeError, ValueError, RecursionError) as error:
-        return Fault(f"expected a JSON value, found {shown(value)}: {error}")
+        return EvaluationProblem(f"expected a JSON value, found {excerpt(value)}: {error}")
 
 
 def json_value(value: object) -> object:
-    """Turn a result of the library into a value of JSON, or a Fault."""
+    """Convert a result of the library to a JSON value, or return an EvaluationProblem."""
     try:
         return _plain(value)
     except (TypeError, ValueError) as error:
-        return Fault(f"expected a value of JSON: {error}")
+        return EvaluationProblem(f"expected a value of JSON: {error}")
 
 
 def _plain(value: object, levels: int = NESTING_MAX) -> object:
     if levels == 0 and isinstance(value, list | dict):
-        # A loop that wraps what it has in one list more would go on until Python gives up.
+        # A loop that nests its value in another list would otherwise run into Python's limit.
         raise ValueError(f"more than {NESTING_MAX} levels of lists and maps")
     if isinstance(value, list):
-        return [_plain(each, levels - 1) for each in value]
+        return [_plain(item, levels - 1) for item in value]
     if isinstance(value, dict):
-        strange = next((key for key in value if not isinstance(key, str)), None)
-        if strange is not None:
-            raise TypeError(f"expected texts as keys, found {shown(strange)}")
-        # A map of the evaluator has no order, and is to be the same text in every process.
+        invalid = next((key for key in value if not isinstance(key, str)), None)
+        if invalid is not None:
+            raise TypeError(f"expected texts as keys, found {excerpt(invalid)}")
+        # A map of the evaluator has no order, and must have the same text in every process.
         return {key: _plain(value[key], levels - 1) for key in sorted(value)}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a number of JSON")
@@ -157,7 +157,7 @@ def _as_text(value: object) -> str:
     raise TypeError(f"{type(value).__name__} is no JSON; convert it with string(...)")
 
 
-def shown(value: object) -> str:
-    """The beginning of a value, for messages."""
+def excerpt(value: object) -> str:
+    """Return the beginning of a value, for messages."""
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"

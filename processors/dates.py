@@ -1,7 +1,7 @@
-"""RFC 3339 dates, as producers and callers write them.
+"""RFC 3339 dates of producers and clients.
 
-Of a producer, a date without an offset is taken as UTC; anything else that RFC 3339 does not allow
-is no date. A leap second is none either: Python's calendar, and Postgres's, have no place for it.
+A producer's date without an offset is UTC; anything else that RFC 3339 does not allow is not a
+date. Neither is a leap second, which neither Python's calendar nor Postgres's can represent.
 """
 
 import re
@@ -17,7 +17,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def read_date(text: str) -> datetime | None:
-    """Reads a producer's date with its own offset; None if it is none."""
+    """Parse a producer's date, with its own offset; None if it is not a date."""
     match = _RFC_3339.fullmatch(text)
     if match is None:
         return None
@@ -26,21 +26,21 @@ def read_date(text: str) -> datetime | None:
         if offset is None:
             return datetime.fromisoformat(text).replace(tzinfo=UTC)
         return datetime.fromisoformat(text.upper() if offset == "z" else text)
-    except ValueError:  # a thirteenth month, a leap second
+    except ValueError:  # For example a thirteenth month or a leap second.
         return None
 
 
 def read_moment(text: str) -> datetime | None:
-    """Reads a caller's date; None if it is none, or has no offset: it could mean any time zone."""
+    """Parse a client's date; None if it is not a date or has no offset, and so no time zone."""
     match = _RFC_3339.fullmatch(text)
     return None if match is None or match[1] is None else read_date(text)
 
 
 def rfc3339(ms: int) -> str:
-    """Unix milliseconds as a moment in UTC."""
+    """Format Unix milliseconds as a timestamp in UTC."""
     return (_EPOCH + ms * _MILLISECOND).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def unix_ms(moment: datetime) -> int:
-    """Unix milliseconds of an aware moment, rounded down."""
+    """Return the Unix milliseconds of a timezone-aware datetime, rounded down."""
     return (moment - _EPOCH) // _MILLISECOND

@@ -1,30 +1,30 @@
-"""Which records of a partition count: a record is void when a newer owner wrote before it.
+"""Decide which records of a partition count: a record is void after one of a newer owner.
 
-Whoever takes a partition has a greater epoch than all who had it before. It claims the partition,
-in each of its topics, before it writes anything else there, and each of its records carries the
-epoch. So a record of a lower epoch than one before it is from somebody who was superseded, and did
-not know. That is the idea of `processors.runs.claims`, for topics that are compacted: compaction
-may take a claim away, so the greatest epoch that was seen stands in for the latest claim.
+A process that acquires a partition has a greater epoch than all earlier owners. It claims the
+partition, in each of its topics, before it appends anything else, and every record carries the
+epoch. So a record with a lower epoch than an earlier record is from a superseded owner. This is the
+idea of `processors.runs.claims` for compacted topics: compaction may remove a claim, so the
+greatest epoch that was seen stands in for the latest claim.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-#: The epoch of a partition that nobody has claimed yet.
+#: Epoch of a partition that has not been claimed yet.
 UNCLAIMED: Final = -1
 
 
 @dataclass(slots=True)
-class Newest:
-    """The newest writer of one partition, as far as it was read."""
+class NewestEpoch:
+    """The newest writer of one partition, up to the position that was read."""
 
     epoch: int = UNCLAIMED
 
     def admit(self, epoch: int | None) -> bool:
-        """Takes note of a record's epoch, and says whether the record counts.
+        """Record an epoch, and return whether its record counts.
 
-        Shape:  to be called for every record of the partition, in order. None, for what no owner
-                has written (an operator's tombstone), counts.
+        Must be called for every record of the partition, in order. A record without an epoch, which
+        no owner has written (an operator's tombstone), counts.
         """
         if epoch is None:
             return True
@@ -35,8 +35,9 @@ class Newest:
 
 
 def epoch_after(offset: int, newest: int) -> int:
-    """The epoch of a claim that lies at an offset of `admissions`, of a partition with such epochs.
+    """Return the epoch of a claim at an offset of `admissions`.
 
-    Shape:  the offset; greater where that topic was made anew, and its offsets began again.
+    It is the offset, or greater than `newest` if the topic was created again and its offsets
+    restarted.
     """
     return offset if offset > newest else newest + 1 + offset

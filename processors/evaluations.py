@@ -1,8 +1,8 @@
-"""Where expressions and schemas are evaluated: here, or in a process with limits.
+"""Where expressions and schemas are evaluated: in this process, or in one with limits.
 
-An evaluation whose upper bound of time and memory is small is done at once. Any other is a task for
-an evaluator, which the shell passes in; it returns within its limits, whatever the task is. Without
-an evaluator everything is evaluated here, without limits: for tests, simulations and tools.
+An evaluation whose upper bound of time and memory is small is done immediately. Any other is a task
+for an evaluator, which the caller passes in; it returns within its limits whatever the task is.
+Without an evaluator everything is evaluated here, without limits: for tests, simulations and tools.
 """
 
 from collections.abc import Callable
@@ -12,24 +12,29 @@ import msgspec
 
 from headwater.processors.cel_cost import Cost
 
-#: What may be evaluated where it is needed. A round trip to another process takes 0.1 ms.
+#: Limits of an evaluation in this process. A round trip to another process takes 0.1 ms.
 INLINE_NS: Final = 5_000_000
 INLINE_BYTES: Final = 16 * 1024 * 1024
-#: The sum of the bounds of what one decision evaluates at once; beyond, the process measures.
+#: Limit of the sum of bounds of immediate evaluations of one decision, in ns.
 DECISION_INLINE_NS: Final = 250_000_000
-#: Processor time of all tasks of one decision. A graph evaluates up to thousands of expressions.
+#: Processor time, in ns, of all tasks of one decision. A graph evaluates thousands of expressions.
 DECISION_TASKS_NS: Final = 1_000_000_000
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """Why an expression has no value for some facts; `missing`: they lack what it names."""
+class EvaluationProblem(msgspec.Struct, frozen=True):
+    """Why an expression has no value.
+
+    Attributes:
+        message: The reason.
+        missing: Whether a field that the expression names is missing.
+    """
 
     message: str
     missing: bool = False
 
 
 class SharedValues:
-    """Values of many tasks as JSON, told apart by identity: an evaluator keeps them converted."""
+    """JSON values of many tasks, compared by identity: an evaluator caches them converted."""
 
     __slots__ = ("text",)
 
@@ -38,44 +43,44 @@ class SharedValues:
 
 
 class ExpressionTask(msgspec.Struct, frozen=True, tag="expression"):
-    """An expression to evaluate over shared values."""
+    """Evaluate an expression over shared values."""
 
     source: str
-    #: Name of `expressions.Gives`.
-    gives: str
-    #: Names of the shared values, and of the expression's own, as it is compiled with them.
+    #: Name of a member of `expressions.ResultKind`.
+    result_kind: str
+    #: Names of the shared values and local names with which it is compiled.
     names: tuple[str, ...]
     local: tuple[str, ...]
-    #: Values of its own names, a JSON object.
+    #: Values of its local names, a JSON object.
     values: bytes
 
 
 class SchemaTask(msgspec.Struct, frozen=True, tag="schema"):
-    """A JSON text to check; `root` is what messages call it. The result is a message or null."""
+    """Validate a JSON text; `root` is its name in messages. The result is a message or null."""
 
     schema: bytes
     text: bytes
     root: str
-    #: Whether texts have to have the formats of params.
+    #: Whether texts have to match the formats of params.
     formats: bool
 
 
 Task: TypeAlias = ExpressionTask | SchemaTask
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """The result of a task: a value of JSON, or why there is none."""
+class TaskOutcome(msgspec.Struct, frozen=True):
+    """The result of a task: a JSON value, or why there is none."""
 
-    value: Any | Fault
+    value: Any | EvaluationProblem
     cpu_ns: int
 
 
-#: Carries out a task within limits. Whatever happens, it returns, and raises nothing.
-Evaluator: TypeAlias = Callable[[Task, SharedValues | None], Outcome]
+#: Executes a task within limits; it always returns and never raises.
+Evaluator: TypeAlias = Callable[[Task, SharedValues | None], TaskOutcome]
 
 
 class Evaluations:
-    """What one decision may still spend on evaluations."""
+    """Remaining evaluation budget of one decision."""
 
     __slots__ = ("_evaluator", "_inline_ns", "_limit_ns", "_tasks_ns")
 
@@ -87,7 +92,7 @@ class Evaluations:
         self._tasks_ns = self._limit_ns = tasks_ns
 
     def admits(self, cost: Cost) -> bool:
-        """Whether an evaluation is done here; its bound is then spent."""
+        """Return whether an evaluation is done in this process; its bound is then spent."""
         if self._evaluator is None:
             return True
         if cost.ns > min(INLINE_NS, self._inline_ns) or cost.memory > INLINE_BYTES:
@@ -95,11 +100,11 @@ class Evaluations:
         self._inline_ns -= cost.ns
         return True
 
-    def run(self, task: Task, shared: SharedValues | None = None) -> Any | Fault:  # noqa: ANN401, any JSON value
-        """Have the evaluator carry out a task."""
-        assert self._evaluator is not None  # noqa: S101, without one everything is admitted
+    def run(self, task: Task, shared: SharedValues | None = None) -> Any | EvaluationProblem:  # noqa: ANN401, any JSON value
+        """Execute a task in the evaluator."""
+        assert self._evaluator is not None  # noqa: S101, without one `admits` returns True
         if self._tasks_ns <= 0:
-            return Fault(
+            return EvaluationProblem(
                 f"expected all evaluations of one decision to take at most {self._limit_ns / 1e9:g}"
                 " s of processor time, they take longer; evaluate less, or over less data"
             )

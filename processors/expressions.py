@@ -1,16 +1,17 @@
-"""Expressions in CEL: compiled once, evaluated often, within limits of time and memory.
+"""CEL expressions: compiled once, evaluated often, within limits of time and memory.
 
-CEL has no loops but over what it is given, and the library stops an expression after 10,000 turns.
-A turn may still search a list of a megabyte, and a text may grow with each use of `replace`. So an
-expression is evaluated here only if an upper bound of its cost (`cel_cost`) is small, and else in a
-process with limits (`evaluations`). What only reads a field is not evaluated by the library at all.
+CEL loops only over its input, and the library stops an expression after 10,000 iterations. An
+iteration may still search a list of a megabyte, and a text may grow with every use of `replace`.
+So an expression is evaluated here only if an upper bound of its cost (`cel_cost`) is small, and
+otherwise in a process with limits (`evaluations`). An expression that only reads a field is not
+evaluated by the library at all.
 
-What can be known without data (syntax, names, the type of the result) is checked when an expression
-is compiled; an error of evaluation is a value here, because it is one delivery's.
+Everything that is known without data (syntax, names, the type of the result) is checked at
+compilation. An evaluation error is a return value, because it concerns only one delivery.
 
 An expression sees shared values, which are converted for CEL once for all evaluations over the
-same `Facts`, and names of its own, whose values are handed over with each evaluation. So a list of
-10,000 items, looked at by an expression for each of them, is converted once.
+same `ExpressionValues`, and local names, whose values are passed with every evaluation. So a list
+of 10,000 items is converted once, even if an expression is evaluated for every item.
 """
 
 import re
@@ -27,47 +28,52 @@ from cel_expr_python.ext import ext_bindings, ext_strings
 from headwater.processors.cel_ast import Node, read_tree
 from headwater.processors.cel_cost import LOCAL, Cost, cost_of
 from headwater.processors.cel_values import (
-    NotTaken,
-    arranged,
-    arrangement_of,
+    NeedsLibrary,
+    canonical_copy,
+    evaluate_literal,
+    excerpt,
     json_text,
     json_value,
-    shown,
-    taken,
+    literal_of,
 )
-from headwater.processors.evaluations import Evaluations, ExpressionTask, Fault, SharedValues
-from headwater.processors.nul_texts import Carried, carried, given_back, spells_nul
+from headwater.processors.evaluations import (
+    EvaluationProblem,
+    Evaluations,
+    ExpressionTask,
+    SharedValues,
+)
+from headwater.processors.nul_texts import CelValue, encode_for_cel, restore_nul, spells_nul
 
-_PLACE: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
-#: How the library says that a field or an element is not there.
+_POSITION: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
+#: How the library reports that a field or an element does not exist.
 _MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
 
-#: The longest expression: a page. The library alone would take 100,000 characters.
+#: The longest expression: a page. The library by itself would accept 100,000 characters.
 SOURCE_MAX: Final = 10_000
-#: The longest list that `map` and `filter` may go over. They copy what they have for each item: a
-#: list of 10,000 takes 1.6 GB and six seconds, one of 2,000 takes 70 MB and 0.2 seconds.
+#: The longest list for `map` and `filter`. They copy their input for every item: a list of 10,000
+#: takes 1.6 GB and six seconds, one of 2,000 takes 70 MB and 0.2 seconds.
 COPIED_MAX: Final = 2_000
 _COPIES: Final = re.compile(r"\.\s*(?:map|filter)\s*\(")
-#: A name, and fields of it; it may begin with a dot, as names do that no macro hides.
+#: A name and fields of it; it may begin with a dot, as names do that no macro shadows.
 _PATH: Final = re.compile(r"(?<![\w.])\.?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 #: An expression that is only a name, or fields of it.
 _FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-#: Doubles a text with every use; nobody needs it in a condition.
+#: Doubles a text with every use, and is not needed in conditions.
 _BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
 
-#: An evaluation that the memory of the process, or of its limit, is not enough for.
+#: Message of an evaluation that exceeds the memory of the process or its limit.
 NO_MEMORY: Final = "expected an evaluation in the memory that there is for it, it needs more"
 _ABSENT: Final = object()
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
-#: Words that cannot be names of an expression's own: those of CEL, and that one.
+#: Words that cannot be local names: the reserved words of CEL, and LOCAL.
 WORDS: Final = frozenset(
     "as break const continue else false for function if import in let loop namespace null package "
     f"return true var void while {LOCAL}".split()
 )
 
 
-class Gives(Enum):
-    """What an expression has to give."""
+class ResultKind(Enum):
+    """Kind of an expression's result."""
 
     TEXT = "a text"
     CONDITION = "true or false"
@@ -76,93 +82,107 @@ class Gives(Enum):
     VALUE = "a value of JSON"
 
 
-_TYPES: Final = {Gives.TEXT: cel.Type.STRING, Gives.CONDITION: cel.Type.BOOL}
+_TYPES: Final = {ResultKind.TEXT: cel.Type.STRING, ResultKind.CONDITION: cel.Type.BOOL}
 
 
 class ExpressionInvalid(ValueError):
-    """An expression that cannot be compiled; says where and why."""
+    """An expression that cannot be compiled; the message has the position and the reason."""
 
 
-class _Own:
-    """The values of an expression's own names, and the name that it asked for last."""
+class _LocalValues:
+    """Values of an expression's local names, and the name that was read last."""
 
-    def __init__(self, values: Mapping[str, Carried]) -> None:
+    def __init__(self, values: Mapping[str, CelValue]) -> None:
         self.values = values
-        self.asked = ""
+        self.last_read = ""
 
 
-_own: ContextVar[_Own] = ContextVar("own")
+_local_values: ContextVar[_LocalValues] = ContextVar("local_values")
 
 
-def _own_value(name: str) -> object:
-    own = _own.get()
-    if name not in own.values:
+def _local_value(name: str) -> object:
+    current = _local_values.get()
+    if name not in current.values:
         raise LookupError(f"undeclared variable {name}: it is known within its fork alone")
-    own.asked = name
-    return own.values[name].value
+    current.last_read = name
+    return current.values[name].value
 
 
-def _named(message: str, own: _Own) -> str:
-    """A message of the library that names a value by its name, not by where that came from."""
-    return message.replace(f"Python function '{_own_value}'", own.asked)
+def _with_name(message: str, local: _LocalValues) -> str:
+    """Return a message of the library with the name of a value instead of the function's name."""
+    return message.replace(f"Python function '{_local_value}'", local.last_read)
 
 
 class Names:
-    """The names of shared values that expressions may use."""
+    """Names of shared values that expressions may use."""
 
     def __init__(self, *shared: str) -> None:
         self.shared = frozenset(shared)
-        asked = cel.Overload(
-            id=LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_own_value
+        overload = cel.Overload(
+            id=LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_local_value
         )
         self.env = cel.NewEnv(
             variables=dict.fromkeys(shared, cel.Type.DYN),
             extensions=[ext_strings.ExtStrings(), ext_bindings.ExtBindings()],
-            functions=[cel.FunctionDecl(LOCAL, [asked])],
+            functions=[cel.FunctionDecl(LOCAL, [overload])],
         )
 
 
-#: What rules for deliveries are about.
+#: The names in rules for deliveries.
 EVENT: Final = Names("event")
 
 
-class Facts:
-    """Shared values that expressions are evaluated over; they are converted when first needed."""
+class ExpressionValues:
+    """Shared values for expressions; they are converted when they are first needed."""
 
     def __init__(self, values: Mapping[str, Any], names: Names = EVENT) -> None:
         self.values = values
         self.names = names
 
     @cached_property
-    def carried(self) -> Carried | Fault:
-        """The values as the library takes them."""
-        return _carried(self.values)
+    def converted(self) -> CelValue | EvaluationProblem:
+        """The values for the library, or why they cannot be converted."""
+        return _converted(self.values)
 
     @cached_property
     def shared(self) -> SharedValues:
         """The values for an evaluator."""
-        return SharedValues(b"{}" if isinstance(self.carried, Fault) else self.carried.text)
+        return SharedValues(
+            b"{}" if isinstance(self.converted, EvaluationProblem) else self.converted.text
+        )
 
     @cached_property
     def activation(self) -> Any:  # noqa: ANN401, of the library
-        """The values, converted for the library."""
-        carried = self.carried
-        return self.names.env.Activation({} if isinstance(carried, Fault) else carried.value)
+        """The library's form of the values."""
+        converted = self.converted
+        return self.names.env.Activation(
+            {} if isinstance(converted, EvaluationProblem) else converted.value
+        )
 
 
 class Expression:
     """A compiled expression."""
 
     def __init__(
-        self, source: str, gives: Gives, names: Names = EVENT, local: Collection[str] = ()
+        self,
+        source: str,
+        result_kind: ResultKind,
+        names: Names = EVENT,
+        local: Collection[str] = (),
     ) -> None:
-        """Compiles.
+        """Compile an expression.
 
-        Shape:  local are the names whose values come with each evaluation.
-        Errors: ExpressionInvalid.
+        Args:
+            source: The expression.
+            result_kind: Kind of the result.
+            names: Names of shared values.
+            local: Names whose values are passed with every evaluation.
+
+        Raises:
+            ExpressionInvalid: The expression cannot be compiled.
         """
         self.source = source
-        self.gives = gives
+        self.result_kind = result_kind
         if len(source) > SOURCE_MAX:
             raise ExpressionInvalid(
                 f"expected at most {SOURCE_MAX} characters, found {len(source)}: over the limit"
@@ -172,170 +192,175 @@ class Expression:
         paths = [tuple(path.split(".")) for path in _PATH.findall(source)]
         self.roots = frozenset(path[0] for path in paths)
         self.names, self.local = names, tuple(local)
-        self._own_names = [name for name in local if name in self.roots]
+        self._local_names = [name for name in local if name in self.roots]
         self._field = _field(source, names.shared.union(local))
         self._costs: dict[tuple[int, int], Cost] = {}
         self._spells_nul = spells_nul(source)
         self._paths = _copied(source, paths, names.shared.union(local))
-        opened = [f'cel.bind({name},{LOCAL}("{name}"),' for name in self._own_names]
-        before = "".join(opened)
-        # What closes them is on a line of its own if the expression may end with a comment.
-        after = ("\n" if opened and "//" in source else "") + ")" * len(opened)
+        bindings = [f'cel.bind({name},{LOCAL}("{name}"),' for name in self._local_names]
+        prefix = "".join(bindings)
+        # The closing parentheses are on a line of their own if the expression may end in a comment.
+        suffix = ("\n" if bindings and "//" in source else "") + ")" * len(bindings)
         try:
-            self._compiled = names.env.compile(f"{before}{source}{after}")
+            self._compiled = names.env.compile(f"{prefix}{source}{suffix}")
         except RuntimeError as error:
-            raise ExpressionInvalid(_where(str(error), len(before))) from None
-        found = self._compiled.return_type()
-        expected = _TYPES.get(gives, found)
-        if found not in (expected, cel.Type.DYN):
+            raise ExpressionInvalid(_with_position(str(error), len(prefix))) from None
+        actual = self._compiled.return_type()
+        expected = _TYPES.get(result_kind, actual)
+        if actual not in (expected, cel.Type.DYN):
             raise ExpressionInvalid(
-                f"expected an expression that gives {gives.value}, found {found.name().lower()}"
+                f"expected an expression that gives {result_kind.value}, "
+                f"found {actual.name().lower()}"
             )
 
     def evaluate(
         self,
-        facts: Facts,
+        facts: ExpressionValues,
         local: Mapping[str, Any] = NO_VALUES,
         evaluations: Evaluations | None = None,
-    ) -> Any | Fault:  # noqa: ANN401, any JSON value
-        """Return its value, or why there is none.
+    ) -> Any | EvaluationProblem:  # noqa: ANN401, any JSON value
+        """Return the value of the expression, or why it has none.
 
         Args:
             facts: The shared values.
-            local: The values of its own names.
-            evaluations: What may still be spent; None is no limit.
+            local: The values of local names.
+            evaluations: Remaining evaluation budget; None for no limit.
 
         Returns:
-            A str, bool, any JSON value, or such as JSON text, as it was compiled to give.
+            Text, a boolean, a JSON value, or JSON text, by `result_kind`.
         """
-        if self._field or self._arrangement is not None:
-            found = self._read(facts, local)
-            if found is not _ABSENT:
-                return found
-        shared = facts.carried
-        if isinstance(shared, Fault):
+        if self._field or self._literal is not None:
+            value = self._read(facts, local)
+            if value is not _ABSENT:
+                return value
+        shared = facts.converted
+        if isinstance(shared, EvaluationProblem):
             return shared
-        own: dict[str, Carried] = {}
-        for name in self._own_names:
+        own: dict[str, CelValue] = {}
+        for name in self._local_names:
             if name in local:
-                value = _carried(local[name])
-                if isinstance(value, Fault):
-                    return value
-                own[name] = value
+                converted = _converted(local[name])
+                if isinstance(converted, EvaluationProblem):
+                    return converted
+                own[name] = converted
         if evaluations is not None and not evaluations.admits(self._cost(shared, own)):
             return evaluations.run(self._task(own), facts.shared)
-        longer = self._paths and self._longer_than_copied(facts.values, local)
-        return longer or self._evaluate(facts, own, shared.had_nul)
+        problem = self._paths and self._too_long_to_copy(facts.values, local)
+        return problem or self._evaluate(facts, own, shared.had_nul)
 
-    def _task(self, own: Mapping[str, Carried]) -> ExpressionTask:
+    def _task(self, own: Mapping[str, CelValue]) -> ExpressionTask:
         values = b",".join(b'"%b":%b' % (name.encode(), own[name].text) for name in own)
-        names = tuple(sorted(self.names.shared))
-        return ExpressionTask(self.source, self.gives.name, names, self.local, b"{%b}" % values)
+        names, kind = tuple(sorted(self.names.shared)), self.result_kind.name
+        return ExpressionTask(self.source, kind, names, self.local, b"{%b}" % values)
 
     @cached_property
-    def _arrangement(self) -> Node | None:
-        """The literal of a list or a map that it is, if there are only fields in it."""
-        return arrangement_of(self._tree) if self.source.lstrip()[:1] in ("{", "[") else None
+    def _literal(self) -> Node | None:
+        """The literal of a list or map, if the expression is one that contains only fields."""
+        return literal_of(self._tree) if self.source.lstrip()[:1] in ("{", "[") else None
 
-    def _read(self, facts: Facts, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """What the library would give for fields that are there."""
+    def _read(self, facts: ExpressionValues, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Return what the library would return for existing fields, or _ABSENT."""
         try:
-            if self._arrangement is not None:
-                own = {name: local[name] for name in self._own_names if name in local}
-                value = arranged(self._arrangement, {**facts.values, **own})
+            if self._literal is not None:
+                own = {name: local[name] for name in self._local_names if name in local}
+                value = evaluate_literal(self._literal, {**facts.values, **own})
             else:
-                value = taken(self._at(facts, local))
-        except NotTaken:
+                value = canonical_copy(self._field_value(facts, local))
+        except NeedsLibrary:
             return _ABSENT
-        return value if self.gives is Gives.VALUE else self._given(value)
+        return value if self.result_kind is ResultKind.VALUE else self._result(value)
 
-    def _at(self, facts: Facts, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    def _field_value(self, facts: ExpressionValues, local: Mapping[str, Any]) -> Any:  # noqa: ANN401
         root, *fields = self._field
-        values = local if root in self._own_names else facts.values
-        at: Any = values.get(root, _ABSENT)
+        values = local if root in self._local_names else facts.values
+        value: Any = values.get(root, _ABSENT)
         for field in fields:
-            if type(at) is not dict or field not in at:
-                raise NotTaken
-            at = at[field]
-        return at
+            if type(value) is not dict or field not in value:
+                raise NeedsLibrary
+            value = value[field]
+        return value
 
-    def _cost(self, shared: Carried, own: Mapping[str, Carried]) -> Cost:
-        """The bound of an evaluation; it is computed once for all data of about the same size."""
+    def _cost(self, shared: CelValue, own: Mapping[str, CelValue]) -> Cost:
+        """Return the bound of an evaluation, computed once for all data of about the same size."""
         size, items = len(shared.text), shared.items
         for value in own.values():
             size += len(value.text)
             items += value.items
         key = (size.bit_length(), items.bit_length())
-        found = self._costs.get(key)
-        if found is None:
-            plain = self.gives in (Gives.VALUE, Gives.JSON)
-            found = cost_of(self._tree, 1 << key[0], 1 << key[1], plain=plain)
-            self._costs[key] = found
-        return found
+        cost = self._costs.get(key)
+        if cost is None:
+            plain = self.result_kind in (ResultKind.VALUE, ResultKind.JSON)
+            cost = cost_of(self._tree, 1 << key[0], 1 << key[1], plain=plain)
+            self._costs[key] = cost
+        return cost
 
     @cached_property
     def _tree(self) -> Node:
         return read_tree(self._compiled.serialize())
 
-    def _evaluate(self, facts: Facts, values: Mapping[str, Carried], had_nul: bool) -> Any | Fault:  # noqa: ANN401
-        own = _Own(values)
-        token = _own.set(own)
+    def _evaluate(
+        self, facts: ExpressionValues, values: Mapping[str, CelValue], had_nul: bool
+    ) -> Any | EvaluationProblem:  # noqa: ANN401
+        local = _LocalValues(values)
+        token = _local_values.set(local)
         try:
-            found = self._compiled.eval(facts.activation)
-            if found.type() == cel.Type.ERROR:
-                message = _named(str(found.value()), own)
-                return Fault(message, missing=_MISSING.match(message) is not None)
-            value = found.plain_value()
-            if not (had_nul or any(each.had_nul for each in values.values())):
-                return self._given(value)
+            result = self._compiled.eval(facts.activation)
+            if result.type() == cel.Type.ERROR:
+                message = _with_name(str(result.value()), local)
+                return EvaluationProblem(message, missing=_MISSING.match(message) is not None)
+            value = result.plain_value()
+            if not (had_nul or any(converted.had_nul for converted in values.values())):
+                return self._result(value)
             if self._spells_nul:
-                return Fault("expected an expression that names no NUL, or values without that")
-            return self._given(given_back(value))
-        # The library's errors have no class of their own.
+                return EvaluationProblem(
+                    "expected an expression that names no NUL, or values without that"
+                )
+            return self._result(restore_nul(value))
+        # The library has no error classes of its own.
         except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-            return Fault(_named(str(error), own))
+            return EvaluationProblem(_with_name(str(error), local))
         except MemoryError:
-            return Fault(NO_MEMORY)
+            return EvaluationProblem(NO_MEMORY)
         finally:
-            _own.reset(token)
+            _local_values.reset(token)
 
-    def _given(self, value: Any) -> Any | Fault:  # noqa: ANN401
-        if self.gives is Gives.JSON:
+    def _result(self, value: Any) -> Any | EvaluationProblem:  # noqa: ANN401
+        if self.result_kind is ResultKind.JSON:
             return json_text(value)
-        if self.gives is Gives.VALUE:
+        if self.result_kind is ResultKind.VALUE:
             return json_value(value)
-        expected = str if self.gives is Gives.TEXT else bool
+        expected = str if self.result_kind is ResultKind.TEXT else bool
         if not isinstance(value, expected):
-            return Fault(f"expected {self.gives.value}, found {shown(value)}")
+            return EvaluationProblem(f"expected {self.result_kind.value}, found {excerpt(value)}")
         return value
 
-    def _longer_than_copied(
+    def _too_long_to_copy(
         self, shared: Mapping[str, Any], local: Mapping[str, Any]
-    ) -> Fault | None:
+    ) -> EvaluationProblem | None:
         for root, *fields in self._paths:
-            at, where = local.get(root, shared.get(root)), root
+            value, where = local.get(root, shared.get(root)), root
             for field in fields:
-                if not isinstance(at, Mapping) or field not in at:
+                if not isinstance(value, Mapping) or field not in value:
                     break
-                at, where = at[field], f"{where}.{field}"
-            longest = _longest_list(at)
+                value, where = value[field], f"{where}.{field}"
+            longest = _longest_list(value)
             if longest > COPIED_MAX:
-                return Fault(
+                return EvaluationProblem(
                     f"expected lists of at most {COPIED_MAX} items for map and filter, "
                     f"found one of {longest} in {where}"
                 )
         return None
 
 
-def _carried(value: Any) -> Carried | Fault:  # noqa: ANN401, any JSON value
+def _converted(value: Any) -> CelValue | EvaluationProblem:  # noqa: ANN401, any JSON value
     try:
-        return carried(value)
+        return encode_for_cel(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        return Fault(f"expected {error}")
+        return EvaluationProblem(f"expected {error}")
 
 
 def _field(source: str, known: Collection[str]) -> tuple[str, ...]:
-    """The path of an expression that only reads a field of what it knows, else nothing."""
+    """Return the path of an expression that only reads a known field, else an empty path."""
     path = source.strip()
     if _FIELD.fullmatch(path) is None:
         return ()
@@ -344,34 +369,34 @@ def _field(source: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def _longest_list(value: object) -> int:
-    longest, left = 0, [value]
-    while left:
-        at = left.pop()
-        if isinstance(at, list):
-            longest = max(longest, len(at))
-            left.extend(at)
-        elif isinstance(at, Mapping):
-            left.extend(at.values())
+    longest, pending = 0, [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, list):
+            longest = max(longest, len(item))
+            pending.extend(item)
+        elif isinstance(item, Mapping):
+            pending.extend(item.values())
     return longest
 
 
 def _copied(
     source: str, paths: list[tuple[str, ...]], known: Iterable[str]
 ) -> set[tuple[str, ...]]:
-    """The paths of what `map` and `filter` may go over.
+    """Return the paths of the values that `map` and `filter` may iterate over.
 
-    Shape:  of each the value itself, if all of them have one by a path; else all that is named.
+    These are the values themselves if all of them have a path, else everything that is named.
     """
     macros = len(_COPIES.findall(source))
     over = [path for path in paths if path[-1] in ("map", "filter") and path[0] in known]
     return set(over if len(over) == macros else paths)
 
 
-def _where(message: str, before: int) -> str:
-    found = _PLACE.search(message)
-    if found is None:
+def _with_position(message: str, prefix_chars: int) -> str:
+    match = _POSITION.search(message)
+    if match is None:
         return message.splitlines()[0]
-    line, column, why = int(found[1]), int(found[2]), found[3]
+    line, column, reason = int(match[1]), int(match[2]), match[3]
     if line == 1:
-        column -= before
-    return f"line {line}, column {column}: {why}" if line > 0 else why
+        column -= prefix_chars
+    return f"line {line}, column {column}: {reason}" if line > 0 else reason

@@ -1,6 +1,6 @@
-"""Handshakes: what a producer asks of a new address before it sends deliveries there.
+"""Handshakes: requests with which a producer verifies a new address before it sends deliveries.
 
-They are signed as deliveries are, so they are answered after verification, and go no further.
+They are signed like deliveries, so they are answered after verification, and not processed further.
 
 Source: Slack's `url_verification`; GitHub's `ping`. Terra, Stripe, Shopify and Standard Webhooks
 document none.
@@ -14,8 +14,8 @@ import msgspec
 
 from headwater.schemas.errors import PARSE_ERRORS
 
-#: A verified body, and those of the handshake's headers that came -> what is answered; None for a
-#: delivery.
+#: Takes a verified body and those headers of the handshake that were sent; returns the response
+#: body, or None for a delivery.
 Handshake: TypeAlias = Callable[[bytes, Mapping[str, str]], str | None]
 
 #: GitHub's header that names the event.
@@ -28,22 +28,22 @@ class _Verification(msgspec.Struct, frozen=True):
 
 
 def slack(body: bytes, headers: Mapping[str, str]) -> str | None:
-    """Slack asks for the challenge that it sends."""
+    """Return the challenge that Slack sends."""
     del headers
     if b"url_verification" not in body:
         return None
     try:
-        asked = msgspec.json.decode(body, type=_Verification)
+        verification = msgspec.json.decode(body, type=_Verification)
     except PARSE_ERRORS:
         return None
-    return asked.challenge if asked.type == "url_verification" else None
+    return verification.challenge if verification.type == "url_verification" else None
 
 
 def github(body: bytes, headers: Mapping[str, str]) -> str | None:
-    """GitHub pings, and is content with any answer of success."""
+    """Respond to GitHub's ping; any successful response is accepted."""
     del body
     return "pong" if headers.get(GITHUB_EVENT) == "ping" else None
 
 
-#: The handshakes, by the scheme of those who ask.
+#: Handshakes by signature scheme.
 HANDSHAKES: Final[Mapping[str, Handshake]] = MappingProxyType({"slack": slack, "github": github})

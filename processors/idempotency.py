@@ -1,11 +1,11 @@
-"""Idempotency keys over HTTP: what a request meets that came before, under the same key.
+"""Idempotency keys over HTTP: what happens to a request whose key was used before.
 
-Theory of operation: a request first reserves its key, with the run id that it is to make, and then
-makes the run. Whoever comes under the same key meanwhile, or after the first one's gateway was
-killed, finds the reservation and makes the same run, which can only be made once. When the run is
-there, the answer is kept, and repeated to everybody who comes later. A refusal is not kept: the
-same request is tried again, with the same run id, and another request takes the key over. After a
-day, by the clock of the database, a key is new.
+Theory of operation: a request first reserves its key with the run id that it will create, and then
+creates the run. A concurrent request with the same key, or one after the first gateway was killed,
+reads the reservation and creates the same run, which can be created only once. Then the response is
+stored and returned to all later requests. A rejection is not stored: the same request may be
+retried, with the same run id, and another request acquires the key. A key expires after a day, by
+the clock of the database.
 """
 
 import hashlib
@@ -15,26 +15,26 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-#: How long a key is remembered, by the clock of Postgres.
+#: How long a key is stored, in ms, by the clock of Postgres.
 REMEMBERED_MS: Final = 24 * 60 * 60 * 1000
 
 
-class State(StrEnum):
-    """How far a request has come."""
+class RequestState(StrEnum):
+    """State of the request of a key."""
 
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
     REFUSED = "refused"
 
 
-class Key(msgspec.Struct, frozen=True):
-    """A key of a caller: the same one means another thing in another place.
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    """An idempotency key, scoped to a project and an endpoint.
 
     Attributes:
         project_id: The project.
-        idempotency_key: The key as the caller chose it; before it, and a space, what tells callers
-            apart.
-        endpoint: What was requested under it.
+        idempotency_key: The key as the client chose it, after a space and a prefix that identifies
+            the client.
+        endpoint: The endpoint that was requested with it.
     """
 
     project_id: str
@@ -42,14 +42,16 @@ class Key(msgspec.Struct, frozen=True):
     endpoint: str
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a request.
+class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored state of a request.
 
-    Shape:  the hash is that of what was asked for, as far as that decides; status and body are
-            those of its answer, once there is one.
+    Attributes:
+        request_hash: Hash of the relevant parts of the request.
+        status_code: Status of the response, once there is one.
+        body: Body of the response, once there is one.
     """
 
-    state: State
+    state: RequestState
     request_hash: str
     response_run_id: str
     status_code: int
@@ -57,13 +59,13 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """The request is under way, or nobody knows: make the run of this id, and no other."""
+    """The request is in progress, or its state is unknown: create the run with this id only."""
 
     run_id: str
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """The request was answered so."""
+    """The request has this response."""
 
     run_id: str
     status: int
@@ -71,25 +73,25 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Something else was asked for under the key."""
+    """The key was used for a different request."""
 
 
-Met: TypeAlias = Pending | Answered | Conflict
+KeyResult: TypeAlias = Pending | Answered | Conflict
 
 
-def met(found: Remembered, request_hash: str) -> Met:
-    """Return what a request meets that has reserved its key, or found it reserved."""
-    if found.request_hash != request_hash:
+def key_result(stored: StoredRequest, request_hash: str) -> KeyResult:
+    """Return what to do with a request that reserved its key, or whose key was reserved before."""
+    if stored.request_hash != request_hash:
         return Conflict()
-    if found.state is State.COMPLETED:
-        return Answered(found.response_run_id, found.status_code, found.body)
-    return Pending(found.response_run_id)
+    if stored.state is RequestState.COMPLETED:
+        return Answered(stored.response_run_id, stored.status_code, stored.body)
+    return Pending(stored.response_run_id)
 
 
-def reservation(run_id: str, request_hash: str) -> Remembered:
-    """Return what is remembered of a request that begins."""
-    return Remembered(
-        state=State.IN_PROGRESS,
+def reservation(run_id: str, request_hash: str) -> StoredRequest:
+    """Return the stored state of a request that starts."""
+    return StoredRequest(
+        state=RequestState.IN_PROGRESS,
         request_hash=request_hash,
         response_run_id=run_id,
         status_code=0,
@@ -98,10 +100,10 @@ def reservation(run_id: str, request_hash: str) -> Remembered:
 
 
 def canonical_hash(value: Any) -> str:  # noqa: ANN401 (any JSON)
-    """The name of a JSON value by what it says.
+    """Return the SHA-256 of the canonical text of a JSON value, in hexadecimal.
 
-    Shape:  SHA-256, in hexadecimal, of its canonical text: names in order, without spaces, numbers
-            by their value (1, 1.0 and 1e0 are one number, as in RFC 8785).
+    The canonical text has names in order, no spaces, and numbers by their value (1, 1.0 and 1e0 are
+    equal, as in RFC 8785).
     """
     text = json.dumps(
         _canonical(value),
@@ -118,8 +120,8 @@ def _canonical(value: Any) -> Any:  # noqa: ANN401 (any JSON)
         case float() if value.is_integer():
             return int(value)
         case dict():
-            return {name: _canonical(each) for name, each in value.items()}
+            return {name: _canonical(item) for name, item in value.items()}
         case list():
-            return [_canonical(each) for each in value]
+            return [_canonical(item) for item in value]
         case _:
             return value

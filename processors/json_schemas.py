@@ -1,8 +1,8 @@
-"""JSON Schemas: whether a value is what its author said it would be. Nothing outside is read.
+"""Validate values against JSON Schemas. References to anything outside a schema are not followed.
 
-The size of a schema is limited when it is compiled. A check is done here only if an upper bound of
-its cost is small, else where `evaluations` says. The library collects all errors of a value before
-it returns the first, 40 µs each, so they are listed for small values alone.
+The size of a schema is limited when it is compiled. A check is done in this process only if an
+upper bound of its cost is small, otherwise by `evaluations`. The library collects all errors of a
+value before it returns the first, 40 µs per error, so they are listed for small values only.
 """
 
 import json
@@ -14,31 +14,31 @@ import jsonschema_rs
 import msgspec
 
 from headwater.processors.cel_cost import Cost
-from headwater.processors.evaluations import Evaluations, Fault, SchemaTask
+from headwater.processors.evaluations import EvaluationProblem, Evaluations, SchemaTask
 from headwater.processors.schema_cost import OverLimit, cost_of_schema
 
 #: Characters of a schema as JSON.
 SCHEMA_MAX: Final = 256 * 1024
 #: Compiled size of one pattern, in bytes.
 _PATTERN_BYTES: Final = 2 * 1024 * 1024
-#: Errors that are listed.
+#: Number of errors that are listed.
 _LISTED: Final = 5
 _SHOWN: Final = 200
-#: To look at a keyword for a value, and to make an error of it.
+#: Cost of evaluating a keyword for a value, and of creating an error, in ns.
 _KEYWORD_NS: Final = 50
 _ERROR_NS: Final = 40_000
-#: The most errors that a value may have for all of them to be collected.
+#: Largest number of possible errors for which all are collected.
 _COLLECTED: Final = 2_500
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class SchemaInvalid(ValueError):
-    """What is no JSON Schema, or is over a limit; says why."""
+    """A text is not a JSON Schema, or exceeds a limit; the message has the reason."""
 
 
 class JsonSchema:
-    """A schema, compiled once."""
+    """A compiled schema."""
 
     def __init__(
         self, schema: Mapping[str, Any], formats: Mapping[str, Callable[[str], bool]] | None = None
@@ -46,11 +46,11 @@ class JsonSchema:
         """Compile a schema.
 
         Args:
-            schema: Any draft, 2020-12 if it names none. Patterns are those that take linear time.
-            formats: Formats that a text has to have, by name. All others are annotations.
+            schema: Any draft, 2020-12 if it names none. Only patterns that take linear time.
+            formats: Formats that are checked, by name. All others are annotations.
 
         Raises:
-            SchemaInvalid: It is no schema, or refers to anything outside of itself.
+            SchemaInvalid: It is not a schema, or refers to something outside itself.
         """
         try:
             self.text = json.dumps(schema).encode()
@@ -76,17 +76,19 @@ class JsonSchema:
                 raise
             raise SchemaInvalid(f"expected a JSON Schema: {_first_line(error)}") from None
 
-    def fault(self, value: object, root: str, evaluations: Evaluations | None = None) -> str | None:
+    def problem(
+        self, value: object, root: str, evaluations: Evaluations | None = None
+    ) -> str | None:
         """Return what is wrong with a value, or None.
 
         Args:
             value: Any value of JSON.
-            root: What the value is called; each error is told with its path.
-            evaluations: What may still be spent; None is no limit.
+            root: Name of the value; every error is reported with its path.
+            evaluations: Remaining evaluation budget; None for no limit.
         """
         try:
             if evaluations is None:
-                return None if self._validator.is_valid(value) else self._told(value, root)
+                return None if self._validator.is_valid(value) else self._described(value, root)
             text = _text(value)
             if not evaluations.admits(self._check_cost(text)):
                 return self._by_task(text, root, evaluations)
@@ -94,15 +96,15 @@ class JsonSchema:
                 return None
             if not evaluations.admits(self._error_cost(text)):
                 return self._by_task(text, root, evaluations)
-            return self._told(value, root)
+            return self._described(value, root)
         except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
             return f"{root} cannot be checked: {_first_line(error)}"
 
     def _by_task(self, text: bytes, root: str, evaluations: Evaluations) -> str | None:
-        found = evaluations.run(SchemaTask(self.text, text, root, self._formats))
-        if isinstance(found, Fault):
-            return f"{root} cannot be checked: {found.message}"
-        return found if isinstance(found, str) else None
+        result = evaluations.run(SchemaTask(self.text, text, root, self._formats))
+        if isinstance(result, EvaluationProblem):
+            return f"{root} cannot be checked: {result.message}"
+        return result if isinstance(result, str) else None
 
     def _check_cost(self, text: bytes) -> Cost:
         cost = self._cost
@@ -119,7 +121,7 @@ class JsonSchema:
             errors = self._errors(text)
         return Cost(_ERROR_NS * errors, 1_000 * errors)
 
-    def _told(self, value: object, root: str) -> str:
+    def _described(self, value: object, root: str) -> str:
         if self._errors(_text(value)) <= _COLLECTED:
             errors = self._validator.iter_errors(value)
             lines = [_line(root, error) for error in islice(errors, _LISTED)]
@@ -140,7 +142,7 @@ def _text(value: object) -> bytes:
 
 
 def _values(text: bytes) -> int:
-    """An upper bound of the values in a JSON text."""
+    """Return an upper bound of the number of values in a JSON text."""
     return text.count(b",") + text.count(b"[") + text.count(b"{") + 1
 
 
@@ -149,7 +151,7 @@ def _line(root: str, error: jsonschema_rs.ValidationError) -> str:
 
 
 def _path(root: str, path: Iterable[str | int]) -> str:
-    return root + "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in path)
+    return root + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
 def _first_line(error: BaseException) -> str:

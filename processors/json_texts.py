@@ -1,10 +1,10 @@
-"""Reading JSON of unknown origin within limits of depth, memory and time.
+"""Parse JSON of unknown origin within limits of depth, memory and time.
 
-Parsers stop at some depth, each at another, and the same one at another in the next release of
-Python. Whether a text is accepted must not depend on that, so the levels are counted here.
+Parsers stop at different depths, which change even between releases of Python. Whether a text is
+accepted must not depend on that, so nesting is checked here.
 
 msgspec needs 10 µs for a number such as 1e308, so a text of 10 MiB of them takes 17 seconds. Python
-reads a number in a tenth of a microsecond; msgspec leaves it to do so. See ADR 0057.
+parses a number in 0.1 µs, so msgspec delegates numbers to Python. See ADR 0057.
 """
 
 import math
@@ -21,43 +21,43 @@ from headwater.schemas.history import NESTING_MAX, Json
 #: but two bytes of text: 10 MiB of them would take 560 MB and two seconds.
 CONTAINERS_MAX: Final = 500_000
 
-#: Numbers near the limits of floats in a text that is read into typed fields, where msgspec takes
-#: 20 µs for each whatever its `float_hook`. Measured values are never among them.
+#: Numbers near the limits of floats in a text that is parsed into typed fields, where msgspec takes
+#: 20 µs for every one whatever its `float_hook`. Measured values are never among them.
 EXTREME_NUMBERS_MAX: Final = 10_000
-#: A text of this many bytes cannot have many more of them than that.
+#: A text of this many bytes cannot contain many more of them than that.
 _FEW_BYTES: Final = 64 * 1024
 _EXTREME_NUMBER: Final = re.compile(rb"[][:,\s]-?[0-9.]+[eE][-+]?0*[23][0-9]{2}(?![0-9A-Za-z])")
-#: What may end such a number, in strings, too. Each begins with one letter, which `re` looks for in
-#: a tenth of the time that it takes for the whole number.
+#: What may end such a number, also in strings. Both begin with one letter, which `re` finds in a
+#: tenth of the time that it takes for the whole number.
 _EXPONENTS: Final = [re.compile(letter + rb"[-+]?0*[23][0-9]{2}") for letter in (b"e", b"E")]
 
-#: One that does not end counts, too, and goes up to the end of the text: otherwise the rest would
-#: be looked through from each of its quotes on.
+#: An unterminated string counts, up to the end of the text: otherwise the rest would be searched
+#: again from every one of its quotes.
 _STRINGS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
 _NO_BRACKETS: Final = re.compile(r"[^][{}]++")
 _STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 class JsonInvalid(ValueError):
-    """A text is not JSON, or is over a limit."""
+    """A text is not JSON, or exceeds a limit."""
 
 
 class TooDeep(JsonInvalid):
-    """A text has more levels of lists and objects than are read."""
+    """A text has too many levels of lists and objects."""
 
 
 def read_json(text: str | bytes, decode: Callable[[str | bytes], Any] | None = None) -> Any:  # noqa: ANN401, any JSON value
     """Parse a JSON text (RFC 8259, UTF-8) in time and memory that are linear in its length.
 
-    Integers are exact up to 4,300 digits. A name that an object has twice has its last value.
+    Integers are exact up to 4,300 digits. Of a repeated name in an object, the last value counts.
 
     Args:
-        text: The whole text; 10 MiB take at most about a second and a half, most take 0.1 s.
-        decode: Another parser for it, which has to be linear, too, and raise ValueError.
+        text: The whole text; 10 MiB take at most about 1.5 s, usually 0.1 s.
+        decode: Another parser, which has to be linear as well, and raise ValueError.
 
     Raises:
-        JsonInvalid: It is not JSON, has NaN, Infinity, a number that no float can hold, half a
-            surrogate pair, or more than `CONTAINERS_MAX` lists and objects.
+        JsonInvalid: It is not JSON, has NaN, Infinity, a number that no float can hold, a lone
+            surrogate, or more than `CONTAINERS_MAX` lists and objects.
         TooDeep: It has more than `NESTING_MAX` levels of lists and objects.
     """
     brackets = _brackets(text)
@@ -69,7 +69,7 @@ def read_json(text: str | bytes, decode: Callable[[str | bytes], Any] | None = N
         raise _too_deep() from None
     except MemoryError:
         raise JsonInvalid(f"not enough memory for {len(text)} bytes of JSON") from None
-    # Those of msgspec, the ones of its codec, and of `_float`.
+    # Errors of msgspec, of its codec, and of `_float`.
     except (msgspec.MsgspecError, ValueError) as error:
         raise JsonInvalid(f"expected JSON in UTF-8, found: {error}") from None
     if brackets > NESTING_MAX and _is_deeper(value, NESTING_MAX):
@@ -78,23 +78,23 @@ def read_json(text: str | bytes, decode: Callable[[str | bytes], Any] | None = N
 
 
 def check_numbers(text: bytes) -> None:
-    """Check that a text can be read into typed fields in time that is linear in its length.
+    """Check that a text can be parsed into typed fields in time that is linear in its length.
 
     Args:
-        text: JSON that is not read yet.
+        text: JSON that is not parsed yet.
 
     Raises:
         JsonInvalid: It has more than `EXTREME_NUMBERS_MAX` numbers such as 1e308.
     """
     if len(text) <= _FEW_BYTES:
         return
-    if sum(len(each.findall(text)) for each in _EXPONENTS) <= EXTREME_NUMBERS_MAX:
+    if sum(len(pattern.findall(text)) for pattern in _EXPONENTS) <= EXTREME_NUMBERS_MAX:
         return
-    found = len(_EXTREME_NUMBER.findall(text))
-    if found > EXTREME_NUMBERS_MAX:
+    count = len(_EXTREME_NUMBER.findall(text))
+    if count > EXTREME_NUMBERS_MAX:
         raise JsonInvalid(
             f"expected at most {EXTREME_NUMBERS_MAX} numbers with an exponent of 200 or more, "
-            f"found {found}"
+            f"found {count}"
         )
 
 
@@ -109,7 +109,7 @@ _decode: Final = msgspec.json.Decoder(float_hook=_float).decode
 
 
 def _brackets(text: str | bytes) -> int:
-    """Upper bound of the lists and objects; brackets in strings count, too."""
+    """Return an upper bound of the lists and objects; brackets in strings count as well."""
     if isinstance(text, str):
         return text.count("[") + text.count("{")
     return text.count(b"[") + text.count(b"{")
@@ -143,7 +143,7 @@ def _too_deep() -> TooDeep:
 
 
 def within_levels(text: Json) -> Json:
-    """Return a text that has at most `NESTING_MAX` levels of lists and objects.
+    """Return a text if it has at most `NESTING_MAX` levels of lists and objects.
 
     Raises:
         TooDeep: It has more.

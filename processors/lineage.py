@@ -1,7 +1,7 @@
-"""Lineage: which deliveries speak of a row, and what of it each of them said.
+"""Lineage: which deliveries set values of a row.
 
-Nothing is kept for it. A row knows the delivery of each of its values; what those overrode is found
-by normalizing the deliveries again, with the normalizers of today.
+Nothing is stored for it. A row stores the delivery of every value; values that were overridden are
+computed by normalizing the deliveries again, with the current normalizers.
 """
 
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from headwater.processors.columns import RowUpdate, replaces
 from headwater.processors.providers import results
-from headwater.processors.providers.heard_of import heard_of
+from headwater.processors.providers.first_seen import first_seen
 from headwater.processors.providers.provider import Providers
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import USERS, Column, Table, Value
 
 
-class Said(NamedTuple):
-    """A value that a delivery gives a column."""
+class ColumnValue(NamedTuple):
+    """A value that a delivery sets in a column."""
 
     value: Value
     stamp: Stamp
@@ -28,10 +28,10 @@ class Said(NamedTuple):
 def admitted(
     delivery: WebhookReceived, user_id: str | None, partition: int, offset: int
 ) -> WebhookAdmitted:
-    """A delivery as it is normalized: with its user, and where it lies."""
-    named = {name: getattr(delivery, name) for name in WebhookReceived.__struct_fields__}
+    """Return a delivery as it is normalized: with its user and its position."""
+    fields = {name: getattr(delivery, name) for name in WebhookReceived.__struct_fields__}
     return WebhookAdmitted(
-        **named,
+        **fields,
         user_id=user_id,
         partition=partition,
         offset=offset,
@@ -40,7 +40,7 @@ def admitted(
 
 
 def updates_of(event: WebhookAdmitted, providers: Providers) -> tuple[RowUpdate, ...]:
-    """What a delivery says of rows today, its user's among them; nothing if it comes to none."""
+    """Return the row updates of a delivery today, including its user's row; empty if it fails."""
     provider = providers.get(event.source)
     if provider is None:
         return ()
@@ -51,28 +51,28 @@ def updates_of(event: WebhookAdmitted, providers: Providers) -> tuple[RowUpdate,
     updates = results.updates_of(result)
     if not event.user_id or not updates or not isinstance(result, results.Normalized):
         return updates
-    return (*updates, *heard_of(event.user_id, (event,)))
+    return (*updates, *first_seen(event.user_id, (event,)))
 
 
-def said_of_row(
+def values_of_row(
     table: Table, key: tuple[str, ...], updates: Iterable[RowUpdate]
-) -> dict[str, list[Said]]:
-    """What is said of a row, by column, in the order of the table; the winner of each first."""
-    found: dict[str, list[Said]] = {name: [] for name in table.column_names}
+) -> dict[str, list[ColumnValue]]:
+    """Return the values that updates set in a row, by column in the table's order, winner first."""
+    values: dict[str, list[ColumnValue]] = {name: [] for name in table.column_names}
     for update in updates:
         if update.table is table and same_key(table, update.key, key):
             for name, value in update.values.items():
                 if value is not None:
-                    found[name].append(Said(value, update.stamp))
+                    values[name].append(ColumnValue(value, update.stamp))
     return {
-        name: sorted(said, key=cmp_to_key(partial(_compare, table, name)), reverse=True)
-        for name, said in found.items()
-        if said
+        name: sorted(candidates, key=cmp_to_key(partial(_compare, table, name)), reverse=True)
+        for name, candidates in values.items()
+        if candidates
     }
 
 
 def types_of(table: Table, providers: Providers) -> list[tuple[str, str]]:
-    """The deliveries that fill a table, as (source, type)."""
+    """Return the (source, type) of deliveries that fill a table."""
     return [
         (provider.name, type_)
         for provider in providers.values()
@@ -82,7 +82,7 @@ def types_of(table: Table, providers: Providers) -> list[tuple[str, str]]:
 
 
 def same_key(table: Table, one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether two keys name one row: a moment may be written in several ways."""
+    """Return whether two keys identify one row: timestamps have several spellings."""
     return all(map(_same, table.key, one, other))
 
 
@@ -95,6 +95,6 @@ def _same(column: Column, one: str, other: str) -> bool:
         return False
 
 
-def _compare(table: Table, name: str, one: Said, other: Said) -> int:
+def _compare(table: Table, name: str, one: ColumnValue, other: ColumnValue) -> int:
     wins = replaces(table, name, one.stamp, other.stamp)
     return wins - replaces(table, name, other.stamp, one.stamp)

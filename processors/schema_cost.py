@@ -1,7 +1,7 @@
-"""How large a JSON Schema is once its references are expanded, and what a check with it may cost.
+"""Size of a JSON Schema with expanded references, and the cost of checks with it.
 
-A schema of 3 kB in which each level refers twice to the next has a trillion subschemas, and to
-check a number with it takes days. So the expanded size is counted before a schema is compiled.
+A schema of 3 kB in which each level refers twice to the next has a trillion subschemas, and
+checking a number with it takes days. So the expanded size is computed before a schema is compiled.
 """
 
 import re
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-#: Subschemas of a schema, a referenced one counted for each way to it.
+#: Subschemas of a schema; a referenced one counts once per path to it.
 SUBSCHEMAS_MAX: Final = 10_000
-#: Sizes of all patterns together: characters times repetitions, more for classes of Unicode. A
+#: Total size of all patterns: characters times repetitions, more for classes of Unicode. A
 #: million takes about 40 ms to compile.
 PATTERNS_MAX: Final = 4_000_000
 
@@ -29,49 +29,49 @@ _ONE: Final = [
 ]
 _LISTS: Final = ["allOf", "anyOf", "oneOf", "prefixItems"]
 _MAPS: Final = ["properties", "patternProperties", "dependentSchemas", "dependencies"]
-#: What gives errors that hold the errors of all alternatives.
+#: Keywords whose errors contain the errors of all alternatives.
 _ALTERNATIVES: Final = frozenset(["anyOf", "oneOf", "not", "contains", "propertyNames"])
-#: What makes the cost of a check hard to bound.
+#: Keywords that make the cost of a check hard to bound.
 _UNBOUNDED: Final = frozenset(
     ["$dynamicRef", "$recursiveRef", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"]
 )
 _REPEATED: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _CLASSES: Final = re.compile(r"\\[pP]|\(\?|\[\^")
 _CLASS_STATES: Final = 300
-#: A format, which is checked in Python, in comparison with other keywords.
+#: Weight of a format, which is checked in Python, relative to other keywords.
 _FORMAT: Final = 100
-#: `multipleOf` a fraction, in comparison with other keywords.
+#: Weight of `multipleOf` with a fraction, relative to other keywords.
 _FRACTION: Final = 500
 
 
 class OverLimit(ValueError):
-    """A schema that is larger than one may be."""
+    """A schema exceeds the maximum size."""
 
 
 class SchemaCost(NamedTuple):
-    """What decides the time that checks of a value take."""
+    """What determines the time of checking a value."""
 
     subschemas: float
-    #: Keywords that are looked at for each value, of all subschemas.
+    #: Keywords that are evaluated per value, in all subschemas.
     weight: float
     #: Sizes of patterns.
     patterns: float
-    #: Whether an error may hold other errors.
+    #: Whether an error may contain other errors.
     alternatives: bool
-    #: Whether the others are no bound.
+    #: Whether the other fields are not upper bounds.
     unbounded: bool
 
 
-#: In place of a schema that is not looked for.
+#: Stands for a schema that is not resolved.
 _ELSEWHERE: Final = {"$dynamicRef": ""}
 _NOTHING: Final = SchemaCost(0, 0, 0, alternatives=False, unbounded=False)
 
 
 def cost_of_schema(schema: Mapping[str, Any]) -> SchemaCost:
-    """Count what a schema comes to.
+    """Compute the cost of a schema.
 
     Raises:
-        OverLimit: It has more subschemas or patterns than it may, or they are nested too deep.
+        OverLimit: It has too many subschemas or patterns, or they are nested too deep.
     """
     try:
         return _Count(schema).of(schema)
@@ -80,7 +80,7 @@ def cost_of_schema(schema: Mapping[str, Any]) -> SchemaCost:
 
 
 def pattern_size(pattern: str) -> float:
-    """Estimate the size of a compiled pattern in states."""
+    """Estimate the size of a compiled pattern, in states."""
     size = float(len(pattern))
     for low, high in _REPEATED.findall(pattern):
         size *= max(int(low[:6]), int(high[:6] or 0), 1)
@@ -98,7 +98,7 @@ class _Count:
             return _NOTHING
         key = id(schema)
         if key in self._known:
-            # One that is within itself follows the data; how often, nobody knows before.
+            # The number of evaluations of a recursive schema depends on the data.
             return self._known[key] or _NOTHING._replace(unbounded=True)
         self._known[key] = None
         total = self._own(schema)
@@ -132,8 +132,8 @@ class _Count:
         return SchemaCost(1, weight, patterns, not _ALTERNATIVES.isdisjoint(schema), unbounded)
 
     def _sizes(self, schema: Mapping[str, Any]) -> float:
-        found = [schema.get("pattern"), *_mapping(schema.get("patternProperties"))]
-        sizes = {each: pattern_size(each) for each in found if isinstance(each, str)}
+        values = [schema.get("pattern"), *_mapping(schema.get("patternProperties"))]
+        sizes = {value: pattern_size(value) for value in values if isinstance(value, str)}
         self._patterns.update(sizes)
         if sizes and sum(self._patterns.values()) > PATTERNS_MAX:
             raise OverLimit(
@@ -148,8 +148,8 @@ class _Count:
         items = schema.get("items")
         yield from items if isinstance(items, list) else [items]
         for name in _LISTS:
-            found = schema.get(name)
-            yield from found if isinstance(found, list) else ()
+            schemas = schema.get(name)
+            yield from schemas if isinstance(schemas, list) else ()
         for name in _MAPS:
             yield from _mapping(schema.get(name)).values()
         reference = schema.get("$ref")
@@ -157,18 +157,18 @@ class _Count:
             yield self._resolved(reference)
 
     def _resolved(self, reference: str) -> object:
-        at: object = self._root
+        current: object = self._root
         if reference != "#" and not reference.startswith("#/"):
-            return _ELSEWHERE  # An anchor, or a schema that the library brings.
+            return _ELSEWHERE  # An anchor, or a schema that is part of the library.
         for part in reference.split("/")[1:]:
             step = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(at, Mapping) and step in at:
-                at = at[step]
-            elif isinstance(at, list) and step.isdecimal() and int(step[:9]) < len(at):
-                at = at[int(step[:9])]
+            if isinstance(current, Mapping) and step in current:
+                current = current[step]
+            elif isinstance(current, list) and step.isdecimal() and int(step[:9]) < len(current):
+                current = current[int(step[:9])]
             else:
-                return None  # The library refuses it.
-        return at
+                return None  # The library rejects it.
+        return current
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -176,13 +176,13 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _values(value: object) -> int:
-    """How many values are in a value of JSON."""
-    count, left = 0, [value]
-    while left:
-        at = left.pop()
+    """Return the number of values in a JSON value."""
+    count, pending = 0, [value]
+    while pending:
+        item = pending.pop()
         count += 1
-        if isinstance(at, list):
-            left.extend(at)
-        elif isinstance(at, Mapping):
-            left.extend(at.values())
+        if isinstance(item, list):
+            pending.extend(item)
+        elif isinstance(item, Mapping):
+            pending.extend(item.values())
     return count

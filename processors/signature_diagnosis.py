@@ -1,7 +1,7 @@
-"""Why a signature holds or not, for people who look at one request.
+"""Explain why the signature of one request is valid or not, for people.
 
-More is tried than a verifier may: bodies that are nearly the one that came. A secret is named by
-its place, never by what it is.
+It tries more than a verifier may: variants of the received body. Secrets are identified by their
+position, never by their value.
 """
 
 import json
@@ -19,18 +19,19 @@ from headwater.processors.signatures import (
     read_claim,
 )
 
-#: Further from its time than this no signature is.
+#: A tolerance that accepts every signed time.
 _ANY_TIME_S: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was found.
+    """Result of a diagnosis.
 
-    Shape:  reason is None for a delivery that is taken. `secret` is the place of the secret that
-            signed it, from 1, and `body` what was signed instead of this body; each None if there
-            is none.
-    Units:  age_s in seconds; None where no time is signed, or none could be read.
+    Attributes:
+        reason: Why the delivery is rejected; None if it is accepted.
+        age_s: Age of the signature in seconds; None if no valid time is signed.
+        secret: Position, from 1, of the secret that signed it; None if none did.
+        body: Description of the signed body, if it is another than this one, else None.
     """
 
     reason: RefusalReason | None
@@ -49,13 +50,17 @@ def diagnose(
     secrets: Sequence[str],
     now_s: float,
 ) -> Diagnosis:
-    """Diagnoses a signature.
+    """Diagnose a signature.
 
-    Shape:  as `verify`; header names in lower case.
-    Units:  now_s in Unix seconds.
+    Args:
+        scheme: The signature scheme.
+        headers: Headers with lowercase names.
+        raw: The body as received.
+        secrets: The secrets.
+        now_s: Current time in Unix seconds.
     """
     now = read_claim(scheme, headers, now_s)
-    claim = now if isinstance(now, Claim) else _claim_of_its_time(scheme, headers)
+    claim = now if isinstance(now, Claim) else _claim_at_any_time(scheme, headers)
     secret, body = (None, None) if claim is None else _explained(scheme, claim, raw, secrets)
     if isinstance(now, Refused):
         refused: Refused | None = now
@@ -75,15 +80,15 @@ def diagnose(
 
 
 def expected_headers(scheme: SignatureScheme) -> str:
-    """The headers of a scheme, as a producer writes them."""
+    """Return the headers of a scheme, as a producer writes them."""
     encoding = "hexadecimal" if scheme.encoding is Encoding.HEX else "base64"
     text = f"<{scheme.signature_chars} characters of {encoding}>"
     headers = scheme.headers(text, "<Unix seconds>", "<id>" if scheme.signs_id else "")
     return "\n".join(f"{name}: {value}" for name, value in headers.items())
 
 
-def _claim_of_its_time(scheme: SignatureScheme, headers: Mapping[str, str]) -> Claim | None:
-    """What the headers claim, if nothing but their time is wrong."""
+def _claim_at_any_time(scheme: SignatureScheme, headers: Mapping[str, str]) -> Claim | None:
+    """Return the claim of the headers if nothing but their time is wrong."""
     if scheme.tolerance_s is not None:
         scheme = replace(scheme, tolerance_s=_ANY_TIME_S)
     claim = read_claim(scheme, headers, 0)
@@ -93,16 +98,16 @@ def _claim_of_its_time(scheme: SignatureScheme, headers: Mapping[str, str]) -> C
 def _explained(
     scheme: SignatureScheme, claim: Claim, raw: bytes, secrets: Sequence[str]
 ) -> tuple[int | None, str | None]:
-    """The secret that explains the signature, and the body that it is of, if it is another."""
-    for name, body in [(None, raw), *_near(raw)]:
+    """Return the secret that made the signature, and the signed body if it is a variant."""
+    for name, body in [(None, raw), *_variants(raw)]:
         for number, secret in enumerate(secrets, 1):
             if not isinstance(prove(scheme, claim, body, [secret]), Refused):
                 return number, name
     return None, None
 
 
-def _near(raw: bytes) -> Iterable[tuple[str, bytes]]:
-    """Bodies that tools make of this one, or from which they made it."""
+def _variants(raw: bytes) -> Iterable[tuple[str, bytes]]:
+    """Yield variants of a body that tools produce, or from which they may have produced it."""
     yield "this body with one newline at its end", raw.rstrip(b"\r\n") + b"\n"
     yield "this body without the white space around it", raw.strip()
     yield "this body with LF for CRLF", raw.replace(b"\r\n", b"\n")
@@ -117,7 +122,7 @@ def _near(raw: bytes) -> Iterable[tuple[str, bytes]]:
 
 
 def _as_json(raw: bytes) -> Iterable[tuple[str, str]]:
-    """The same JSON, as other programs write it."""
+    """Yield the same JSON as other programs write it."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
@@ -132,7 +137,7 @@ def _as_json(raw: bytes) -> Iterable[tuple[str, str]]:
 
 
 def _signed(scheme: SignatureScheme, raw: bytes, claim: Claim | None) -> str:
-    """What is signed, in words."""
+    """Describe what is signed."""
     if not scheme.head:
         return f"the {len(raw)} bytes of the body"
     if claim is None:

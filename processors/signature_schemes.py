@@ -1,4 +1,4 @@
-"""Signature schemes, as data. Those that many providers share, or that are well known, are here.
+"""Signature schemes as data: those that many providers share or that are well known.
 
 Source: Stripe's, GitHub's, Shopify's, Slack's and Terra's webhook documentation; the Standard
 Webhooks specification 1.0.0.
@@ -11,13 +11,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-#: Five minutes, both ways: what the producers that sign a time advise, and what the reference
-#: libraries of Standard Webhooks hold to.
+#: Five minutes, in both directions: what producers that sign a time recommend, and what the
+#: reference libraries of Standard Webhooks enforce.
 TOLERANCE_S: Final = 300
 
 
 class HeaderForm(StrEnum):
-    """How the signature header is written."""
+    """Format of the signature header."""
 
     PAIRS = "pairs"
     PREFIX = "prefix"
@@ -26,7 +26,7 @@ class HeaderForm(StrEnum):
 
 
 class Encoding(StrEnum):
-    """How the signature's bytes are written."""
+    """Encoding of the signature."""
 
     HEX = "hex"
     BASE64 = "base64"
@@ -34,17 +34,22 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureScheme:
-    """How one producer signs.
+    """Signature scheme of one producer.
 
-    Shape:  `label` marks the signatures that count: a key of PAIRS, a version of LIST, the text in
-            front of PREFIX. `template` says what is signed, ending with `{raw}`; `{t}` comes from
-            the pair `time_pair` or the header `time_header`, `{id}` from `id_header`.
-            `also_named` are other names of the signature header, read where that one is missing.
-            With `secret_prefix`, a secret is base64 after that optional prefix, else plain text.
-            An `id_header` outside the template is not signed: good for a log, never for
-            deduplication.
-    Units:  `tolerance_s` in seconds, both ways; None where no time is signed.
-    Errors: ValueError for a scheme that contradicts itself.
+    Attributes:
+        label: Marks the signatures that count: a key of PAIRS, a version of LIST, the text before
+            the signature in PREFIX.
+        template: What is signed, ending with `{raw}`; `{t}` comes from the pair `time_pair` or the
+            header `time_header`, `{id}` from `id_header`.
+        id_header: If the template does not contain `{id}`, it is not signed: useful for logs, but
+            not for deduplication.
+        tolerance_s: Accepted difference to the signed time in seconds, in both directions; None if
+            no time is signed.
+        secret_prefix: If set, a secret is base64 after this optional prefix, else plain text.
+        also_named: Other names of the signature header, read if that one is missing.
+
+    Raises:
+        ValueError: The scheme contradicts itself.
     """
 
     name: str
@@ -66,13 +71,13 @@ class SignatureScheme:
     header_names: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Works out once what every delivery needs."""
+        """Compute what every delivery needs."""
         head, raw, rest = self.template.partition("{raw}")
         if not raw or rest:
             raise ValueError(f"{self.name}: expected a template that ends with {{raw}}, once")
         timed = self.time_pair is not None or self.time_header is not None
         if not timed == ("{t}" in head) == (self.tolerance_s is not None):
-            raise ValueError(f"{self.name}: a time needs a place, {{t}} in the template, a limit")
+            raise ValueError(f"{self.name}: a time needs a source, {{t}} in the template, a limit")
         if "{id}" in head and self.id_header is None:
             raise ValueError(f"{self.name}: expected a header for {{id}}")
         size = hashlib.new(self.algorithm).digest_size
@@ -85,7 +90,7 @@ class SignatureScheme:
         object.__setattr__(self, "header_names", names)
 
     def headers(self, signature: str, time: str, delivery_id: str = "") -> dict[str, str]:
-        """The headers of a delivery, as its producer writes them."""
+        """Return the headers of a delivery, as its producer writes them."""
         pair = "" if self.time_pair is None else f"{self.time_pair}={time},"
         written = {
             HeaderForm.PAIRS: f"{pair}{self.label}={signature}",
@@ -102,7 +107,7 @@ class SignatureScheme:
 
 
 def _standard(name: str, prefix: str) -> SignatureScheme:
-    """Standard Webhooks, and Svix, which has the same scheme under its own header names."""
+    """Return the scheme of Standard Webhooks, or of Svix, whose headers have other names."""
     return SignatureScheme(
         name=name,
         signature_header=f"{prefix}-signature",
@@ -113,7 +118,7 @@ def _standard(name: str, prefix: str) -> SignatureScheme:
         id_header=f"{prefix}-id",
         encoding=Encoding.BASE64,
         tolerance_s=TOLERANCE_S,
-        secret_prefix="whsec_",  # noqa: S106, how every such secret starts
+        secret_prefix="whsec_",  # noqa: S106, prefix of every such secret
     )
 
 
@@ -128,7 +133,7 @@ _ALL: Final = (
         template="{t}.{raw}",
         time_pair="t",
         tolerance_s=TOLERANCE_S,
-        # A Stripe secret starts with whsec_ too, but is used as it stands.
+        # A Stripe secret starts with whsec_ too, but is used unchanged.
     ),
     SignatureScheme(
         name="github",
@@ -163,11 +168,11 @@ _ALL: Final = (
         time_pair="t",
         tolerance_s=TOLERANCE_S,
     ),
-    # Nobody's in particular: what a program of one's own can sign in a line.
+    # Of no particular producer: a scheme that a custom program can sign with in one line.
     SignatureScheme(name="plain", signature_header="x-signature", form=HeaderForm.PLAIN),
 )
 
-#: The schemes by name.
+#: Schemes by name.
 SCHEMES: Final[Mapping[str, SignatureScheme]] = MappingProxyType(
     {scheme.name: scheme for scheme in _ALL}
 )

@@ -1,9 +1,9 @@
 """Webhook signatures: one verifier for every scheme of `processors.signature_schemes`.
 
-Rule: nothing about a delivery is believed before its signature is. The verifier reads the raw bytes
-and a few headers, never the body's meaning, and every doubt is a refusal: no secret, an ambiguous
-header, an unreadable time. A refusal carries one of six reasons, in the order in which they are
-tested; the message names what was expected and found, and never holds a secret or an expected
+Nothing in a delivery is trusted before its signature. The verifier reads the raw bytes and a few
+headers, never the meaning of the body, and rejects whenever in doubt: no secret, an ambiguous
+header, an invalid time. A rejection has one of six reasons, in the order in which they are tested;
+its message states what was expected and found, and never contains a secret or an expected
 signature.
 """
 
@@ -34,18 +34,18 @@ __all__ = [
     "verify",
 ]
 
-#: A signature is below 100 characters; the rest leaves room for some thirty in one rotation.
+#: A signature is below 100 characters; the rest allows some thirty of them during a rotation.
 MAX_HEADER_CHARS: Final = 4096
 
 #: Unix seconds have 10 digits until 2286. Twelve keep milliseconds of the result within 64 bits.
 MAX_TIME_DIGITS: Final = 12
 
-#: How much of a header a message quotes.
-_GLIMPSE_CHARS: Final = 40
+#: How many characters of a header a message quotes.
+_EXCERPT_CHARS: Final = 40
 
 
 class RefusalReason(StrEnum):
-    """Why a delivery is refused."""
+    """Why a delivery is rejected."""
 
     MISSING_HEADER = "missing_header"
     MALFORMED_HEADER = "malformed_header"
@@ -58,9 +58,9 @@ class RefusalReason(StrEnum):
 class Verified(msgspec.Struct, frozen=True):
     """A delivery that its producer signed.
 
-    Shape:  sent_at_ms is None where the scheme signs no time, delivery_id where it signs no id in a
-            header. Both are covered by the signature.
-    Units:  Unix milliseconds.
+    Attributes:
+        sent_at_ms: Signed time in Unix milliseconds; None if the scheme signs no time.
+        delivery_id: Signed id from a header; None if the scheme signs none.
     """
 
     sent_at_ms: int | None
@@ -68,24 +68,27 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A delivery that is not believed: 401 for its sender."""
+    """A delivery that is not trusted; the response is 401."""
 
     reason: RefusalReason
     detail: str
 
 
-#: The signed time as it is written, empty where none is; the signatures that count.
+#: The signed time as it is written, empty without one; the signatures that count.
 _Read: TypeAlias = tuple[str, list[str]]
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What the headers of a delivery claim: well formed, of our time, and not yet believed.
+    """Signature headers of a delivery: well formed and timely, but not verified yet.
 
-    Shape:  head is what is signed in front of the body; given are the signatures that may be right.
+    Attributes:
+        head: Signed bytes before the body.
+        signatures: Signatures, one of which has to match.
+        unproven: The result if one matches.
     """
 
     head: bytes
-    given: Sequence[str]
+    signatures: Sequence[str]
     unproven: Verified
 
 
@@ -96,12 +99,20 @@ def verify(
     secrets: Sequence[str],
     now_s: float,
 ) -> Verified | Refused:
-    """Verifies the signature of a delivery.
+    """Verify the signature of a delivery.
 
-    Shape:  header names in lower case; raw is the body as received; any of the secrets may have
-            signed, so that one can be replaced without a gap. No secret refuses everything.
-    Units:  now_s in Unix seconds.
-    Errors: none; a refusal is data. An upper-case hex signature is taken, a `v0` is not.
+    Hex signatures may be in upper case.
+
+    Args:
+        scheme: The signature scheme.
+        headers: Headers with lowercase names.
+        raw: The body as received.
+        secrets: The secrets; any of them may have signed, so that one can be rotated without a gap.
+            Without secrets every delivery is rejected.
+        now_s: Current time in Unix seconds.
+
+    Returns:
+        The signed data, or a rejection. It raises nothing.
     """
     claim = read_claim(scheme, headers, now_s)
     return claim if isinstance(claim, Refused) else prove(scheme, claim, raw, secrets)
@@ -110,11 +121,11 @@ def verify(
 def read_claim(
     scheme: SignatureScheme, headers: Mapping[str, str], now_s: float
 ) -> Claim | Refused:
-    """Reads all that can be known before the body is there; the first half of `verify`."""
+    """Check everything that is known before the body is received; the first half of `verify`."""
     read = _read_header(scheme, headers)
     if isinstance(read, Refused):
         return read
-    time, given = read
+    time, signatures = read
     sent_at_ms, delivery_id, head = None, None, scheme.head
     if scheme.tolerance_s is not None:
         seconds = _read_time(scheme.tolerance_s, time, now_s)
@@ -123,17 +134,17 @@ def read_claim(
         sent_at_ms = seconds * 1000
         head = head.replace("{t}", time)
     if scheme.signs_id:
-        found = _read_id(scheme, headers)
-        if isinstance(found, Refused):
-            return found
-        delivery_id = found
-        head = head.replace("{id}", found)
-    fitting = [text for text in given if len(text) == scheme.signature_chars]
+        signed_id = _read_id(scheme, headers)
+        if isinstance(signed_id, Refused):
+            return signed_id
+        delivery_id = signed_id
+        head = head.replace("{id}", signed_id)
+    fitting = [text for text in signatures if len(text) == scheme.signature_chars]
     if not fitting:
         return Refused(
             RefusalReason.LENGTH_MISMATCH,
             f"expected {scheme.signature_chars} {scheme.encoding} characters in "
-            f"{scheme.signature_header}, found {len(given[0])}",
+            f"{scheme.signature_header}, found {len(signatures[0])}",
         )
     return Claim(head.encode("ascii"), fitting, Verified(sent_at_ms, delivery_id))
 
@@ -141,7 +152,7 @@ def read_claim(
 def prove(
     scheme: SignatureScheme, claim: Claim, raw: bytes, secrets: Sequence[str]
 ) -> Verified | Refused:
-    """Proves a claim by the body; the second half of `verify`.
+    """Verify a claim against the body; the second half of `verify`.
 
     Comparisons take constant time.
     """
@@ -153,7 +164,7 @@ def prove(
             continue
         keys += 1
         digest = hmac.digest(key, signed, scheme.algorithm)
-        for text in claim.given:
+        for text in claim.signatures:
             if scheme.encoding is Encoding.HEX:
                 same = hmac.compare_digest(digest.hex(), text.lower())
             else:
@@ -163,7 +174,7 @@ def prove(
     return Refused(
         RefusalReason.SIGNATURE_MISMATCH,
         f"expected a signature of the {len(signed)} signed bytes by one of {keys} secrets, found "
-        f"{len(claim.given)} others; usual cause: another secret, or a body changed on the way"
+        f"{len(claim.signatures)} others; usual cause: another secret, or a body changed on the way"
         if keys
         else f"expected a secret to be configured for {scheme.name}, found none that is usable",
     )
@@ -172,10 +183,17 @@ def prove(
 def sign(
     scheme: SignatureScheme, raw: bytes, secret: str, at_s: int, delivery_id: str = ""
 ) -> dict[str, str]:
-    """The headers with which a producer posts a body; `verify` takes them.
+    """Return the headers with which a producer posts a body, as `verify` accepts them.
 
-    Units:  at_s in Unix seconds.
-    Errors: ValueError for a secret that is none; its message does not hold it.
+    Args:
+        scheme: The signature scheme.
+        raw: The body.
+        secret: The secret.
+        at_s: Signed time in Unix seconds.
+        delivery_id: Signed id, if the scheme has one.
+
+    Raises:
+        ValueError: The secret is invalid; the message does not contain it.
     """
     key = key_of(scheme, secret)
     if not key:
@@ -187,7 +205,7 @@ def sign(
 
 
 def _read_header(scheme: SignatureScheme, headers: Mapping[str, str]) -> _Read | Refused:
-    """Finds the signed time and the signatures that count: at least one, none of them empty."""
+    """Read the signed time and the signatures that count: at least one, none of them empty."""
     names = (scheme.signature_header, *scheme.also_named)
     text = next((headers[name] for name in names if name in headers), None)
     if text is None:
@@ -199,38 +217,38 @@ def _read_header(scheme: SignatureScheme, headers: Mapping[str, str]) -> _Read |
     if scheme.form is HeaderForm.PAIRS:
         read = _read_pairs(scheme, text)
     else:
-        given = _read_signatures(scheme, text)
+        signatures = _read_signatures(scheme, text)
         time = "" if scheme.time_header is None else headers.get(scheme.time_header)
         if time is None:
             return _missing(str(scheme.time_header))
-        read = time, given
+        read = time, signatures
     if isinstance(read, Refused) or read[1]:
         return read
     return _malformed(scheme.signature_header, f"a signature marked {scheme.label!r}", text)
 
 
 def _read_pairs(scheme: SignatureScheme, text: str) -> _Read | Refused:
-    """Reads `t=1669742999,v1=aa…,v1=bb…`; keys that are neither are passed over."""
+    """Read `t=1669742999,v1=aa…,v1=bb…`; other keys are ignored."""
     time: str | None = None
-    given = []
+    signatures = []
     for part in text.split(","):
         key, equals, value = part.strip(" ").partition("=")
         if key == scheme.label and value:
-            given.append(value)
+            signatures.append(value)
         elif key == scheme.time_pair:
             if time is not None:
-                # Which of the two was signed is a guess that an attacker could steer.
+                # An attacker could exploit a guess which of the two was signed.
                 return _malformed(scheme.signature_header, f"{key}= once", text)
             time = value
         elif not equals:
             return _malformed(scheme.signature_header, "key=value pairs", text)
     if time is None and scheme.time_pair is not None:
         return _malformed(scheme.signature_header, f"{scheme.time_pair}=", text)
-    return time or "", given
+    return time or "", signatures
 
 
 def _read_signatures(scheme: SignatureScheme, text: str) -> list[str]:
-    """The signatures of a header that holds nothing else."""
+    """Return the signatures of a header that contains only signatures."""
     if scheme.form is HeaderForm.LIST:
         pairs = (part.partition(",") for part in text.split(" "))
         return [value for label, _, value in pairs if label == scheme.label and value]
@@ -239,13 +257,13 @@ def _read_signatures(scheme: SignatureScheme, text: str) -> list[str]:
 
 
 def _read_time(tolerance_s: int, text: str, now_s: float) -> int | Refused:
-    """The signed time in Unix seconds, if it is one and near enough."""
-    # isdigit alone takes other scripts' digits and superscripts; int alone takes signs, spaces and
-    # underscores, and spends quadratic time on long texts.
+    """Return the signed time in Unix seconds, if it is valid and within the tolerance."""
+    # isdigit also accepts digits of other scripts and superscripts; int accepts signs, spaces and
+    # underscores, and takes quadratic time for long texts.
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_TIME_DIGITS):
         return Refused(
             RefusalReason.BAD_TIMESTAMP,
-            f"expected Unix seconds of 1 to {MAX_TIME_DIGITS} digits, found {_glimpse(text)}",
+            f"expected Unix seconds of 1 to {MAX_TIME_DIGITS} digits, found {_excerpt(text)}",
         )
     seconds = int(text)
     if not abs(now_s - seconds) <= tolerance_s:
@@ -258,20 +276,20 @@ def _read_time(tolerance_s: int, text: str, now_s: float) -> int | Refused:
 
 
 def _read_id(scheme: SignatureScheme, headers: Mapping[str, str]) -> str | Refused:
-    """The signed id."""
+    """Return the signed id."""
     name = scheme.id_header or ""
     value = headers.get(name)
     if value is None:
         return _missing(name)
-    # The parts are signed with full stops between them: an id with one could borrow from the body
-    # what was signed as something else (Standard Webhooks, "Signature scheme").
+    # The parts are signed with periods in between: with a period in the id, a part of the body
+    # could pass as another signed part (Standard Webhooks, "Signature scheme").
     if not value or "." in value or len(value) > MAX_HEADER_CHARS or not value.isascii():
         return _malformed(name, "an id of ASCII characters without a full stop", value)
     return value
 
 
 def key_of(scheme: SignatureScheme, secret: str) -> bytes:
-    """The key of a secret; empty, which signs nothing, if it is not one."""
+    """Return the key of a secret; empty, which signs nothing, if the secret is invalid."""
     if scheme.secret_prefix is None:
         return secret.encode()
     try:
@@ -281,7 +299,7 @@ def key_of(scheme: SignatureScheme, secret: str) -> bytes:
 
 
 def secret_of(scheme: SignatureScheme, text: str) -> str:
-    """A secret of the scheme whose key is the text; `key_of` the other way round."""
+    """Return a secret of the scheme whose key is the text; the inverse of `key_of`."""
     if scheme.secret_prefix is None:
         return text
     return scheme.secret_prefix + b64encode(text.encode()).decode("ascii")
@@ -291,15 +309,15 @@ def _missing(name: str) -> Refused:
     return Refused(RefusalReason.MISSING_HEADER, f"expected the header {name}, found none")
 
 
-def _malformed(name: str, expected: str, found: str) -> Refused:
+def _malformed(name: str, expected: str, text: str) -> Refused:
     return Refused(
         RefusalReason.MALFORMED_HEADER,
-        f"expected {expected} in {name}, found {_glimpse(found)}",
+        f"expected {expected} in {name}, found {_excerpt(text)}",
     )
 
 
-def _glimpse(text: str) -> str:
-    """The start of a text and its length, quoted so that it can be logged."""
-    if len(text) <= _GLIMPSE_CHARS:
+def _excerpt(text: str) -> str:
+    """Return the beginning of a text and its length, quoted for logs."""
+    if len(text) <= _EXCERPT_CHARS:
         return ascii(text)
-    return f"{len(text)} characters that start with {text[:_GLIMPSE_CHARS]!a}"
+    return f"{len(text)} characters that start with {text[:_EXCERPT_CHARS]!a}"

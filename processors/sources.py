@@ -1,19 +1,19 @@
-"""Sources of deliveries, as operators write them: a TOML file of `[[source]]` tables, read whole.
+"""Sources of deliveries, as operators write them: a TOML file of `[[source]]` tables.
 
     [[source]]
-    name = "shop"                   # its deliveries come to /webhooks/shop
-    scheme = "shopify"              # or a table [source.scheme] with a scheme of your own
+    name = "shop"                   # its deliveries are posted to /webhooks/shop
+    scheme = "shopify"              # or a table [source.scheme] with a custom scheme
     secret_env = "SHOP_SECRET"      # or secret_file, or secrets = ["…"] for development
-    paths = ["/hooks/shop"]         # other paths where they come in
+    paths = ["/hooks/shop"]         # further paths
     type = "x-shopify-topic"        # a header, or a JSON pointer into the body: "/type"
     subject = "/id"
 
     [[source]]
     name = "terra"
-    provider = "terra"              # reads and normalizes them; without one they are recorded
+    provider = "terra"              # parses and normalizes them; without one they are recorded
 
-`every_provider = true`, above the tables, makes a source of each provider that no source names.
-Where the secrets are is said here; what they are is read by the gateway alone.
+`every_provider = true`, above the tables, adds a source for every provider that no source names.
+The file states where the secrets are; only the gateway reads them.
 """
 
 import re
@@ -26,14 +26,14 @@ from typing import Any, Final, Literal
 import msgspec
 
 from headwater.processors.handshakes import GITHUB_EVENT, HANDSHAKES, Handshake
+from headwater.processors.providers.generic import generic_provider
 from headwater.processors.providers.headwater.provider import HEADWATER
 from headwater.processors.providers.provider import Provider, Providers
-from headwater.processors.providers.undescribed import undescribed
 from headwater.processors.signature_schemes import SCHEMES, Encoding, HeaderForm, SignatureScheme
-from headwater.processors.written_tables import fields_of
+from headwater.processors.toml_tables import read_fields
 from headwater.schemas.errors import Disposition, HeadwaterError
 
-#: Where producers of a scheme say what a delivery is, unless the file says else.
+#: Where producers of a scheme put the type of a delivery, unless the file overrides it.
 _TYPE_AT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "github": GITHUB_EVENT,
@@ -44,8 +44,8 @@ _TYPE_AT: Final[Mapping[str, str]] = MappingProxyType(
         "svix": "/type",
     }
 )
-#: Paths of our own, which no source may take.
-_OURS: Final = re.compile(r"/(admin|api|health|metrics|registry|schema|v1|webhooks)(/.*)?")
+#: Headwater's own paths, which no source may use.
+_RESERVED_PATH: Final = re.compile(r"/(admin|api|health|metrics|registry|schema|v1|webhooks)(/.*)?")
 _NAME: Final = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _PATH: Final = re.compile(r"/[!-~]*")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -53,14 +53,14 @@ _SETTINGS: Final = "HEADWATER_"
 
 
 class SourcesInvalid(HeadwaterError):
-    """Sources that cannot be used; one line each, which names source and place."""
+    """Invalid sources; one line per problem, with source and position."""
 
     disposition = Disposition.HALT
     code = "sources_invalid"
 
 
 class _WrittenScheme(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A scheme as it is written in full; see `SignatureScheme`."""
+    """A scheme that is written in full; see `SignatureScheme`."""
 
     signature_header: str
     form: HeaderForm
@@ -95,10 +95,15 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecretPlaces:
-    """Where the signing secrets of a source are, the current one first; nowhere: in the settings.
+class SecretLocations:
+    """Where the signing secrets of a source are, the current one first.
 
-    Shape:  variables hold secrets separated by commas, files one on each line.
+    Without any location they are in the settings.
+
+    Attributes:
+        inline: The secrets themselves.
+        variables: Environment variables with secrets separated by commas.
+        files: Files with one secret per line.
     """
 
     inline: tuple[str, ...] = field(default=(), repr=False)
@@ -106,16 +111,17 @@ class SecretPlaces:
     files: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         return bool(self.inline or self.variables or self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where deliveries come from.
+    """A configured sender of webhooks.
 
-    Shape:  `provider` reads them; one without types stands for none. `secrets` are those that the
-            gateway has found at `secrets_at`.
+    Attributes:
+        provider: Parses the deliveries; one without types stands for none.
+        secrets: The secrets that the gateway read from `secret_locations`.
     """
 
     name: str
@@ -123,14 +129,15 @@ class Source:
     provider: Provider
     paths: tuple[str, ...]
     handshake: Handshake | None
-    secrets_at: SecretPlaces = SecretPlaces()
+    secret_locations: SecretLocations = SecretLocations()
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 def source_of(provider: Provider) -> Source:
-    """A provider as a source of its own name, signed as the provider says.
+    """Return a provider as a source of the same name, with the provider's signature scheme.
 
-    Errors: ValueError for one whose deliveries nobody posts.
+    Raises:
+        ValueError: The provider's deliveries are not received as webhooks.
     """
     return Source(
         name=provider.name,
@@ -141,15 +148,16 @@ def source_of(provider: Provider) -> Source:
     )
 
 
-def posted(providers: Providers) -> list[Provider]:
-    """The providers whose deliveries are posted."""
+def webhook_providers(providers: Providers) -> list[Provider]:
+    """Return the providers whose deliveries are received as webhooks."""
     return [provider for provider in providers.values() if provider.scheme is not None]
 
 
 def read_sources(text: str, providers: Providers) -> tuple[Source, ...]:
-    """Reads the text of a file of sources.
+    """Parse a sources file.
 
-    Errors: SourcesInvalid, with every problem of every source.
+    Raises:
+        SourcesInvalid: Lists every problem of every source.
     """
     try:
         file = msgspec.convert(tomllib.loads(text), _File)
@@ -158,21 +166,27 @@ def read_sources(text: str, providers: Providers) -> tuple[Source, ...]:
     except msgspec.ValidationError as error:
         raise SourcesInvalid(f"expected [[source]] tables, found: {error}") from None
     problems: list[str] = []
-    providers = {each.name: each for each in posted(providers)}
-    read = [_read(number, each, providers, problems) for number, each in enumerate(file.source, 1)]
-    found = [source for source in read if source is not None]
+    providers = {provider.name: provider for provider in webhook_providers(providers)}
+    parsed = [
+        _read(number, table, providers, problems) for number, table in enumerate(file.source, 1)
+    ]
+    sources = [source for source in parsed if source is not None]
     if file.every_provider:
-        named = {source.provider.name for source in found}
-        found += [source_of(each) for each in posted(providers) if each.name not in named]
-    problems += _twice("name", [source.name for source in found])
-    problems += _twice("path", [path for source in found for path in source.paths])
+        named = {source.provider.name for source in sources}
+        sources += [
+            source_of(provider)
+            for provider in webhook_providers(providers)
+            if provider.name not in named
+        ]
+    problems += _duplicates("name", [source.name for source in sources])
+    problems += _duplicates("path", [path for source in sources for path in source.paths])
     if problems:
         raise SourcesInvalid("\n".join(problems))
-    return tuple(found)
+    return tuple(sources)
 
 
 def providers_of(sources: Iterable[Source]) -> Providers:
-    """Who describes the deliveries of which source, for the pipeline; the house is one of them."""
+    """Return the provider of every source, for the pipeline; Headwater itself is one of them."""
     return {HEADWATER.name: HEADWATER} | {source.name: source.provider for source in sources}
 
 
@@ -183,30 +197,30 @@ def _scheme_of(provider: Provider) -> SignatureScheme:
 
 
 def _read(
-    number: int, table: Mapping[str, Any], providers: Providers, problems: list[str]
+    number: int, table: Mapping[str, Any], providers: Providers, all_problems: list[str]
 ) -> Source | None:
-    where = f"source {table.get('name', number)}"
-    fields, faults = fields_of(table, _Written)
-    if faults:
-        problems += [f"{where}: {fault}" for fault in faults]
+    prefix = f"source {table.get('name', number)}"
+    fields, problems = read_fields(table, _Written)
+    if problems:
+        all_problems += [f"{prefix}: {problem}" for problem in problems]
         return None
     written, scheme = _Written(**fields), None
     try:
         scheme = _scheme(written, providers)
     except ValueError as error:
-        faults.append(str(error))
-    faults += _faults(written, providers)
-    problems += [f"{where}: {fault}" for fault in faults]
-    return None if faults or scheme is None else _source(written, scheme, providers)
+        problems.append(str(error))
+    problems += _problems(written, providers)
+    all_problems += [f"{prefix}: {problem}" for problem in problems]
+    return None if problems or scheme is None else _source(written, scheme, providers)
 
 
 def _source(written: _Written, scheme: SignatureScheme, providers: Providers) -> Source:
     if written.provider is None:
-        provider = undescribed(
+        provider = generic_provider(
             written.name,
             scheme,
-            type_at=_place(written.type or _TYPE_AT.get(scheme.name)),
-            subject_at=_place(written.subject),
+            type_at=_location(written.type or _TYPE_AT.get(scheme.name)),
+            subject_at=_location(written.subject),
         )
     else:
         provider = providers[written.provider]
@@ -217,7 +231,7 @@ def _source(written: _Written, scheme: SignatureScheme, providers: Providers) ->
         provider=provider,
         paths=tuple(dict.fromkeys([f"/webhooks/{written.name}", *written.paths, *historic])),
         handshake=HANDSHAKES.get(scheme.name),
-        secrets_at=SecretPlaces(
+        secret_locations=SecretLocations(
             inline=tuple(written.secrets),
             variables=_several(written.secret_env),
             files=_several(written.secret_file),
@@ -226,9 +240,10 @@ def _source(written: _Written, scheme: SignatureScheme, providers: Providers) ->
 
 
 def _scheme(written: _Written, providers: Providers) -> SignatureScheme:
-    """The scheme of a source.
+    """Return the scheme of a source.
 
-    Errors: ValueError.
+    Raises:
+        ValueError: There is none, or it is invalid.
     """
     if isinstance(written.scheme, _WrittenScheme):
         fields = msgspec.structs.asdict(written.scheme)
@@ -248,38 +263,38 @@ def _scheme(written: _Written, providers: Providers) -> SignatureScheme:
     return SCHEMES[written.scheme]
 
 
-def _faults(written: _Written, providers: Providers) -> Iterable[str]:
-    """What is wrong with a source beside its scheme."""
+def _problems(written: _Written, providers: Providers) -> Iterable[str]:
+    """Yield what is wrong with a source besides its scheme."""
     if not _NAME.fullmatch(written.name) or written.name == HEADWATER.name:
         yield (
-            f"name: expected a name such as my-shop, and not that of the house, {HEADWATER.name}; "
+            f"name: expected a name such as my-shop, and not the reserved name {HEADWATER.name}; "
             f"found {written.name!r}"
         )
     for path in written.paths:
         if not _PATH.fullmatch(path) or "{" in path:
             yield f"paths: expected paths that begin with /, found {path!r}"
-        elif _OURS.fullmatch(path):
-            yield f"paths: expected a path that is none of Headwater's own, found {path!r}"
+        elif _RESERVED_PATH.fullmatch(path):
+            yield f"paths: expected a path that Headwater does not use itself, found {path!r}"
     for name in _several(written.secret_env):
         if name.startswith(_SETTINGS):
             yield f"secret_env: expected a name that does not begin with {_SETTINGS}, found {name}"
     if written.provider is None:
-        yield from _faults_of_undescribed(written)
+        yield from _generic_problems(written)
     elif written.provider not in providers:
         yield f"provider: expected {_one_of(providers)}, found {written.provider!r}"
     elif written.type is not None or written.subject is not None:
         yield "expected type and subject without a provider only: it reads them itself"
 
 
-def _faults_of_undescribed(written: _Written) -> Iterable[str]:
+def _generic_problems(written: _Written) -> Iterable[str]:
     if not (written.secrets or written.secret_env or written.secret_file):
         yield "expected secret_env, secret_file or secrets, found none"
-    for name, place in (("type", written.type), ("subject", written.subject)):
-        if place is not None and not (place.startswith("/") or _HEADER.fullmatch(place)):
-            yield f"{name}: expected a header or a JSON pointer such as /type, found {place!r}"
+    for name, location in (("type", written.type), ("subject", written.subject)):
+        if location is not None and not (location.startswith("/") or _HEADER.fullmatch(location)):
+            yield f"{name}: expected a header or a JSON pointer such as /type, found {location!r}"
 
 
-def _place(text: str | None) -> str | None:
+def _location(text: str | None) -> str | None:
     return text if text is None or text.startswith("/") else text.lower()
 
 
@@ -291,6 +306,6 @@ def _one_of(names: Iterable[str]) -> str:
     return f"one of {', '.join(sorted(names))}"
 
 
-def _twice(what: str, names: list[str]) -> list[str]:
+def _duplicates(what: str, names: list[str]) -> list[str]:
     twice = sorted({name for name in names if names.count(name) > 1})
     return [f"expected each {what} once, found {name} twice" for name in twice]

@@ -1,15 +1,15 @@
 """Texts of a delivery that become keys, headers and columns.
 
-Postgres text cannot hold NUL, and a control character in an id is a mistake or an attack on whoever
-prints it. So both are refused at the door, and nothing behind it needs to look again. Texts that
-people wrote, such as the name of a workout, are taken without them.
+Postgres text cannot hold NUL, and a control character in an id is a mistake or an attack on a
+terminal that prints it. Both are rejected on receipt, so that later code need not check again.
+Texts that people wrote, such as the name of a workout, are accepted with such characters replaced.
 """
 
 import re
 from typing import Final
 
-#: Ids and types of every producer known stay below 64 characters; Kafka keys and Postgres index
-#: entries are comfortable far above 256.
+#: Ids and types of all known producers stay below 64 characters; Kafka keys and Postgres index
+#: entries allow far more than 256.
 MAX_ID_CHARS: Final = 256
 
 #: Control characters (C0, DEL, C1) and halves of surrogate pairs, which no UTF-8 can hold.
@@ -17,14 +17,14 @@ _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def storable(text: str) -> str:
-    """A text that people wrote, as a column can hold it: what cannot be is U+FFFD."""
+    """Return a text that people wrote, with U+FFFD for characters that a column cannot hold."""
     return text if text.isprintable() else _UNFIT.sub("\ufffd", text)
 
 
-def fault_of(field: str, text: str | None, limit: int = MAX_ID_CHARS) -> str | None:
-    """Says what is wrong with a text, naming its field; None if nothing is, or there is no text."""
-    # isprintable is one quick pass that good ids survive; it also turns down some letters, such as
-    # the no-break space, so what it turns down is looked at again.
+def text_problem(field: str, text: str | None, limit: int = MAX_ID_CHARS) -> str | None:
+    """Return what is wrong with a text, with the field's name; None if it is valid or missing."""
+    # isprintable is fast and accepts normal ids. It also rejects some letters, such as the no-break
+    # space, so rejected texts are checked again.
     if text is None or (len(text) <= limit and text.isprintable()):
         return None
     if len(text) > limit:

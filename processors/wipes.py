@@ -1,11 +1,11 @@
-"""Wipes: which deliveries a user's wipe covers, and what is left of a row without them.
+"""Wipes: which deliveries a user's wipe covers, and what remains of a row without them.
 
-A wipe has a fence: an offset for each partition of `webhooks`. It covers what is the user's and
-lies before the fence, by whatever way and however late it arrives. So it needs no order: whoever
-knows the fences comes to the same rows, and what lies behind them is new data (ADR 0029).
+A wipe has a fence: one offset per partition of `webhooks`. It covers the user's data from before
+the fence, however late and by whatever path it arrives. So it needs no order: every process that
+knows the fences computes the same rows, and data after the fences is new (ADR 0029).
 
-Fences are kept for as long as something of before could come back, so they name the user, and the
-subjects that were the user's, by digests alone.
+Fences are kept as long as older data could reappear. They identify the user and the user's former
+subjects only by digests.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,18 +18,19 @@ from headwater.schemas.history import StartRun
 from headwater.schemas.records import EffectDecided, UserForgotten, WebhookReceived
 from headwater.schemas.tables import Row, Table, begins_with_user
 
-#: The delivery that orders a wipe: nobody can post one, for the house is no source.
+#: Source and type of the delivery that orders a wipe. No client can post it: it is not a source.
 SOURCE: Final = "headwater"
 TYPE: Final = "user_wiped"
-#: The workflow that forgets the instances about the user, and the effect of orders that starts it;
-#: its instance is named by the wipe.
+#: The built-in workflow that deletes instances about the user, and the effect that starts it. The
+#: instance id is the wipe's.
 FORGET: Final = "headwater-forget"
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the body of a delivery `user_wiped` says; each partition of `webhooks` has one.
+class WipeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of a delivery `user_wiped`; every partition of `webhooks` has one.
 
-    Shape:  fence is an offset for each partition.
+    Attributes:
+        fence: One offset per partition.
     """
 
     wipe_id: str
@@ -38,22 +39,22 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ForgetParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What `headwater-forget` is started with: the same by each of the partitions."""
+    """Params of `headwater-forget`; all partitions start it with the same ones."""
 
     user_sha256: str
     partitions: int
     ordered_at_ms: int
 
 
-class Forgotten(msgspec.Struct, frozen=True):
-    """What it has come to: instances that were deleted, records that go when Kafka compacts."""
+class ForgetResult(msgspec.Struct, frozen=True):
+    """Result of `headwater-forget`: deleted instances, and records to be removed by compaction."""
 
     instances: int = 0
     records: int = 0
 
 
-def forgets(order: Order, delivery: WebhookReceived) -> EffectDecided:
-    """The effect of an order: instances about the user are forgotten, too."""
+def forget_effect(order: WipeOrder, delivery: WebhookReceived) -> EffectDecided:
+    """Return the effect of an order: instances about the user are deleted as well."""
     params = ForgetParams(
         user_sha256=digest(order.user_id),
         partitions=len(order.fence),
@@ -69,28 +70,29 @@ def forgets(order: Order, delivery: WebhookReceived) -> EffectDecided:
     )
 
 
-def order_of(delivery: WebhookReceived) -> Order | None:
-    """The order to wipe that a delivery is; None for every other delivery.
+def wipe_order_of(delivery: WebhookReceived) -> WipeOrder | None:
+    """Return the wipe order in a delivery; None for any other delivery.
 
-    Errors: msgspec.ValidationError for one that is not ours.
+    Raises:
+        msgspec.ValidationError: The order was not written by Headwater.
     """
     if delivery.source != SOURCE or delivery.type != TYPE:
         return None
-    return msgspec.json.decode(delivery.body, type=Order)
+    return msgspec.json.decode(delivery.body, type=WipeOrder)
 
 
 def digest(name: str) -> str:
-    """What stands for a user or a subject once nothing may name them any more."""
+    """Return what identifies a user or a subject whose name must no longer be stored."""
     return sha256(name.encode(errors="surrogatepass")).hexdigest()
 
 
 def is_before(fence: Sequence[int], partition: int, offset: int) -> bool:
-    """Whether a place in `webhooks` lies before a fence."""
+    """Return whether a position in `webhooks` is before a fence."""
     return partition < len(fence) and offset < fence[partition]
 
 
-def row_left(row: Row, fence: Sequence[int]) -> Row | None:
-    """A row without the columns that deliveries before a fence have set; None if none is left."""
+def remaining_row(row: Row, fence: Sequence[int]) -> Row | None:
+    """Return a row without columns set by deliveries before a fence; None if none remains."""
     stamps = tuple(
         None if stamp is None or is_before(fence, stamp.partition, stamp.offset) else stamp
         for stamp in row.stamps
@@ -104,40 +106,43 @@ def row_left(row: Row, fence: Sequence[int]) -> Row | None:
 
 
 def user_in(table: Table, row: Row) -> str | None:
-    """The user that a row names, if it names one."""
+    """Return the user that a row names, or None."""
     if begins_with_user(table):
         return row.key[0]
-    at = table.index.get("user_id")
-    user = None if at is None else row.values[at]
+    position = table.index.get("user_id")
+    user = None if position is None else row.values[position]
     return user if isinstance(user, str) else None
 
 
 class Fences:
-    """The fences of a partition's wipes: what of a user does not count any more."""
+    """The fences of a partition's wipes: which data of a user no longer counts."""
 
     def __init__(self) -> None:
         self._fences: dict[str, list[Sequence[int]]] = {}
-        #: Behind it nothing is covered, and nobody has to look further.
+        #: Nothing at or after these offsets is covered, so no further check is needed.
         self._highest: tuple[int, ...] = ()
 
     def add(self, wipe: UserForgotten) -> None:
-        """Takes in a wipe."""
+        """Add a wipe."""
         for name in wipe.digests:
             known = self._fences.setdefault(name, [])
             if wipe.fence not in known:
                 known.append(wipe.fence)
         width = max(len(self._highest), len(wipe.fence))
         self._highest = tuple(
-            max((fence[at] for fence in (self._highest, wipe.fence) if at < len(fence)), default=0)
-            for at in range(width)
+            max(
+                (fence[index] for fence in (self._highest, wipe.fence) if index < len(fence)),
+                default=0,
+            )
+            for index in range(width)
         )
 
     def reach(self, partition: int, offset: int) -> bool:
-        """Whether any of them covers deliveries at a place, as it seldom does."""
+        """Return whether any fence may cover deliveries at a position, which is rare."""
         return is_before(self._highest, partition, offset)
 
     def cover(self, names: Iterable[str | None], partition: int, offset: int) -> bool:
-        """Whether a delivery that names somebody, and lies at a place, is wiped."""
+        """Return whether a delivery at a position that names these users or subjects is wiped."""
         return self.reach(partition, offset) and any(
             is_before(fence, partition, offset)
             for name in names
@@ -145,9 +150,9 @@ class Fences:
             for fence in self._fences.get(digest(name), ())
         )
 
-    def left(self, user: str | None, row: Row) -> Row | None:
-        """What is left of a row of a user that was made of deliveries of any time."""
-        left: Row | None = row
+    def remaining(self, user: str | None, row: Row) -> Row | None:
+        """Return what remains of a user's row that was computed from deliveries of any time."""
+        remaining: Row | None = row
         for fence in self._fences.get(digest(user), ()) if user else ():
-            left = None if left is None else row_left(left, fence)
-        return left
+            remaining = None if remaining is None else remaining_row(remaining, fence)
+        return remaining

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.idempotency import REMEMBERED_MS, Key, Remembered
+from headwater.processors.idempotency import REMEMBERED_MS, IdempotencyKey, StoredRequest
 from headwater.projections.postgres.reader import PooledReader, Row
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import StoreUnavailable
@@ -26,12 +26,12 @@ class IdempotencyKeys:
     def __init__(self, reader: PooledReader) -> None:
         self._reader = reader
 
-    async def find(self, key: Key) -> Remembered | None:
+    async def find(self, key: IdempotencyKey) -> StoredRequest | None:
         """Return what is remembered under a key, forgotten or not; None where there is nothing."""
         asked = msgspec.structs.asdict(key)
         return _one(await self._reader.answers(statement("idempotency_key"), **asked))
 
-    async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
+    async def reserve(self, key: IdempotencyKey, reservation: StoredRequest) -> StoredRequest:
         """Reserve a key, and sweep out some that are forgotten.
 
         A key that another request was refused under is taken over. How old keys are is decided by
@@ -49,7 +49,9 @@ class IdempotencyKeys:
                 return found
         raise StoreUnavailable("expected to reserve an idempotency key, found it come and go")
 
-    async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
+    async def complete(
+        self, key: IdempotencyKey, run_id: str, status: int, body: str
+    ) -> StoredRequest | None:
         """Keeps the answer of a request, unless it has one.
 
         It need not survive a crash of Postgres: whoever asks again then makes the same run.
@@ -61,11 +63,11 @@ class IdempotencyKeys:
         complete = statement("complete_idempotency_key")
         return _one(await self._reader.writes(complete, asked, durable=False))
 
-    async def refuse(self, key: Key, run_id: str) -> None:
+    async def refuse(self, key: IdempotencyKey, run_id: str) -> None:
         """Note that the run of a reservation was refused, unless it was made after all."""
         asked = msgspec.structs.asdict(key) | {"response_run_id": run_id}
         await self._reader.writes(statement("refuse_idempotency_key"), asked, durable=False)
 
 
-def _one(rows: list[Row]) -> Remembered | None:
-    return msgspec.convert(rows[0], Remembered) if rows else None
+def _one(rows: list[Row]) -> StoredRequest | None:
+    return msgspec.convert(rows[0], StoredRequest) if rows else None

@@ -1,1 +1,1 @@
-"""Every record that travels or rests: typed records, Avro files, the topic catalogue, the codec."""
+"""All records that are sent or stored: record types, Avro files, the topic catalog, the codec."""

@@ -1,13 +1,13 @@
-"""What is answered of workflows: instances, and what the history of a run consists of.
+"""Answers about workflows: instances, and the history of a run.
 
-One description for everybody: the projection makes answers of rows, the gateway sends them, the
-client reads them, and the test harness makes them of its log. Names are snake_case in Python and
-camelCase in JSON. A field with a default is left out of the JSON where it has that default, and
-fields that a reader does not know are passed over.
+One description for all: the projection creates answers from rows, the gateway sends them, the
+client decodes them, and the test harness creates them from its log. Names are snake_case in Python
+and camelCase in JSON. A field that has its default is omitted from the JSON, and unknown fields are
+ignored.
 
-Values of authors are any JSON. The projection and the gateway hold them as `msgspec.Raw`, the text
-that was written, because to parse it would alter numbers and spaces. The client and the harness
-have them parsed.
+Values of authors are any JSON. The projection and the gateway keep them as `msgspec.Raw`, the
+original text, because parsing would change numbers and spaces. The client and the harness parse
+them.
 """
 
 from datetime import datetime
@@ -19,11 +19,11 @@ from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
 
 def means(description: str) -> msgspec.Meta:
-    """What a field means, for the description of the API."""
+    """Return the description of a field for the API description."""
     return msgspec.Meta(description=description)
 
 
-#: As many as it likes is infinity, which JSON has not: there it is null.
+#: Any number of attempts is infinity, which JSON does not have: there it is null.
 _Attempts: TypeAlias = Annotated[
     int | float | None,
     msgspec.Meta(
@@ -34,7 +34,7 @@ _Attempts: TypeAlias = Annotated[
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of what is answered."""
+    """Base of all answers."""
 
 
 class SlotsListed(Answer, frozen=True, kw_only=True):
@@ -43,18 +43,18 @@ class SlotsListed(Answer, frozen=True, kw_only=True):
     key: Annotated[Any, means("The key's value; none for a limit without a key.")] = None
     held: Annotated[int, means("How many runs have a slot.")]
     waiting: Annotated[int, means("How many wait for one.")]
-    waiting_since: Annotated[datetime | None, means("Since when the first waits.")] = None
+    waiting_since: Annotated[datetime | None, means("Since when the first one waits.")] = None
 
 
 class Concurrency(Answer, frozen=True, kw_only=True):
-    """How many runs of a workflow may be under way at once, and how many are, or wait."""
+    """Limit of concurrent runs of a workflow, and how many are active or wait."""
 
     limit: int
-    key: Annotated[str | None, means("The expression that gives the key.")] = None
+    key: Annotated[str | None, means("The expression that returns the key.")] = None
     held: Annotated[int, means("How many runs have a slot, of all keys together.")] = 0
     waiting: Annotated[int, means("How many wait for one.")] = 0
     slots: Annotated[
-        list[SlotsListed], means("Those for which most wait: 20 at most, the longest queue first.")
+        list[SlotsListed], means("The limits with the longest queues first, 20 at most.")
     ] = []
 
 
@@ -66,7 +66,7 @@ class WorkflowListed(Answer, frozen=True, kw_only=True):
         Any, means("The JSON Schema of its params; none where it declares no type for them.")
     ] = None
     concurrency: Annotated[
-        Concurrency | None, means("Its limit; none where any number of runs may be under way.")
+        Concurrency | None, means("Its limit; none if any number of runs may be active.")
     ] = None
 
 
@@ -77,7 +77,7 @@ class WorkflowList(Answer, frozen=True, kw_only=True):
 
 
 class Failure(Answer, frozen=True, kw_only=True):
-    """An error of an author's code; `traceback` has the frames of that code, not in listings."""
+    """An error of an author's code; `traceback` has the frames of that code, except in listings."""
 
     name: str
     message: str
@@ -85,7 +85,7 @@ class Failure(Answer, frozen=True, kw_only=True):
 
 
 class InstanceStatus(Answer, frozen=True, kw_only=True):
-    """How an instance stands; an output or an error only if it has one."""
+    """Status of an instance; an output or an error only if it has one."""
 
     status: RunStatus
     error: Failure | None = None
@@ -93,12 +93,12 @@ class InstanceStatus(Answer, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen, unless somebody restarts it."""
+        """Whether it has ended and only a restart or retry can change it."""
         return self.status in ENDED
 
 
 class StatusOfRun(InstanceStatus, frozen=True, kw_only=True):
-    """How an instance stands, and in which run."""
+    """Status of an instance, and its run."""
 
     run_number: int
 
@@ -108,11 +108,11 @@ class InstanceListed(Answer, frozen=True, kw_only=True):
 
     id: str
     details: InstanceStatus
-    labels: Annotated[dict[str, str], means("By what it is found.")] = {}
+    labels: Annotated[dict[str, str], means("Labels by which it can be queried.")] = {}
 
 
 class InstancesCreated(Answer, frozen=True, kw_only=True):
-    """Instances that were created; those that existed are left out."""
+    """Instances that were created; those that existed are omitted."""
 
     instances: list[InstanceListed]
 
@@ -127,7 +127,7 @@ class Parent(Answer, frozen=True, kw_only=True):
 
 
 class CurrentStep(Answer, frozen=True, kw_only=True):
-    """What a run stands at."""
+    """The current step of a run."""
 
     step_key: str
     name: str
@@ -144,37 +144,37 @@ class CurrentStep(Answer, frozen=True, kw_only=True):
 
 
 class SlotAwaited(Answer, frozen=True, kw_only=True):
-    """The slot that a run waits for before it begins."""
+    """The slot that a run waits for before it starts."""
 
     key: Annotated[Any, means("The key's value; none for a limit without a key.")] = None
     limit: Annotated[int | None, means("How many slots there are.")] = None
-    before: Annotated[int, means("How many runs wait that came before it.")]
+    before: Annotated[int, means("Number of runs that wait before it.")]
     since: Annotated[datetime, means("Since when it waits.")]
 
 
 class TokensAt(Answer, frozen=True, kw_only=True):
-    """Tokens that a graph's run stands at: those of a node with one status."""
+    """Current tokens of a graph's run: those of a node with the same status."""
 
     node_ref: str
     status: str
-    tokens: Annotated[int, means("How many.")]
-    next_retry_at: Annotated[datetime | None, means("When the first is tried again.")]
-    wake_at: Annotated[datetime | None, means("When the first has waited too long.")]
+    tokens: Annotated[int, means("Number of tokens.")]
+    next_retry_at: Annotated[datetime | None, means("When the first is retried.")]
+    wake_at: Annotated[datetime | None, means("When the first wait times out.")]
 
 
 class InstanceFound(InstanceListed, frozen=True, kw_only=True):
-    """An instance on a page of them, and what it stands at."""
+    """An instance on a page, and its current step or tokens."""
 
     workflow_name: str
     created_at: datetime
     updated_at: datetime
     deployment_id: Annotated[
-        str | None, means("The deployment that its run began on; none if it follows the code.")
+        str | None, means("The deployment that its run started on; none if it follows the code.")
     ] = None
     current_step: CurrentStep | None = None
     current_tokens: Annotated[list[TokensAt], means("Of a graph.")] = []
     awaited_slot: Annotated[
-        SlotAwaited | None, means("Of a run that has not begun, because of a limit.")
+        SlotAwaited | None, means("Of a run that has not started, because of a limit.")
     ] = None
 
 
@@ -187,7 +187,7 @@ class InstancePage(Answer, frozen=True, kw_only=True):
 
 
 class InstanceMeta(Answer, frozen=True, kw_only=True):
-    """What there is to know of an instance beside how it stands."""
+    """Details of an instance besides its status."""
 
     workflow_name: str
     run_number: int
@@ -197,27 +197,27 @@ class InstanceMeta(Answer, frozen=True, kw_only=True):
     started_at: datetime | None
     completed_at: datetime | None
     deployment_id: Annotated[
-        str | None, means("The deployment that its run began on; none if it follows the code.")
+        str | None, means("The deployment that its run started on; none if it follows the code.")
     ] = None
     retention_until: Annotated[
-        datetime | None, means("From then on a prune removes it; never, without.")
+        datetime | None, means("When a prune may remove it; absent means never.")
     ] = None
     current_step: CurrentStep | None = None
     current_tokens: Annotated[list[TokensAt], means("Of a graph.")] = []
     awaited_slot: Annotated[
-        SlotAwaited | None, means("Of a run that has not begun, because of a limit.")
+        SlotAwaited | None, means("Of a run that has not started, because of a limit.")
     ] = None
     parent: Parent | None = None
 
 
 class Instance(InstanceListed, frozen=True, kw_only=True):
-    """An instance, whole."""
+    """An instance with all details."""
 
     meta: InstanceMeta
 
 
 class Managed(Answer, frozen=True, kw_only=True):
-    """What was asked for is so now, and how the instance stands; with the number of a new run."""
+    """The requested change was made, with the new status; and the number of a new run, if any."""
 
     ok: bool
     status: InstanceStatus
@@ -225,11 +225,11 @@ class Managed(Answer, frozen=True, kw_only=True):
 
 
 class BulkChanged(Answer, frozen=True, kw_only=True):
-    """An instance to which something was done, or with a dry run would be, and how it stands."""
+    """An instance that was changed, or would be in a dry run, and its status."""
 
     id: str
     status: RunStatus
-    code: Annotated[str | None, means("Why it was refused, if it was.")] = None
+    code: Annotated[str | None, means("Why it was rejected, if it was.")] = None
     detail: str | None = None
 
 
@@ -242,7 +242,7 @@ class BulkPage(Answer, frozen=True, kw_only=True):
 
 
 class CommandAccepted(Answer, frozen=True, kw_only=True):
-    """A command that nobody has decided yet."""
+    """A command that is not decided yet."""
 
     workflow_name: str
     id: Annotated[str, means("Of the instance.")]
@@ -250,14 +250,14 @@ class CommandAccepted(Answer, frozen=True, kw_only=True):
 
 
 class CommandsAccepted(Answer, frozen=True, kw_only=True):
-    """Commands that are kept until a worker comes; whether they are refused shows then."""
+    """Commands that are stored until a worker decides them; they may still be rejected."""
 
     accepted: list[CommandAccepted]
     detail: str
 
 
 class EventSent(Answer, frozen=True, kw_only=True):
-    """The instance has the event; how it stands."""
+    """The instance has received the event; its status."""
 
     status: InstanceStatus
 
@@ -265,7 +265,7 @@ class EventSent(Answer, frozen=True, kw_only=True):
 class Step(CurrentStep, frozen=True, kw_only=True):
     """An entry of a run's history; its id is its key, unique in the run.
 
-    Iterations of a loop before `trimmed_before` are forgotten, with all that was in them.
+    Iterations of a loop before `trimmed_before` are dropped, with all their entries.
     """
 
     id: str
@@ -282,7 +282,7 @@ class Step(CurrentStep, frozen=True, kw_only=True):
     updated_at: datetime
     completed_at: datetime | None
     rolled_back_at: datetime | None
-    rollback_failed_at: Annotated[datetime | None, means("When its rollback handler was given up.")]
+    rollback_failed_at: Annotated[datetime | None, means("When its rollback handler failed.")]
 
 
 class Event(Answer, frozen=True, kw_only=True):
@@ -293,7 +293,7 @@ class Event(Answer, frozen=True, kw_only=True):
     instance_id: str
     run_number: int
     type: str
-    payload: Annotated[Any, means("What it says.")]
+    payload: Annotated[Any, means("The payload.")]
     created_at: datetime
     delivered_at: datetime | None
     consumed_by_step_key: str | None
@@ -311,7 +311,7 @@ class LogLine(Answer, frozen=True, kw_only=True):
     level: str
     category: str
     message: str
-    data: Annotated[Any, means("What goes with it.")]
+    data: Annotated[Any, means("Structured data of the line.")]
     is_replay: bool
     created_at: datetime
 
@@ -334,23 +334,23 @@ class Token(Answer, frozen=True, kw_only=True):
     branch_total: int
     iteration_counts: dict[str, int]
     attempts: int
-    input: Annotated[Any, means("What its task was given.")]
-    result: Annotated[Any, means("What its task gave.")]
+    input: Annotated[Any, means("Input of its task.")]
+    result: Annotated[Any, means("Result of its task.")]
     error: Failure | None
     next_retry_at: datetime | None
-    wake_at: Annotated[datetime | None, means("When its wait ends at the latest; it stays.")]
-    reason: Annotated[str | None, means("Why it was cancelled.")]
+    wake_at: Annotated[datetime | None, means("Deadline of its wait; it stays after the wait.")]
+    reason: Annotated[str | None, means("Why it was canceled.")]
     child_workflow_name: str | None
     child_instance_id: str | None
     created_at: datetime
     updated_at: datetime
     completed_at: datetime | None
-    worker: Annotated[str | None, means("The worker outside that has its job.")] = None
-    lease_until: Annotated[datetime | None, means("Until when the worker has it.")] = None
+    worker: Annotated[str | None, means("The external worker that has its job.")] = None
+    lease_until: Annotated[datetime | None, means("End of the worker's lease.")] = None
 
 
 class HistoryPage(Answer, frozen=True, kw_only=True):
-    """A part of a run's history: steps of code or tokens of a graph; logs only if asked for."""
+    """A page of a run's history: steps of code or tokens of a graph; logs only on request."""
 
     run_number: int
     steps: list[Step]
@@ -368,10 +368,7 @@ class HistoryPage(Answer, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What happened in a run, whole.
-
-    Shape:  tokens are those of a graph.
-    """
+    """The complete history of a run; tokens are those of a graph."""
 
     run_number: int
     steps: list[Step]
@@ -381,22 +378,22 @@ class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class WorkerTicked(Answer, frozen=True, kw_only=True):
-    """What a tick did in one worker, as that tells the gateway."""
+    """Result of a tick in one worker, as it reports to the gateway."""
 
     processed: int
     steps: int
 
 
 class Ticked(Answer, frozen=True, kw_only=True):
-    """What a tick did."""
+    """Result of a tick."""
 
     processed: int
 
 
 class Job(Answer, frozen=True, kw_only=True):
-    """A job that a worker has until its lease ends."""
+    """A job that a worker has until its lease expires."""
 
-    key: Annotated[str, means("Names this attempt: by it the job is ended, or extended.")]
+    key: Annotated[str, means("Identifies this attempt, to end or extend the job.")]
     type: Annotated[str, means("The task of its node.")]
     workflow: str
     instance_id: str
@@ -410,13 +407,13 @@ class Job(Answer, frozen=True, kw_only=True):
 
 
 class JobList(Answer, frozen=True, kw_only=True):
-    """The jobs that a worker has got."""
+    """The jobs that were given to a worker."""
 
     jobs: list[Job]
 
 
 class JobListed(Answer, frozen=True, kw_only=True):
-    """A job that has not ended, as an operator sees it."""
+    """A job that has not ended, for operators."""
 
     type: Annotated[str, means("The task of its node.")]
     status: Annotated[
@@ -429,15 +426,15 @@ class JobListed(Answer, frozen=True, kw_only=True):
     token_id: str
     node_ref: str
     attempt: Annotated[int, means("The latest; the first is 1.")]
-    created_at: Annotated[datetime, means("When a token came to its node.")]
-    updated_at: Annotated[datetime, means("When it was last given, extended or failed.")]
-    worker: Annotated[str | None, means("Who has it.")] = None
-    lease_until: Annotated[datetime | None, means("Until when, unless it is extended.")] = None
+    created_at: Annotated[datetime, means("When a token arrived at its node.")]
+    updated_at: Annotated[datetime, means("When it was last leased, extended or failed.")]
+    worker: Annotated[str | None, means("The worker that has it.")] = None
+    lease_until: Annotated[datetime | None, means("End of the lease, unless extended.")] = None
     next_retry_at: Annotated[datetime | None, means("When the next attempt is due.")] = None
 
 
 class JobPage(Answer, frozen=True, kw_only=True):
-    """A page of the jobs that have not ended; the cursor goes on behind it."""
+    """A page of the jobs that have not ended; the next page begins at `cursor`."""
 
     jobs: list[JobListed]
     has_next_page: bool
@@ -445,18 +442,18 @@ class JobPage(Answer, frozen=True, kw_only=True):
 
 
 class JobEnded(Answer, frozen=True, kw_only=True):
-    """What a worker said of the end of a job was taken, now or before."""
+    """The end of a job that a worker reported was accepted, now or before."""
 
     ok: bool
 
 
 class JobExtended(Answer, frozen=True, kw_only=True):
-    """A worker has a job for longer."""
+    """The lease of a job was extended."""
 
     lease_until: datetime
 
 
-#: The messages of a live tail, by the names of their events.
+#: Messages of a live tail, by event name.
 STREAMED: Final[dict[str, type[Answer]]] = {
     "status": StatusOfRun,
     "step": Step,

@@ -1,4 +1,4 @@
-"""The record of an operation that somebody had a key for (topic `audit`, key: the project)."""
+"""Record of an authenticated operation (topic `audit`, key: the project)."""
 
 import msgspec
 
@@ -6,25 +6,25 @@ from headwater.schemas.history import Json
 
 
 class OperationAudited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Somebody with a valid key has asked for something to be done, and was answered."""
+    """An authenticated client requested an operation, and received a response."""
 
     #: The entry.
     id: str
-    #: Which key it was: its kind, and the beginning of its SHA-256.
+    #: The API key: its kind, and the beginning of its SHA-256.
     key_id: str
     #: The project.
     project_id: str
-    #: What was asked for, as world.queue.publish.
+    #: The requested operation, such as world.queue.publish.
     action: str
-    #: The path, without what names a user.
+    #: The path, without the names of users.
     resource: str
-    #: `success`, or `failure` where it was refused or did not come to pass.
+    #: `success`, or `failure` if it was rejected or did not complete.
     result: str
-    #: The address that it was asked from.
+    #: Address of the client.
     ip: str
-    #: The program that asked, as it calls itself.
+    #: User agent of the client.
     user_agent: str
-    #: What else there is to say of it: a JSON object.
+    #: Further details: a JSON object.
     metadata: Json
-    #: When it was done, Unix milliseconds, by the clock of whoever did.
+    #: When it was done, Unix milliseconds, by the clock of the process that did it.
     at_ms: int

@@ -1,12 +1,12 @@
-"""The biomarkers that Headwater knows by a code of its own: each is a column of biomarkers_wide.
+"""Biomarkers for which Headwater has its own codes: every one is a column of biomarkers_wide.
 
-A biomarker of any other code is a row of biomarkers_raw all the same.
+A biomarker with any other code is stored as a row of biomarkers_raw as well.
 """
 
 from types import MappingProxyType
 from typing import Final
 
-#: What each code stands for, in the order of the columns.
+#: Meaning of every code, in the order of the columns.
 CANONICAL: Final = MappingProxyType(
     {
         "glucose": "Glucose in the blood, fasting",

@@ -1,14 +1,14 @@
-"""The checked-in catalogue of Avro schemas: every version of each, and its id.
+"""The checked-in catalog of Avro schemas: every version of every schema, and its id.
 
-`make schemas` makes the files from the structs (`write`). Once released, an id is for ever: a
-record names the one it was written with.
+`make schemas` generates the files from the structs (`write`). Once released, an id never changes:
+records name the id that they were written with.
 """
 
 import json
 from importlib.resources import files
 from typing import Final
 
-#: The namespace of the house's Avro files.
+#: Namespace of Headwater's Avro files.
 NAMESPACE: Final = "headwater"
 
 _AVRO: Final = files("headwater.schemas").joinpath("avro")
@@ -23,5 +23,5 @@ NEWEST: Final[dict[str, str]] = {
 
 
 def schema_text(version: str) -> str:
-    """The text of a version of a schema, for example `schema_text("daily_summary.1")`."""
+    """Return the text of a schema version, for example `schema_text("daily_summary.1")`."""
     return _AVRO.joinpath(f"{version}.avsc").read_text(encoding="utf-8")

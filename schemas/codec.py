@@ -1,9 +1,9 @@
 """Avro in the Confluent wire format: a zero byte, the schema id as four bytes, the Avro binary.
 
-Ids come from the checked-in catalogue. A record is read with the version that its id names, so a
-reader of today reads everything ever written. It is written with the newest version of its schema
-that all others read (`write_forms`); by itself, a process writes the newest.
-Writers and readers are made from the schemas (`writers`, `readers`).
+Ids come from the checked-in catalog. A record is read with the version that its id names, so every
+release reads everything ever written. It is written with the newest version of its schema that all
+other members read (`set_write_versions`); without other members, with the newest.
+Writers and readers are generated from the schemas (`writers`, `readers`).
 """
 
 import contextlib
@@ -17,10 +17,10 @@ import msgspec
 from headwater.schemas.avro_types import Annotation, Schema
 from headwater.schemas.catalogue import IDS
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord, UnknownSchema
-from headwater.schemas.forms import NEWEST_FORMS, READS, Form
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
 from headwater.schemas.records import RECORD_TYPES, Record, Stamp
+from headwater.schemas.schema_versions import NEWEST_VERSIONS, READABLE_VERSIONS, SchemaVersion
 from headwater.schemas.tables import UNSET, Row, Stamps, Table
 from headwater.schemas.writers import Writer, fields_writer_of, writer_of
 
@@ -31,8 +31,15 @@ R = TypeVar("R", bound=Record)
 _MAGIC: Final = b"\x00"
 _PREFIX_BYTES: Final = 5
 _UNSET: Final = bytes([UNSET])
-#: What a made writer or reader may raise.
-_MISFITS: Final = (TypeError, ValueError, LookupError, AttributeError, OverflowError, struct.error)
+#: Errors of generated writers and readers.
+_CODEC_ERRORS: Final = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    OverflowError,
+    struct.error,
+)
 _KINDS: Final = RECORD_TYPES | {table.schema: table.kind for table in ALL_TABLES}
 _NAMES: Final[dict[type[msgspec.Struct], str]] = {kind: name for name, kind in _KINDS.items()}
 _TABLES: Final = {table.schema: table for table in ALL_TABLES}
@@ -42,8 +49,8 @@ _VERSIONS: Final = {
 _PREFIXES: Final = {version: prefix for prefix, version in _VERSIONS.items()}
 
 
-class _OnDemand(dict[K, V]):
-    """Makes what is asked for first, and keeps it: few programs meet every record."""
+class _Cache(dict[K, V]):
+    """Creates values when they are first used: few programs use every record type."""
 
     def __init__(self, make: Callable[[K], V]) -> None:
         self._make = make
@@ -67,19 +74,19 @@ def _make_writer(kind: type[msgspec.Struct], number: int) -> Writer:
 
 
 def _narrower(write: Writer, keys: int, width: int) -> Writer:
-    """The writer of rows by an older schema, whose columns are the first ones of today's."""
+    """Return the writer of rows with an older schema, which has the first columns of today's."""
 
     def write_first(*fields: Any) -> bytes:  # noqa: ANN401, what a row holds
         *values, stamps, stamp_of = fields
         if stamp_of[width:].strip(_UNSET):
-            raise ValueError(f"expected columns behind the first {width} to be unset")
+            raise ValueError(f"expected columns after the first {width} to be unset")
         return write(*values[: keys + width], stamps, stamp_of[:width])
 
     return write_first
 
 
 def _make_reader(prefix: bytes) -> tuple[str, Reader]:
-    """The name of what begins with a prefix, and what reads it."""
+    """Return the schema name and the reader of records with a prefix."""
     version = _VERSIONS[prefix]
     name, schema = version.rpartition(".")[0], schema_of_version(version)
     if name in _TABLES:
@@ -89,138 +96,150 @@ def _make_reader(prefix: bytes) -> tuple[str, Reader]:
 
 
 def _types(table: Table) -> dict[str, Annotation]:
-    """What a record of a table holds, by name."""
-    # Type hints leave out what an annotation says for Postgres.
+    """Return the types of the fields of a table's records, by name."""
+    # Without the annotations for Postgres.
     return get_type_hints(table.kind) | get_type_hints(Stamps)
 
 
-class _Written:
-    """The forms that this process writes, and their writers: replaced as a whole."""
+class _WriteState:
+    """The versions that this process writes, and their writers: replaced as a whole."""
 
-    def __init__(self, forms: Mapping[str, Form]) -> None:
-        self.forms = forms
-        self.writers: Final = _OnDemand[type[msgspec.Struct], Writer](
-            lambda kind: _make_writer(kind, forms[_NAMES[kind]].version)
+    def __init__(self, versions: Mapping[str, SchemaVersion]) -> None:
+        self.versions = versions
+        self.writers: Final = _Cache[type[msgspec.Struct], Writer](
+            lambda kind: _make_writer(kind, versions[_NAMES[kind]].version)
         )
 
 
-_READERS: Final = _OnDemand(_make_reader)
-_written = _Written(NEWEST_FORMS)
+_READERS: Final = _Cache(_make_reader)
+_write_state = _WriteState(NEWEST_VERSIONS)
 
 
-def write_forms(forms: Mapping[str, Form]) -> None:
-    """Says which version of each schema to write from now on; of others, none is."""
-    global _written  # noqa: PLW0603, one for the process, and replaced at once for all threads
-    if forms != _written.forms:
-        _written = _Written(forms)
+def set_write_versions(versions: Mapping[str, SchemaVersion]) -> None:
+    """Set which version of every schema to write from now on; others are not written."""
+    global _write_state  # noqa: PLW0603, one for the process, and replaced at once for all threads
+    if versions != _write_state.versions:
+        _write_state = _WriteState(versions)
 
 
-def written_forms() -> Mapping[str, Form]:
-    """The versions that are written now; another object whenever they change."""
-    return _written.forms
+def write_versions() -> Mapping[str, SchemaVersion]:
+    """Return the versions that are currently written; a new object whenever they change."""
+    return _write_state.versions
 
 
 def encode(record: Record) -> bytes:
-    """Encodes a record.
+    """Encode a record in the Confluent wire format.
 
-    Shape:  any member of `schemas.records.Record` -> bytes in the Confluent wire format.
-    Errors: ValueError for what its schema cannot hold, such as an event that it does not know;
-            NotYetReadable for what only the older version cannot that is written for others.
+    Raises:
+        ValueError: Its schema cannot represent it, for example an unknown event.
+        NotYetReadable: Only a newer version than the one that is written for other members can
+            represent it.
     """
     try:
-        return _written.writers[type(record)](record)
-    except _MISFITS as why:
-        raise _misfit(type(record), (record,), why) from why
+        return _write_state.writers[type(record)](record)
+    except _CODEC_ERRORS as error:
+        raise _encode_error(type(record), (record,), error) from error
 
 
 def decode(data: bytes | None, kind: type[R]) -> R:
-    """Decodes a record of a known type.
+    """Decode a record of a known type.
 
-    Errors: UndecodableRecord, UnknownSchema.
+    Raises:
+        UndecodableRecord: The bytes are not such a record.
+        UnknownSchema: The schema id is not in the catalog.
     """
     return cast("R", _read(data, _NAMES[kind]))
 
 
 def encode_row(table: Table, row: Row) -> bytes:
-    """Encodes a row of a projection table, every distinct stamp once.
+    """Encode a row of a projection table, with every distinct stamp once.
 
-    Errors: ValueError for what its schema cannot hold; NotYetReadable as `encode`.
+    Raises:
+        ValueError: Its schema cannot represent it.
+        NotYetReadable: As for `encode`.
     """
-    stamps, stamp_of = _stamps_apart(row.stamps)
+    stamps, stamp_of = _distinct_stamps(row.stamps)
     fields = (*row.key, *row.values, stamps, stamp_of)
     try:
-        return _written.writers[table.kind](*fields)
-    except _MISFITS as why:
-        raise _misfit(table.kind, fields, why) from why
+        return _write_state.writers[table.kind](*fields)
+    except _CODEC_ERRORS as error:
+        raise _encode_error(table.kind, fields, error) from error
 
 
-def _stamps_apart(by_column: Sequence[Stamp | None]) -> tuple[list[Stamp], bytes]:
-    """The distinct stamps of a row, and for each column which of them it has.
+def _distinct_stamps(by_column: Sequence[Stamp | None]) -> tuple[list[Stamp], bytes]:
+    """Return the distinct stamps of a row, and the index of the stamp of every column.
 
-    Errors: ValueError for more than a byte can tell apart.
+    Raises:
+        ValueError: There are more stamps than a byte can index.
     """
     stamps: list[Stamp] = []
     stamp_of = bytearray()
-    # By identity: the columns that a delivery set share its stamp, and hashing one is slow. They
-    # often stand side by side, too.
-    places: dict[int, int] = {}
-    last, place = None, UNSET
+    # By identity: the columns set by one delivery share its stamp, and hashing one is slow. Columns
+    # with the same stamp are often adjacent as well.
+    indexes: dict[int, int] = {}
+    last, index = None, UNSET
     for stamp in by_column:
         if stamp is not last:
             last = stamp
-            place = UNSET if stamp is None else places.setdefault(id(stamp), len(places))
-            if place == len(stamps) and stamp is not None:
+            index = UNSET if stamp is None else indexes.setdefault(id(stamp), len(indexes))
+            if index == len(stamps) and stamp is not None:
                 stamps.append(stamp)
-        stamp_of.append(place)
+        stamp_of.append(index)
     if len(stamps) > UNSET:
         raise ValueError(f"expected at most {UNSET} stamps in a row, found {len(stamps)}")
     return stamps, bytes(stamp_of)
 
 
 def decode_row(table: Table, data: bytes | None) -> Row:
-    """Decodes a row of a projection table.
+    """Decode a row of a projection table.
 
-    Errors: UndecodableRecord, UnknownSchema.
+    Raises:
+        UndecodableRecord: The bytes are not such a row.
+        UnknownSchema: The schema id is not in the catalog.
     """
     *values, stamps, stamp_of = _read(data, table.schema)
-    # Columns are only ever added behind the others: an older row has nothing to say of the newest.
+    # Columns are only appended, so an older row has no stamps of newer columns.
     stamp_of = stamp_of.ljust(len(table.columns), _UNSET)
-    held: dict[int, Stamp | None] = dict(enumerate(stamps))
-    held[UNSET] = None
+    by_index: dict[int, Stamp | None] = dict(enumerate(stamps))
+    by_index[UNSET] = None
     try:
-        held_by = tuple(map(held.__getitem__, stamp_of))
-    except KeyError as why:
+        by_column = tuple(map(by_index.__getitem__, stamp_of))
+    except KeyError as error:
         raise UndecodableRecord(
-            f"expected a row of {table.name} with {len(stamps)} stamps, found {why} named"
-        ) from why
+            f"expected a row of {table.name} with {len(stamps)} stamps, found {error} named"
+        ) from error
     width = len(table.key)
-    return Row(tuple(values[:width]), tuple(values[width:]), held_by)
+    return Row(tuple(values[:width]), tuple(values[width:]), by_column)
 
 
 def reads(kind: type[msgspec.Struct], make: Callable[[Schema], Reader]) -> Callable[[bytes], Any]:
-    """What reads records of a kind, with a reader of the caller's own for each version of it.
+    """Return a reader of records of a kind, with a custom reader for every version.
 
-    Shape:  `kind` is a record's, or the one that a table is declared by.
-    Errors: UndecodableRecord, UnknownSchema of what reads.
+    Args:
+        kind: Struct of a record or of a table.
+        make: Creates the reader of a schema version.
+
+    Returns:
+        A function that raises UndecodableRecord and UnknownSchema.
     """
     name = _NAMES[kind]
 
-    def made(prefix: bytes) -> tuple[str, Reader]:
+    def make_reader(prefix: bytes) -> tuple[str, Reader]:
         version = _VERSIONS[prefix]
-        found = version.rpartition(".")[0]
-        return found, make(schema_of_version(version)) if found == name else _unread
+        actual = version.rpartition(".")[0]
+        return actual, make(schema_of_version(version)) if actual == name else _unread
 
-    readers = _OnDemand(made)
+    readers = _Cache(make_reader)
     return lambda data: _read(data, name, readers)
 
 
 def record_name(data: bytes | None) -> str:
-    """The name of the schema that bytes are written by; empty if there is none."""
+    """Return the name of the schema of encoded bytes; empty if there is none."""
     return _VERSIONS.get((data or b"")[:_PREFIX_BYTES], "").rpartition(".")[0]
 
 
-def fault_of(data: bytes | None, schema: str) -> str | None:
-    """What keeps bytes from being read as a record of a schema, if anything does."""
+def decode_problem(data: bytes | None, schema: str) -> str | None:
+    """Return why bytes cannot be decoded as a record of a schema, or None if they can."""
     try:
         _read(data, schema)
     except (UndecodableRecord, UnknownSchema) as error:
@@ -228,57 +247,59 @@ def fault_of(data: bytes | None, schema: str) -> str | None:
     return None
 
 
-def _unread(_: bytes, at: int) -> tuple[None, int]:
-    return None, at
+def _unread(_: bytes, position: int) -> tuple[None, int]:
+    return None, position
 
 
 def _read(
     data: bytes | None, name: str, readers: Mapping[bytes, tuple[str, Reader]] = _READERS
-) -> Any:  # noqa: ANN401, the name says what
+) -> Any:  # noqa: ANN401, the name determines the type
     if data is None:
         raise UndecodableRecord("expected a record, found a tombstone")
     try:
-        found, read = readers[data[:_PREFIX_BYTES]]
+        actual, read = readers[data[:_PREFIX_BYTES]]
     except KeyError:
         raise _unknown(data) from None
-    if found != name:
-        raise UndecodableRecord(f"expected a {name}, found a {found}")
+    if actual != name:
+        raise UndecodableRecord(f"expected a {name}, found a {actual}")
     try:
         value, end = read(data, _PREFIX_BYTES)
-    except _MISFITS as why:
-        raise UndecodableRecord(f"expected a {name}, found {len(data)} other bytes: {why}") from why
+    except _CODEC_ERRORS as error:
+        raise UndecodableRecord(
+            f"expected a {name}, found {len(data)} other bytes: {error}"
+        ) from error
     if end != len(data):
         raise UndecodableRecord(f"expected a {name} of {end} bytes, found {len(data)} bytes")
     return value
 
 
 def _unknown(data: bytes) -> UndecodableRecord | UnknownSchema:
-    """Says what bytes are that no reader is for."""
+    """Return the error for bytes whose prefix no reader has."""
     if len(data) < _PREFIX_BYTES or data[:1] != _MAGIC:
         return UndecodableRecord(
             f"expected the Confluent wire format (a zero byte and a schema id), "
             f"found {len(data)} bytes that start with {data[:8].hex() or 'nothing'}"
         )
     return UnknownSchema(
-        f"expected a schema id of the catalogue (1 to {max(IDS.values())}), "
+        f"expected a schema id of the catalog (1 to {max(IDS.values())}), "
         f"found {int.from_bytes(data[1:_PREFIX_BYTES], 'big')}"
     )
 
 
-def _misfit(
-    kind: type[msgspec.Struct], fields: tuple[Any, ...], why: Exception
+def _encode_error(
+    kind: type[msgspec.Struct], fields: tuple[Any, ...], error: Exception
 ) -> ValueError | NotYetReadable:
-    """Says whether no schema can hold a value, or only the one that is written for now."""
+    """Return whether no version can represent a value, or only one that is not written yet."""
     name = _NAMES.get(kind, "")
-    newest = READS.get(name, 0)
-    form = _written.forms.get(name, Form(0))
-    with contextlib.suppress(*_MISFITS):
-        if form.version < newest:
+    newest = READABLE_VERSIONS.get(name, 0)
+    version = _write_state.versions.get(name, SchemaVersion(0))
+    with contextlib.suppress(*_CODEC_ERRORS):
+        if version.version < newest:
             _make_writer(kind, newest)(*fields)
             return NotYetReadable(
                 f"expected all members to read version {newest} of {name}, found that "
-                f"{form.behind or 'one'} reads {form.version or 'none'}; replace it"
+                f"{version.behind or 'one'} reads {version.version or 'none'}; replace it"
             )
     return ValueError(
-        f"expected a {kind.__name__} that its schema can hold, found one that it cannot: {why!r}"
+        f"expected a {kind.__name__} that its schema can hold, found one that it cannot: {error!r}"
     )

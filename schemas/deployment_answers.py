@@ -1,4 +1,4 @@
-"""What is answered of deployments: code that was deployed, and which of it is active."""
+"""Answers about deployments: deployed code, and which of it is active."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ class WorkflowDeployed(Answer, frozen=True, kw_only=True):
     ] = None
     versioning: Annotated[
         Literal["pinned", "latest"],
-        means("Whether its runs stay on the deployment that they began on."),
+        means("Whether its runs stay on the deployment that they started on."),
     ] = "pinned"
     params_schema: Annotated[
         Any, means("The JSON Schema of its params; none where it declares no type for them.")
@@ -27,7 +27,7 @@ class ScheduleDeployed(Answer, frozen=True, kw_only=True):
     """A schedule of a deployment."""
 
     name: str
-    workflow: Annotated[str, means("What it starts.")]
+    workflow: Annotated[str, means("The workflow that it starts.")]
     cron: str
     timezone: str
 
@@ -39,13 +39,13 @@ class Deployment(Answer, frozen=True, kw_only=True):
     app: Annotated[str, means("The app in the artifact.")]
     digest: Annotated[str, means("SHA-256 of the artifact.")]
     size: Annotated[int, means("Bytes of the artifact.")]
-    workflows: Annotated[list[WorkflowDeployed], means("What new runs may be of.")]
-    schedules: Annotated[list[ScheduleDeployed], means("What starts them while it is active.")]
-    #: Not left out when it is false: who reads it wants to know.
-    active: Annotated[bool, means("Whether new runs begin on it.")]
+    workflows: Annotated[list[WorkflowDeployed], means("The workflows that new runs may have.")]
+    schedules: Annotated[list[ScheduleDeployed], means("Its schedules, while it is active.")]
+    #: Never omitted, because clients need it even if it is false.
+    active: Annotated[bool, means("Whether new runs start on it.")]
     deployed_at: datetime
     deployed_by: Annotated[str, means("The id of the key that deployed it.")]
-    activated_at: Annotated[datetime | None, means("When last; absent if it never was.")] = None
+    activated_at: Annotated[datetime | None, means("Last activation; absent if never.")] = None
 
 
 class DeploymentActive(Deployment, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The records that deploy code, and choose what new runs begin on (topic `deployments`)."""
+"""Records that deploy code, and select what new runs start on (topic `deployments`)."""
 
 import msgspec
 
@@ -10,37 +10,37 @@ class DeployedWorkflow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     #: Its name.
     name: str
-    #: The engine that decides for its runs.
+    #: The engine of its runs.
     kind: str
-    #: Whether its runs follow the code, rather than stay on the deployment that they began on.
+    #: Whether its runs follow the code, rather than stay on the deployment that they started on.
     latest: bool = False
     #: The JSON Schema of its params, as text; null where it declares no type for them.
     params: Json | None = None
-    #: How many of its runs may be under way at once, or for each key; null for any number.
+    #: Maximum number of active runs, in total or per key; null for any number.
     limit: int | None = None
-    #: The expression that gives the key; null where the limit is for all runs together.
+    #: The expression that returns the key; null if the limit is for all runs together.
     limit_key: str | None = None
     #: The definition of a graph, as JSON; null for code.
     document: Json | None = None
     #: SHA-256 of the definition in its canonical form; empty without one.
     digest: str = ""
-    #: The topics that its steps publish to, where it names them.
+    #: The topics that its steps publish to, if it declares them.
     publishes: tuple[str, ...] = ()
 
 
 class DeployedSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A schedule of a deployment, which fires while that is the active one."""
+    """A schedule of a deployment, which fires while that deployment is active."""
 
     #: Its name.
     name: str
-    #: What it declares, JSON text.
+    #: Its declaration, JSON text.
     declared: Json
 
 
 class DeploymentCreated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An artifact was deployed: it is there, and changes nothing before it is activated."""
+    """An artifact was deployed: it is stored, and changes nothing before it is activated."""
 
-    #: The deployment, named by what is in it.
+    #: Id of the deployment, derived from its content.
     id: str
     #: The app in the artifact, as package.module or package.module:attribute.
     app: str
@@ -50,26 +50,26 @@ class DeploymentCreated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int
     #: Offset of the artifact in its topic.
     offset: int
-    #: What new runs may be of, by name.
+    #: Its workflows, by name.
     workflows: tuple[DeployedWorkflow, ...]
     #: The id of the key that deployed it.
     by: str
-    #: When it was deployed, Unix milliseconds, by the clock of whoever did.
+    #: When it was deployed, Unix milliseconds, by the clock of the process that did it.
     at_ms: int
     #: Its schedules.
     schedules: tuple[DeployedSchedule, ...] = ()
 
 
 class DeploymentActivated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """New runs begin on this deployment from here on."""
+    """New runs start on this deployment from here on."""
 
     #: The deployment.
     id: str
-    #: The one that has to be active before, or this counts for nothing; empty for any.
+    #: The deployment that must be active before, otherwise this is ignored; empty for any.
     after: str
-    #: Whether it goes back to a deployment that was active before.
+    #: Whether it returns to a deployment that was active before.
     rollback: bool
     #: The id of the key that activated it.
     by: str
-    #: When, Unix milliseconds, by the clock of whoever did.
+    #: When, Unix milliseconds, by the clock of the process that did it.
     at_ms: int

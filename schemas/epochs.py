@@ -1,4 +1,4 @@
-"""How records name their writer: the epoch of the owner of the partition, in a header."""
+"""Headers that identify a record's writer by the epoch of the partition's owner."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -9,24 +9,23 @@ CLAIM: Final = "headwater.claim"
 UNSEEN: Final = "headwater.unseen"
 WIPED: Final = ("headwater.wiped", b"1")
 
-#: What each header says, by its name.
+#: Meaning of every header.
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         EPOCH: "The writer's epoch, in decimal digits.",
-        CLAIM: "On a record that says nothing but that its writer owns the partition from now on: "
-        "who that is.",
-        UNSEEN: "On a claim of the topic waiting: from which offset of webhook-outcomes on nobody "
-        "has looked yet for void records, and the newest epoch there, as offset@epoch.",
-        WIPED[0]: "On the tombstone of a row that a wipe has removed: readers are told without "
-        "naming its user.",
+        CLAIM: "On a record that only claims the partition from now on: the owner.",
+        UNSEEN: "On a claim of the topic waiting: the offset of webhook-outcomes from which on "
+        "void records have not been searched yet, and the newest epoch there, as offset@epoch.",
+        WIPED[0]: "On the tombstone of a row that a wipe removed: readers are notified without "
+        "the user's name.",
     }
 )
-#: The key of a claim, whose value is empty. No other key of ours begins like that.
+#: Key of a claim, whose value is empty. No other key of Headwater begins like that.
 CLAIM_KEY: Final = b"\x00claim"
 
 
 def epoch_of(headers: Sequence[tuple[str, bytes | None]]) -> int | None:
-    """The epoch of a record's writer; None for one that no owner has written."""
+    """Return the epoch of a record's writer; None for a record without an owner."""
     for name, value in headers:
         if name == EPOCH:
             return int(value) if value and value.isdigit() else None
@@ -34,7 +33,7 @@ def epoch_of(headers: Sequence[tuple[str, bytes | None]]) -> int | None:
 
 
 def unseen_of(headers: Sequence[tuple[str, bytes | None]]) -> tuple[int, int] | None:
-    """Where to begin to look for void outcomes, and the epoch there; None if it is not said."""
+    """Return where to start searching void outcomes, and the epoch there; None if not set."""
     for name, value in headers:
         if name == UNSEEN:
             offset, _, epoch = (value or b"").partition(b"@")
@@ -47,5 +46,5 @@ def _is_number(digits: bytes) -> bool:
 
 
 def is_claim(headers: Sequence[tuple[str, bytes]]) -> bool:
-    """Whether a record is a claim."""
+    """Return whether a record is a claim."""
     return any(name == CLAIM for name, _ in headers)

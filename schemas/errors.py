@@ -1,15 +1,15 @@
-"""The errors of the house. Each says what the shell should do with it: its `disposition`."""
+"""Headwater's errors. Every error states how the caller should handle it: its `disposition`."""
 
 from enum import StrEnum
 from typing import ClassVar, Final
 
-#: What parsers raise for bytes of another program that they cannot read. The errors of msgspec,
-#: json, orjson and base64, and of bytes that are not UTF-8, are ValueErrors.
+#: Errors of parsers for bytes of other programs. The errors of msgspec, json, orjson and base64,
+#: and of bytes that are not UTF-8, are ValueErrors.
 PARSE_ERRORS: Final = (ValueError, RecursionError, OverflowError, MemoryError)
 
 
 class Disposition(StrEnum):
-    """What the shell does with an error."""
+    """How an error is handled."""
 
     DEAD_LETTER = "dead_letter"
     REJECT = "reject"
@@ -19,7 +19,7 @@ class Disposition(StrEnum):
 
 
 class HeadwaterError(Exception):
-    """Base of all errors of the house; not raised itself."""
+    """Base of all errors of Headwater; not raised itself."""
 
     disposition: ClassVar[Disposition]
     code: ClassVar[str]
@@ -32,21 +32,21 @@ class HeadwaterError(Exception):
 
 
 class UndecodableRecord(HeadwaterError):
-    """Bytes that are not the record they should be."""
+    """Bytes that are not the expected record."""
 
     disposition = Disposition.DEAD_LETTER
     code = "undecodable_record"
 
 
 class UnknownSchema(HeadwaterError):
-    """A schema id that the catalogue does not hold, and that no later release will bring."""
+    """A schema id that is not in the catalog and cannot be that of a newer release."""
 
     disposition = Disposition.DEAD_LETTER
     code = "unknown_schema"
 
 
 class NewerSchema(HeadwaterError):
-    """What a later release wrote: nothing behind it may be read before it is."""
+    """A record of a newer release: no record after it may be read before it."""
 
     disposition = Disposition.WAIT
     code = "newer_schema"
@@ -60,14 +60,14 @@ class NotYetReadable(HeadwaterError):
 
 
 class MalformedPayload(HeadwaterError):
-    """A body that is not what its producer documents."""
+    """A body that does not match its producer's documentation."""
 
     disposition = Disposition.REJECT
     code = "malformed_payload"
 
 
 class UnknownSource(HeadwaterError):
-    """A delivery of a provider, or of a type of it, that this program does not have."""
+    """A delivery of a provider or type that this program does not have."""
 
     disposition = Disposition.DEAD_LETTER
     code = "unknown_source"
@@ -81,7 +81,7 @@ class BrokerUnavailable(HeadwaterError):
 
 
 class Overloaded(HeadwaterError):
-    """As much is under way as may be; nothing was begun."""
+    """The limit of concurrent work is reached; nothing was started."""
 
     disposition = Disposition.RETRY
     code = "overloaded"
@@ -95,21 +95,21 @@ class StoreUnavailable(HeadwaterError):
 
 
 class Superseded(HeadwaterError):
-    """Somebody else has claimed a partition since; what was asked for did not take effect."""
+    """Another process has claimed the partition; the operation did not take effect."""
 
     disposition = Disposition.RETRY
     code = "superseded"
 
 
-class PartUnavailable(HeadwaterError):
-    """A part of the house could not be started; the message says what to do."""
+class ProcessUnavailable(HeadwaterError):
+    """A process could not be started; the message says what to do."""
 
     disposition = Disposition.HALT
     code = "part_unavailable"
 
 
 class InvariantViolation(HeadwaterError):
-    """A history that our own code cannot have written: a bug of ours."""
+    """A history that Headwater cannot have written: a bug in Headwater."""
 
     disposition = Disposition.HALT
     code = "invariant_violation"

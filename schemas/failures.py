@@ -1,8 +1,8 @@
-"""What can be refused and what can fail: names, codes, HTTP statuses, and the errors of callers.
+"""Rejections and failures: names, codes, HTTP statuses, and the errors of clients.
 
-A command is refused with a code: its record in the log, its reply, the problem document over HTTP
-and the error that a caller catches all bear it. A step, a branch or a run fails with a name, which
-`history.steps[i].error.name` shows. Both are listed here and nowhere else.
+A command is rejected with a code, which is in its log record, its reply, the HTTP problem document
+and the error that a client catches. A step, a branch or a run fails with a name, which
+`history.steps[i].error.name` shows. Both are defined only here.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from typing_extensions import override
 
-# --- what a failure is called: the names that Headwater itself gives -----------------------------
+# --- names of failures that Headwater itself assigns ---------------------------------------------
 
 CHILD_WORKFLOW: Final = "ChildWorkflowError"
 DATA: Final = "DataError"
@@ -28,7 +28,7 @@ STEP_TIMEOUT: Final = "StepTimeoutError"
 UNIQUE_CONSTRAINT: Final = "UniqueConstraintError"
 UNSERIALISABLE: Final = "UnserialisableError"
 
-# --- what a command is refused with --------------------------------------------------------------
+# --- codes of rejected commands ------------------------------------------------------------------
 
 ALREADY_CANCELLED: Final = "ALREADY_CANCELLED"
 ALREADY_PAUSED: Final = "ALREADY_PAUSED"
@@ -47,7 +47,7 @@ INSTANCE_NOT_ENDED: Final = "INSTANCE_NOT_ENDED"
 INSTANCE_NOT_ERRORED: Final = "INSTANCE_NOT_ERRORED"
 INSTANCE_NOT_FOUND: Final = "INSTANCE_NOT_FOUND"
 INSTANCE_TERMINAL: Final = "INSTANCE_TERMINAL"
-#: Also the name of the failure that ends a run of which nothing more can be decided.
+#: Also the name of the failure that ends a run for which no decision is possible.
 INTERNAL: Final = "INTERNAL"
 INVALID_COMMAND: Final = "INVALID_COMMAND"
 INVALID_EVENT_PAYLOAD: Final = "INVALID_EVENT_PAYLOAD"
@@ -68,7 +68,7 @@ NOTHING_TO_ROLL_BACK: Final = "nothing_to_roll_back"
 NOT_A_GRAPH: Final = "NOT_A_GRAPH"
 NOT_PAUSED: Final = "NOT_PAUSED"
 NOT_THE_PARENT: Final = "NOT_THE_PARENT"
-#: Also the name of the failure that ends a run of which no record can hold the next events.
+#: Also the name of the failure that ends a run whose next events fit in no record.
 RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
 RUN_NOT_FOUND: Final = "RUN_NOT_FOUND"
 SLOT_GRANTED_BEFORE: Final = "SLOT_GRANTED_BEFORE"
@@ -82,16 +82,19 @@ WORKFLOW_NOT_FOUND: Final = "WORKFLOW_NOT_FOUND"
 INVALID_PARAMS: Final = "INVALID_PARAMS"
 
 
-# --- what callers catch, of a server as of a test harness ----------------------------------------
+# --- errors of clients, for a server as for a test harness ---------------------------------------
 
 
 class ClientError(Exception):
-    """Base of what those who call workflows catch.
+    """Base of the errors that workflow clients catch.
 
-    Shape:  `.code` is that of the problem document, "" without one; `.status` the HTTP status, None
-            if nobody answered; `.detail` what is wrong, `.field` in which parameter or member;
-            `.repeated` says that an earlier attempt of the same request may have been taken;
-            `.position` is where in the log the refusal lies, as the server states it.
+    Attributes:
+        code: Code of the problem document; "" without one.
+        status: HTTP status; None without a response.
+        detail: What is wrong.
+        field: The parameter or member that is wrong.
+        repeated: Whether an earlier attempt of the same request may have been accepted.
+        position: Log position of the rejection, as the server states it.
     """
 
     code: ClassVar[str] = ""
@@ -113,15 +116,17 @@ class ClientError(Exception):
         self.repeated = repeated
         self.position = position
         if code:
-            # Most classes have a code of their own; a code that we do not know is the instance's.
+            # Most classes have a code of their own; an unknown code is set on the instance.
             vars(self)["code"] = code
 
 
 class InstanceFailedError(Exception):
-    """An instance whose result was asked for has ended without one.
+    """An instance whose result was requested has ended without one.
 
-    Shape:  `.outcome` is errored or terminated; `.name` and `.message` are those of its error, ""
-            if it has none.
+    Attributes:
+        outcome: errored or terminated.
+        name: Name of its error; "" if it has none.
+        message: Message of its error; "" if it has none.
     """
 
     def __init__(self, instance: str, outcome: str, name: str = "", message: str = "") -> None:
@@ -133,16 +138,16 @@ class InstanceFailedError(Exception):
 
     @override
     def __str__(self) -> str:
-        why = f": {self.name}: {self.message}" if self.name else ""
-        return f"expected {self.instance} to complete, found it {self.outcome}{why}"
+        suffix = f": {self.name}: {self.message}" if self.name else ""
+        return f"expected {self.instance} to complete, found it {self.outcome}{suffix}"
 
 
 class CommandRefusedError(ClientError):
-    """A command was refused and changed nothing; `.code` says why."""
+    """A command was rejected and changed nothing; `.code` is the reason."""
 
 
 class WorkflowNotFoundError(CommandRefusedError):
-    """No workflow of this name is known."""
+    """There is no workflow of this name."""
 
     code = WORKFLOW_NOT_FOUND
 
@@ -154,7 +159,7 @@ class InstanceNotFoundError(CommandRefusedError):
 
 
 class InstanceExistsError(CommandRefusedError):
-    """An instance of this id exists already."""
+    """An instance with this id exists already."""
 
     code = INSTANCE_EXISTS
 
@@ -172,37 +177,37 @@ class InstanceTerminalError(CommandRefusedError):
 
 
 class InstanceNotErroredError(CommandRefusedError):
-    """Only an instance that has errored may be retried."""
+    """Only an instance that has errored can be retried."""
 
     code = INSTANCE_NOT_ERRORED
 
 
 class StepNotFoundError(CommandRefusedError):
-    """The instance has no such step, or no longer knows how to get there."""
+    """The instance has no such step, or its code can no longer reach it."""
 
     code = STEP_NOT_FOUND
 
 
 class InvalidInstanceIdError(CommandRefusedError):
-    """The id of an instance breaks the rules."""
+    """The id of an instance violates the rules."""
 
     code = INVALID_INSTANCE_ID
 
 
 class InvalidLabelsError(CommandRefusedError):
-    """The labels of an instance break the rules."""
+    """The labels of an instance violate the rules."""
 
     code = INVALID_LABELS
 
 
 class InvalidEventTypeError(CommandRefusedError):
-    """The type of an event breaks the rules."""
+    """The type of an event violates the rules."""
 
     code = INVALID_EVENT_TYPE
 
 
 class WorkflowParamsInvalidError(CommandRefusedError):
-    """The params of an instance are not what its workflow takes."""
+    """The params of an instance do not match its workflow's schema."""
 
     code = INVALID_PARAMS
 
@@ -214,25 +219,25 @@ class EventPayloadInvalidError(CommandRefusedError):
 
 
 class MailboxFullError(CommandRefusedError):
-    """The instance has received too many events that it never took."""
+    """The instance has received too many events that it never consumed."""
 
     code = MAILBOX_FULL
 
 
 class JobLeaseLostError(CommandRefusedError):
-    """A job is no longer its worker's: its lease ran out, or the attempt took too long."""
+    """A job no longer belongs to its worker: its lease expired, or the attempt timed out."""
 
     code = JOB_LEASE_LOST
 
 
 class JobAlreadyEndedError(CommandRefusedError):
-    """An attempt of a job has ended already, and not as was said now."""
+    """An attempt of a job has ended already, with another outcome."""
 
     code = JOB_ALREADY_ENDED
 
 
 class JobCancelledError(CommandRefusedError):
-    """A job is no longer wanted: its token was cancelled, or its run has ended."""
+    """A job was canceled: its token was canceled, or its run has ended."""
 
     code = JOB_CANCELLED
 
@@ -242,11 +247,14 @@ class JobCancelledError(CommandRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A code of refusal.
+    """A code of a rejection.
 
-    Shape:  status and title are those of its problem document; error is what callers catch; field
-            the member of a request that it is about, if it is about one; settled says that what was
-            asked for is so already, of which callers need not know.
+    Attributes:
+        status: HTTP status of its problem document.
+        title: Title of its problem document.
+        error: The error that clients catch.
+        field: The member of the request that it is about, if any.
+        settled: Whether the requested state is the current one, which clients treat as success.
     """
 
     code: str
@@ -260,25 +268,25 @@ class Refusal:
 REFUSALS: Final = {
     refusal.code: refusal
     for refusal in (
-        Refusal(INVALID_PARAMS, 400, "The params cannot be taken",
+        Refusal(INVALID_PARAMS, 400, "The params are invalid",
                 WorkflowParamsInvalidError, field="params"),
-        Refusal(INVALID_INSTANCE_ID, 400, "The id of an instance breaks the rules",
+        Refusal(INVALID_INSTANCE_ID, 400, "The instance id is invalid",
                 InvalidInstanceIdError, field="id"),
-        Refusal(INVALID_LABELS, 400, "The labels of an instance break the rules",
+        Refusal(INVALID_LABELS, 400, "The labels are invalid",
                 InvalidLabelsError, field="labels"),
-        Refusal(INVALID_EVENT_TYPE, 400, "The type of an event breaks the rules",
+        Refusal(INVALID_EVENT_TYPE, 400, "The event type is invalid",
                 InvalidEventTypeError, field="type"),
-        Refusal(INVALID_EVENT_PAYLOAD, 400, "The payload of an event cannot be taken",
+        Refusal(INVALID_EVENT_PAYLOAD, 400, "The event payload is invalid",
                 EventPayloadInvalidError, field="payload"),
-        Refusal(JOB_OUTPUT_INVALID, 400, "The output of a job cannot be taken", field="output"),
+        Refusal(JOB_OUTPUT_INVALID, 400, "The job output is invalid", field="output"),
         Refusal(WORKFLOW_NOT_FOUND, 404, "No such workflow", WorkflowNotFoundError),
         Refusal(INSTANCE_NOT_FOUND, 404, "No such instance", InstanceNotFoundError),
         Refusal(RUN_NOT_FOUND, 404, "No such run", field="runNumber"),
         Refusal(STEP_NOT_FOUND, 404, "No such step", StepNotFoundError, field="fromStep"),
         Refusal(NODE_NOT_FOUND, 404, "The graph has no such node", field="node"),
         Refusal(SEQUENCE_NOT_FOUND, 404, "The run has no such event", field="at"),
-        Refusal(TOKEN_NOT_FOUND, 404, "No such token lives", field="token"),
-        Refusal(TRANSITION_NOT_FOUND, 404, "The token cannot come by such a transition",
+        Refusal(TOKEN_NOT_FOUND, 404, "No such active token", field="token"),
+        Refusal(TRANSITION_NOT_FOUND, 404, "The token cannot arrive by this transition",
                 field="transition"),
         Refusal(ARTIFACT_INVALID, 400, "The artifact cannot be deployed"),
         Refusal(DEPLOYMENT_NOT_FOUND, 404, "No such deployment", field="deploymentId"),
@@ -287,52 +295,55 @@ REFUSALS: Final = {
         Refusal(NOTHING_TO_ROLL_BACK, 409, "No deployment was active before"),
         Refusal(GRAPH_INVALID, 400, "The definition contradicts itself"),
         Refusal(GRAPH_NOT_FOUND, 404, "No such graph, or no such version"),
-        Refusal(GRAPH_OF_APP, 409, "The name is that of a workflow of an app"),
+        Refusal(GRAPH_OF_APP, 409, "An app has a workflow of this name"),
         Refusal(GRAPH_CHANGED, 412, "Another version was deployed meanwhile"),
-        Refusal(NOT_A_GRAPH, 409, "The run is not of a graph"),
+        Refusal(NOT_A_GRAPH, 409, "The run is not a graph run"),
         Refusal(JOB_NOT_FOUND, 404, "No such job"),
         Refusal(INSTANCE_EXISTS, 409, "An instance of this id exists", InstanceExistsError),
         Refusal(IDEMPOTENCY_CONFLICT, 409, "The idempotency key was used for something else",
                 IdempotencyConflictError, field="Idempotency-Key"),
-        Refusal(INSTANCE_CREATED_BEFORE, 409, "The instance was created so before", settled=True),
+        Refusal(INSTANCE_CREATED_BEFORE, 409, "The instance was created by this request before",
+                settled=True),
         Refusal(INSTANCE_TERMINAL, 409, "The instance has ended", InstanceTerminalError),
         Refusal(INSTANCE_NOT_ERRORED, 409, "The instance has not errored",
                 InstanceNotErroredError),
-        Refusal(MAILBOX_FULL, 409, "The instance takes no more events", MailboxFullError),
-        Refusal(NOT_THE_PARENT, 409, "The instance is no child of the sender"),
-        Refusal(JOB_NOT_AVAILABLE, 409, "Nobody may take the job now"),
-        Refusal(JOB_LEASE_LOST, 409, "The job is no longer the worker's",
+        Refusal(MAILBOX_FULL, 409, "The instance's mailbox is full", MailboxFullError),
+        Refusal(NOT_THE_PARENT, 409, "The instance is not a child of the sender"),
+        Refusal(JOB_NOT_AVAILABLE, 409, "The job is not available now"),
+        Refusal(JOB_LEASE_LOST, 409, "The worker no longer has the job",
                 JobLeaseLostError),
         Refusal(JOB_ALREADY_ENDED, 409, "The attempt has ended already", JobAlreadyEndedError),
-        Refusal(JOB_CANCELLED, 410, "The job is no longer wanted", JobCancelledError),
-        Refusal(JOB_END_REPEATED, 409, "The attempt has ended so before", settled=True),
-        Refusal(STALE, 409, "What this is about is over"),
+        Refusal(JOB_CANCELLED, 410, "The job was canceled", JobCancelledError),
+        Refusal(JOB_END_REPEATED, 409, "The attempt was ended by this request before",
+                settled=True),
+        Refusal(STALE, 409, "The command arrived too late"),
         Refusal(SLOT_NOT_WANTED, 409, "The run does not wait for this slot"),
         Refusal(SLOT_QUEUE_FULL, 409, "Too many runs wait for a slot of the limit"),
         Refusal(SLOT_GRANTED_BEFORE, 409, "The run has its slot already", settled=True),
-        Refusal(RECORD_TOO_LARGE, 409, "No record can hold what would follow"),
-        Refusal(INVALID_COMMAND, 400, "The command has a name that breaks the rules"),
+        Refusal(RECORD_TOO_LARGE, 409, "The decision does not fit into a record"),
+        Refusal(INVALID_COMMAND, 400, "The command has an invalid name"),
         Refusal(INTERNAL, 500, "The command could not be decided"),
-        Refusal(ALREADY_CANCELLED, 409, "The instance is being cancelled already", settled=True),
+        Refusal(ALREADY_CANCELLED, 409, "The instance is being canceled already", settled=True),
         Refusal(ALREADY_PAUSED, 409, "The instance is paused already", settled=True),
         Refusal(NOT_PAUSED, 409, "The instance is not paused", settled=True),
         Refusal(EVENT_ALREADY_RECEIVED, 409, "The event was received before", settled=True),
     )
 }  # fmt: skip
 
-_NOT_REFUSED: Final = frozenset({"", *(each.code for each in REFUSALS.values() if each.settled)})
+_NOT_REFUSED: Final = frozenset(
+    {"", *(refusal.code for refusal in REFUSALS.values() if refusal.settled)}
+)
 
 
 def is_refused(code: str) -> bool:
-    """Whether an outcome's code says that what was asked for is not so.
+    """Return whether a reply's code is a rejection that changed nothing that was requested.
 
-    Shape:  the code of a reply, "" if the command was accepted; a code that we do not know is a
-            refusal.
+    The code is "" if the command was accepted; an unknown code is a rejection.
     """
     return code not in _NOT_REFUSED
 
 
 def refused(code: str, detail: str, **more: Any) -> CommandRefusedError:  # noqa: ANN401 (as there)
-    """The error of a refusal, by its code; the rest as ClientError takes it."""
+    """Return the error of a rejection by its code; the other arguments are those of ClientError."""
     known = REFUSALS.get(code)
     return (known.error if known else CommandRefusedError)(detail, code=code, **more)

@@ -1,4 +1,4 @@
-"""What is answered of graphs that are deployed: their versions, and their definitions."""
+"""Answers about deployed graphs: their versions, and their definitions."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -20,13 +20,13 @@ class GraphVersion(Answer, frozen=True, kw_only=True):
 
 
 class GraphDefinition(GraphVersion, frozen=True, kw_only=True):
-    """A version of a graph, whole."""
+    """A version of a graph with its definition."""
 
     definition: Annotated[Any, means("The definition, without its defaults.")]
 
 
 class GraphList(Answer, frozen=True, kw_only=True):
-    """The newest version of each graph."""
+    """The newest version of every graph."""
 
     graphs: list[GraphVersion]
 

@@ -1,16 +1,16 @@
-"""All projection tables: those that come with Headwater, and those that are installed beside it.
+"""All projection tables: those of Headwater, and those of installed packages.
 
-A package adds its own by an entry point of the group `headwater.tables`, named as the table is:
+A package adds tables by entry points of the group `headwater.tables`, named like the table:
 
     [project.entry-points."headwater.tables"]
     pushes = "headwater_github.tables:PUSHES"
 
-They are found when this module is imported, because all else follows from them: topics, schemas,
-SQL, what is synced. docs/providers.md says how a table is written, and how it may change.
+They are loaded when this module is imported, because topics, schemas, SQL and synced data depend on
+them. docs/providers.md explains how a table is declared, and how it may change.
 
-Versions. Columns are only ever added behind the others, so version n of a table's schema is that of
-its key and its first n columns, and needs no file. Its id is a fingerprint of names and types: no
-registry hands it out, and a column whose type was changed makes another one, which nobody reads.
+Versions. Columns are only ever appended, so version n of a table's schema consists of its key and
+its first n columns, and needs no file. Its id is a fingerprint of names and types: no registry
+assigns it, and a column with a changed type results in another id, which no release reads.
 """
 
 import json
@@ -28,7 +28,7 @@ from headwater.schemas.tables import TABLES as BUILT_IN
 from headwater.schemas.tables import UNSET, Table
 
 GROUP: Final = "headwater.tables"
-#: Ids from here on are fingerprints; the catalogue counts from 1.
+#: Ids from here on are fingerprints; the catalog counts from 1.
 FINGERPRINTS: Final = 1 << 30
 
 _NAME: Final = re.compile("[a-z][a-z0-9_]{0,54}")
@@ -37,17 +37,17 @@ _STAMPS: Final = 2
 
 
 class TableInvalid(HeadwaterError):
-    """An installed table that cannot be used; names the entry point that it is from."""
+    """An invalid installed table; the message names its entry point."""
 
     disposition = Disposition.HALT
     code = "table_invalid"
 
 
-def fault_of_table(table: Table) -> str | None:
-    """Says what is wrong with a declaration, if anything."""
+def table_problem(table: Table) -> str | None:
+    """Return what is wrong with a table's declaration, or None."""
     generated = (column.name for column in table.generated)
     names = (*table.key_names, *table.column_names, *generated)
-    for what, good in (
+    for expected, valid in (
         (f"a name such as github_pushes, found {table.name!r}", _NAME.fullmatch(table.name)),
         (f"a topic such as github-pushes, found {table.topic!r}", _TOPIC.fullmatch(table.topic)),
         ("a column user_id, found none", "user_id" in names),
@@ -55,34 +55,34 @@ def fault_of_table(table: Table) -> str | None:
         ("a key, found none", table.key),
         (f"1 to {UNSET - 1} columns, found {len(table.columns)}", 0 < len(table.columns) < UNSET),
     ):
-        if not good:
-            return f"expected {what}"
+        if not valid:
+            return f"expected {expected}"
     return None
 
 
 def versions_of(table: Table) -> Iterator[tuple[str, int, Schema]]:
-    """Every version of a table's schema: its name, its id, and the schema."""
+    """Yield every version of a table's schema: its name, its id, and the schema."""
     schema = row_schema_of(table.kind)
     fields = schema["fields"]
     keys = len(table.key)
     for width in range(1, len(table.columns) + 1):
-        first = [*fields[: keys + width], *fields[-_STAMPS:]]
+        prefix = [*fields[: keys + width], *fields[-_STAMPS:]]
         yield (
             f"{table.schema}.{width}",
-            _fingerprint(table.schema, first),
-            {**schema, "fields": first},
+            _fingerprint(table.schema, prefix),
+            {**schema, "fields": prefix},
         )
 
 
 def _fingerprint(name: str, fields: Iterable[Any]) -> int:
-    """An id of 31 bits for the names and types of a schema, whatever its docs say."""
+    """Return an id of 31 bits for the names and types of a schema, without its docs."""
     plain = json.dumps([name, [[field["name"], _plain(field["type"])] for field in fields]])
     return FINGERPRINTS | int.from_bytes(sha256(plain.encode()).digest()[:4], "big") >> 2
 
 
 def _plain(type_: Any) -> Any:  # noqa: ANN401, JSON
     if isinstance(type_, list):
-        return [_plain(each) for each in type_]
+        return [_plain(item) for item in type_]
     if isinstance(type_, dict):
         return {name: _plain(type_[name]) for name in sorted(type_) if name != "doc"}
     return type_
@@ -91,29 +91,29 @@ def _plain(type_: Any) -> Any:  # noqa: ANN401, JSON
 def _load(point: EntryPoint) -> Table:
     where = f"entry point {point.name} = {point.value} of {GROUP}"
     try:
-        found = point.load()
+        table = point.load()
     except Exception as error:
         raise TableInvalid(f"{where}: expected a table, found {error!r}") from error
-    if not isinstance(found, Table) or found.name != point.name:
-        raise TableInvalid(f"{where}: expected a table of that name, found {found!r:.100}")
-    fault = fault_of_table(found)
-    if fault is not None:
-        raise TableInvalid(f"{where}: {fault}")
-    return found
+    if not isinstance(table, Table) or table.name != point.name:
+        raise TableInvalid(f"{where}: expected a table of that name, found {table!r:.100}")
+    problem = table_problem(table)
+    if problem is not None:
+        raise TableInvalid(f"{where}: {problem}")
+    return table
 
 
-def _together(tables: Iterable[Table]) -> tuple[Table, ...]:
-    found = tuple(tables)
+def _checked(tables: Iterable[Table]) -> tuple[Table, ...]:
+    unique = tuple(tables)
     for what in ("name", "schema", "topic"):
-        names = [getattr(table, what) for table in found]
+        names = [getattr(table, what) for table in unique]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise TableInvalid(f"expected each {what} of a table once, found {twice} twice")
-    return found
+    return unique
 
 
 INSTALLED: Final = tuple(map(_load, sorted(entry_points(group=GROUP))))
-ALL_TABLES: Final = _together((*BUILT_IN, *INSTALLED))
+ALL_TABLES: Final = _checked((*BUILT_IN, *INSTALLED))
 TABLE_BY_TOPIC: Final = {table.topic: table for table in ALL_TABLES}
 TABLE_BY_NAME: Final = {table.name: table for table in ALL_TABLES}
 
@@ -127,8 +127,8 @@ SCHEMA_IDS: Final[dict[str, int]] = IDS | {name: number for name, (number, _) in
 
 
 def schema_of_version(version: str) -> Schema:
-    """A version of a schema, for example `schema_of_version("daily_summary.1")`."""
-    found: Schema = (
+    """Return a version of a schema, for example `schema_of_version("daily_summary.1")`."""
+    schema: Schema = (
         _SCHEMAS[version][1] if version in _SCHEMAS else json.loads(schema_text(version))
     )
-    return found
+    return schema

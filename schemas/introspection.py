@@ -1,7 +1,7 @@
-"""What is answered of a graph's run that is looked into: its tokens, what would follow, and why.
+"""Answers about a graph's run under inspection: its tokens, simulated decisions, and reasons.
 
-As `answers`, these are one description for the gateway, the client and the harness. Decisions and
-traces are plain objects, as the planners give them to tools: a decision has its `type`, such as
+As in `answers`, these are one description for the gateway, the client and the harness. Decisions
+and traces are plain objects, as planners return them to tools: a decision has its `type`, such as
 `CREATE_TOKEN`, and keys in snake case.
 """
 
@@ -16,7 +16,7 @@ Plain: TypeAlias = dict[str, Any]
 
 
 class AsOf(Answer, frozen=True, kw_only=True):
-    """A run as it was once its event `sequence` had happened, which was at `at`."""
+    """A run as of its event `sequence`, which occurred at `at`."""
 
     workflow_name: str
     instance_id: str
@@ -25,15 +25,17 @@ class AsOf(Answer, frozen=True, kw_only=True):
     sequence: Annotated[int, means("Number of the last event within the run; the first is 0.")]
     at: datetime
     definition_digest: Annotated[
-        str, means("The definition that it is on; `/api/graphs` has the version of this digest.")
+        str, means("Digest of its definition; `/api/graphs` has the version of this digest.")
     ]
 
 
 class WaitsFor(Answer, frozen=True, kw_only=True):
-    """What a token waits for, and until when if there is an end to it.
+    """What a token waits for, and until when, if the wait has a limit.
 
-    Shape:  what is dispatch (of its task), task (its result), worker (who takes a job), retry,
-            siblings or subworkflow; `worker` has the job until then.
+    Attributes:
+        what: dispatch (of its task), task (its result), worker (that takes a job), retry, siblings
+            or subworkflow.
+        worker: The worker that has the job until then.
     """
 
     what: str
@@ -51,7 +53,7 @@ class LiveToken(Answer, frozen=True, kw_only=True):
     status: str
     path_id: str
     parent_token_id: str | None
-    transition_ref: Annotated[str | None, means("It came by this one.")]
+    transition_ref: Annotated[str | None, means("The transition by which it arrived.")]
     fork: str | None
     sibling_group: str | None
     branch_index: int
@@ -62,9 +64,9 @@ class LiveToken(Answer, frozen=True, kw_only=True):
 
 
 class TokensPage(AsOf, frozen=True, kw_only=True):
-    """The tokens that live, by their numbers; `total` counts all of them.
+    """The tokens that have not ended, by their numbers; `total` counts all of them.
 
-    `cursor` is the id of the last one here if there are more.
+    `cursor` is the id of the last one on this page if there are more.
     """
 
     tokens: list[LiveToken]
@@ -81,11 +83,14 @@ class Fired(Answer, frozen=True, kw_only=True):
 
 
 class Simulated(AsOf, frozen=True, kw_only=True):
-    """What would be decided. Nothing was changed.
+    """The decisions that would follow. Nothing was changed.
 
-    Shape:  token is the one it is about; `would_be` is how the run would stand, with its error if
-            it would fail. Of very many decisions and traces the first are here, the numbers of the
-            others beside them.
+    Attributes:
+        token: The token in question.
+        would_be: The status that the run would have.
+        error: Its error if it would fail.
+        decisions: The first decisions; `decisions_left_out` is the number of others.
+        trace: The first traces; `trace_left_out` is the number of others.
     """
 
     token: LiveToken
@@ -98,15 +103,17 @@ class Simulated(AsOf, frozen=True, kw_only=True):
 
 
 class SimulatedRouting(Simulated, frozen=True, kw_only=True):
-    """What would follow if a token completed; `fires` are the transitions that it would take."""
+    """The decisions if a token completed; `fires` are the transitions that it would take."""
 
     fires: list[Fired]
 
 
 class BranchCounts(Answer, frozen=True, kw_only=True):
-    """The branches of a fork as a meeting point counts them, the arrival at hand among them.
+    """The branches of a fork as counted at a join, including the simulated arrival.
 
-    Shape:  completed have arrived there; terminal can bring nothing more, arrived or not.
+    Attributes:
+        completed: Branches that have arrived.
+        terminal: Branches that have ended, arrived or not.
     """
 
     total: int
@@ -116,11 +123,12 @@ class BranchCounts(Answer, frozen=True, kw_only=True):
 
 
 class SimulatedSynchronization(Simulated, frozen=True, kw_only=True):
-    """What would follow if a token came to where its branch meets others.
+    """The decisions if a token arrived at the join of its branch.
 
-    Shape:  decision is the type of the planner's own: `MARK_WAITING`, `ACTIVATE_FAN_IN`,
-            `FAIL_WORKFLOW`, `CANCEL_TOKENS` for one too late, `MARK_FOR_DISPATCH` for one outside
-            of the group, which has no counts.
+    Attributes:
+        decision: Type of the planner's decision: `MARK_WAITING`, `ACTIVATE_FAN_IN`,
+            `FAIL_WORKFLOW`, `CANCEL_TOKENS` for a late token, `MARK_FOR_DISPATCH` for one outside
+            the group, which has no counts.
     """
 
     transition_ref: str
@@ -130,7 +138,7 @@ class SimulatedSynchronization(Simulated, frozen=True, kw_only=True):
 
 
 class ArrivedBranch(Answer, frozen=True, kw_only=True):
-    """A branch that waits where branches meet."""
+    """A branch that waits at a join."""
 
     branch_index: int
     token_id: str
@@ -140,9 +148,10 @@ class ArrivedBranch(Answer, frozen=True, kw_only=True):
 class MissingBranch(Answer, frozen=True, kw_only=True):
     """A branch that has not arrived, and why.
 
-    Shape:  why is running, worker (nobody has taken its job), dispatch, retry, siblings (it waits
-            at a join itself), subworkflow, or elsewhere: it has ended, and never comes. The token
-            is the one that is furthest behind in it, or the last one that it had.
+    Attributes:
+        why: running, worker (its job is not taken), dispatch, retry, siblings (it waits at another
+            join), subworkflow, or elsewhere: it has ended and will not arrive.
+        token_id: The token that is furthest behind in it, or its last one.
     """
 
     branch_index: int
@@ -160,11 +169,13 @@ class MissingBranch(Answer, frozen=True, kw_only=True):
 
 
 class JoinExplained(Answer, frozen=True, kw_only=True):
-    """A meeting point where somebody waits.
+    """A join at which tokens wait.
 
-    Shape:  needed is how many branches have to arrive, null for `all`; missing_by says of how many
-            branches which `why` is true. Of very many branches the first are listed; the counts
-            are of all.
+    Attributes:
+        needed: Number of branches that have to arrive; null for `all`.
+        missing_by: Number of missing branches by `why`.
+        arrived: The first arrived branches; `arrived_count` counts all.
+        missing: The first missing branches; `missing_count` counts all.
     """
 
     node_ref: str
@@ -185,19 +196,21 @@ class JoinExplained(Answer, frozen=True, kw_only=True):
 
 
 class Explanation(AsOf, frozen=True, kw_only=True):
-    """Why a run stands where it stands: its joins that wait, and all of it in sentences."""
+    """Why a run is in its current state: its waiting joins, and all of it in sentences."""
 
     says: list[str]
     joins: list[JoinExplained]
-    waiting_for: Annotated[dict[str, int], means("Of all tokens that live: what they wait for.")]
+    waiting_for: Annotated[dict[str, int], means("What the tokens that have not ended wait for.")]
 
 
 class TracedDecision(Answer, frozen=True, kw_only=True):
-    """What was decided at once, made again from the state before it.
+    """One decision, repeated from the state before it.
 
-    Shape:  sequence and last_sequence are of its first and last event; `same` says that making it
-            again gave these very events. Where it did not, another release decided it, and only
-            what its events say is told.
+    Attributes:
+        sequence: Sequence of its first event.
+        last_sequence: Sequence of its last event.
+        same: Whether repeating it resulted in these events. If not, another release decided it, and
+            only its events are known.
     """
 
     sequence: int
@@ -212,7 +225,7 @@ class TracedDecision(Answer, frozen=True, kw_only=True):
 
 
 class TracePage(AsOf, frozen=True, kw_only=True):
-    """Decisions of a run; the next are those from `next_from` on, if there are more."""
+    """Decisions of a run; the next ones are those from `next_from` on, if there are more."""
 
     decided: list[TracedDecision]
     next_from: int | None = None

@@ -1,9 +1,9 @@
-"""Avro readers for structs, made once from a schema: straight from the bytes to the fields.
+"""Avro readers of structs, generated once from a schema: from the bytes directly to the fields.
 
-The reader of a record is a Python function that has one statement, or a few, for each field. It is
-made from the schema that the record was written with and the struct of today: fields that the
-struct does not have any more are passed over, and those that it has got since take their defaults.
-So every version is read as fast as the newest.
+The reader of a record is a Python function with one or a few statements per field. It is generated
+from the schema that the record was written with and today's struct: fields that the struct no
+longer has are skipped, and new fields take their defaults. So every version is read as fast as the
+newest.
 
 Source: ADR 0017; Apache Avro 1.11 specification, "Binary Encoding" and "Schema Resolution".
 """
@@ -28,12 +28,12 @@ from headwater.schemas.avro_types import (
     structs_of,
 )
 
-#: Gives the value that lies at a place in some bytes, and the place behind it.
+#: Takes bytes and a position; returns the value there and the position after it.
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
-#: Numbers of several bytes that are kept: the same times and offsets come again and again.
-_NUMBERS_KEPT: Final = 8_192
-#: Bytes of the longest number: 64 bits, seven in each.
+#: Number of cached numbers of several bytes: the same times and offsets occur repeatedly.
+_NUMBERS_CACHED: Final = 8_192
+#: Bytes of the longest number: 64 bits, seven in every byte.
 _NUMBER_BYTES: Final = 10
 
 _SIZE: Final = """\
@@ -48,8 +48,8 @@ else:
     at += 2
 end = at + size
 """
-#: The statements that read a primitive at `at` into a variable, and move `at` behind it. Numbers
-#: of one byte or two are read in place: a call costs more.
+#: Statements that read a primitive at `at` into a variable, and move `at` after it. Numbers of one
+#: or two bytes are read inline, because a call costs more.
 _STATEMENTS: Final = {
     "null": "{0} = None\n",
     "boolean": "{0} = (False, True)[data[at]]\nat += 1\n",
@@ -69,7 +69,7 @@ else:
     "bytes": _SIZE + "{0} = data[at:end]\nat = end\n",
     "string": _SIZE + "{0} = data[at:end].decode()\nat = end\n",
 }
-#: What is asked for as bytes stays as it lies.
+#: Values whose type is bytes stay encoded.
 _AS_BYTES: Final = {
     "double": "{0} = data[at:at + 8]\nat += 8\n",
     "string": _STATEMENTS["bytes"],
@@ -77,9 +77,11 @@ _AS_BYTES: Final = {
 
 
 def number(data: bytes, at: int) -> tuple[int, int]:
-    """Reads a number.
+    """Read a number.
 
-    Errors: IndexError where the bytes end before it does; ValueError beyond 64 bits.
+    Raises:
+        IndexError: The bytes end before it does.
+        ValueError: It exceeds 64 bits.
     """
     end = at
     while data[end] > 0x7F:
@@ -90,7 +92,7 @@ def number(data: bytes, at: int) -> tuple[int, int]:
     return _number(data[at:end]), end
 
 
-@lru_cache(_NUMBERS_KEPT)
+@lru_cache(_NUMBERS_CACHED)
 def _number(data: bytes) -> int:
     value = 0
     for at, byte in enumerate(data):
@@ -108,7 +110,7 @@ def _size_of(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _count_of(data: bytes, at: int) -> tuple[int, int]:
-    """The items of the next block of an array; other writers may say its bytes too."""
+    """Return the number of items in the next block of an array; a block may have a byte size."""
     items, at = number(data, at)
     if items < 0:
         items = -items
@@ -117,53 +119,62 @@ def _count_of(data: bytes, at: int) -> tuple[int, int]:
 
 
 def reader_of(schema: Schema, annotation: Annotation) -> Reader:
-    """Makes the reader of values that were written by a schema, as values of a type.
+    """Generate the reader of values that were written with a schema, as values of a type.
 
-    Shape:  the annotation's structs are called as the schema's records, and so are their fields.
-    Errors: LookupError, ValueError, TypeError or struct.error of the reader, for other bytes. Bytes
-            that end too early may be read instead, up to a place behind their end. LookupError
-            here, if schema and type do not fit each other.
+    Structs and fields of the annotation have the same names as records and fields of the schema.
+
+    Returns:
+        A reader. For other bytes it raises LookupError, ValueError, TypeError or struct.error;
+        truncated bytes may be read instead, up to a position after their end.
+
+    Raises:
+        LookupError: Schema and type do not match.
     """
-    made = _Made(structs_of(annotation))
-    return made.function("value", made.statements(schema, annotation, "v") + "return v, at\n")
+    generator = _Generator(structs_of(annotation))
+    statements = generator.statements(schema, annotation, "v")
+    return generator.function("value", statements + "return v, at\n")
 
 
 def fields_reader_of(
     schema: Schema, types: Mapping[str, Annotation], names: Sequence[str]
 ) -> Reader:
-    """Makes the reader of a record as the tuple of the fields that are named.
+    """Generate the reader of a record as the tuple of the named fields.
 
-    Shape:  a field that the schema does not have is None.
-    Errors: as those of `reader_of`.
+    A field that the schema does not have is None. Errors are those of `reader_of`.
     """
-    made = _Made(structs_of(*types.values()))
-    source, variables = made.fields(schema, types)
+    generator = _Generator(structs_of(*types.values()))
+    source, variables = generator.fields(schema, types)
     values = ", ".join(variables.get(name, "None") for name in names)
-    return made.function("fields", f"{source}return ({values},), at\n")
+    return generator.function("fields", f"{source}return ({values},), at\n")
 
 
 def composing_reader_of(
     schema: Schema, types: Mapping[str, Annotation], value: str, names: Mapping[str, object]
 ) -> Reader:
-    """Makes the reader of a record as the value of an expression.
+    """Generate the reader of a record as the value of an expression.
 
-    Shape:  the expression has the record's fields in braces, `{user_id}`, and what `names` gives
-            it; a field that the schema does not have is None. Texts and doubles whose type is bytes
-            are the bytes that lie there.
-    Errors: as those of `reader_of`, and what the expression raises.
+    Args:
+        schema: The schema.
+        types: Types of the record's fields. Texts and doubles whose type is bytes stay encoded.
+        value: The expression, with fields in braces, `{user_id}`; a field that the schema does not
+            have is None.
+        names: Further names that the expression uses.
+
+    Returns:
+        A reader. Its errors are those of `reader_of`, and those of the expression.
     """
-    made = _Made(structs_of(*types.values()), names)
-    source, variables = made.fields(schema, types)
+    generator = _Generator(structs_of(*types.values()), names)
+    source, variables = generator.fields(schema, types)
     value = value.format_map(defaultdict(lambda: "None", variables))
-    return made.function("composed", f"{source}return {value}, at\n")
+    return generator.function("composed", f"{source}return {value}, at\n")
 
 
 def _nothing() -> None:
-    """What is made of a record that the structs of today do not have."""
+    """Stands for a record type that no struct has any more."""
 
 
-class _Made:
-    """What is made of one schema: by its name in statements, each function that they call."""
+class _Generator:
+    """Functions generated from one schema, by their names in statements."""
 
     def __init__(
         self, structs: Mapping[str, type[msgspec.Struct]], names: Mapping[str, object] | None = None
@@ -179,21 +190,21 @@ class _Made:
         self._numbers = count()
 
     def function(self, name: str, body: str) -> Reader:
-        """The function with these statements."""
+        """Compile and return the function with these statements."""
         exec(f"def {name}(data, at):\n{indent(body, '    ')}", self._names)  # noqa: S102, our schemas
-        made: Reader = self._names[name]
-        return made
+        function: Reader = self._names[name]
+        return function
 
     def fields(self, schema: Schema, types: Mapping[str, Annotation]) -> tuple[str, dict[str, str]]:
-        """The statements that read a record's fields, and the variables that have them then."""
+        """Return the statements that read a record's fields, and the fields' variables."""
         source, variables = "", {}
-        for at, field in enumerate(schema["fields"]):
-            variables[field["name"]] = f"v{at}"
-            source += self.statements(field["type"], types.get(field["name"]), f"v{at}")
+        for index, field in enumerate(schema["fields"]):
+            variables[field["name"]] = f"v{index}"
+            source += self.statements(field["type"], types.get(field["name"]), f"v{index}")
         return source, variables
 
     def statements(self, schema: Schema, annotation: Annotation, value: str) -> str:
-        """The statements that read a value into a variable."""
+        """Return the statements that read a value into a variable."""
         if isinstance(schema, list):
             return self._union(schema, annotation, value)
         annotation = member_of(annotation, schema)
@@ -201,7 +212,7 @@ class _Made:
         if name in _STATEMENTS:
             members = ""
             if is_enum(annotation):
-                self._names[f"of_{annotation.__name__}"] = {each.value: each for each in annotation}
+                self._names[f"of_{annotation.__name__}"] = {item.value: item for item in annotation}
                 members = f"{value} = of_{annotation.__name__}[{value}]\n"
             statements = _AS_BYTES.get(name) if annotation is bytes else None
             return (statements or _STATEMENTS[name]).format(value) + members
@@ -216,9 +227,11 @@ class _Made:
         struct = self._structs.get(name)
         known = {} if struct is None else {f.name: f.type for f in msgspec.structs.fields(struct)}
         source, variables = self.fields(schema, known)
-        given = ", ".join(f"{field}={variables[field]}" for field in variables if field in known)
+        arguments = ", ".join(
+            f"{field}={variables[field]}" for field in variables if field in known
+        )
         self._names[f"new_{name}"] = struct or _nothing
-        self.function(name, f"{source}return new_{name}({given}), at\n")
+        self.function(name, f"{source}return new_{name}({arguments}), at\n")
 
     def _array(self, schema: Schema, annotation: Annotation, value: str) -> str:
         item = self.statements(schema["items"], next(iter(get_args(annotation)), None), f"{value}i")
@@ -241,7 +254,9 @@ class _Made:
             )
         readers = f"union{next(self._numbers)}"
         self._names[readers] = {
-            at: self.function("branch", self.statements(branch, annotation, "v") + "return v, at\n")
-            for at, branch in enumerate(branches)
+            index: self.function(
+                "branch", self.statements(branch, annotation, "v") + "return v, at\n"
+            )
+            for index, branch in enumerate(branches)
         }
         return _STATEMENTS["long"].format(value) + f"{value}, at = {readers}[{value}](data, at)\n"

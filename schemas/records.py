@@ -1,10 +1,10 @@
-"""The records of deliveries, and the table of all records; those of workflows are in `history`.
+"""Records of deliveries, and the table of all record types; those of workflows are in `history`.
 
-The Avro files are made from the structs (`write`): a record's doc is the first paragraph of its
-docstring, a field's the `#:` comment above it.
+The Avro files are generated from the structs (`write`): a record's doc is the first paragraph of
+its docstring, a field's doc the `#:` comment above it.
 
-msgspec structs rather than dataclasses: a frozen dataclass costs several microseconds to build, a
-struct about 0.3, and every delivery builds half a dozen of them.
+msgspec structs rather than dataclasses: a frozen dataclass takes several microseconds to create, a
+struct about 0.3, and every delivery creates half a dozen of them.
 """
 
 from typing import Final, TypeAlias
@@ -25,18 +25,18 @@ from headwater.schemas.snapshots import SnapshotTaken
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False):
-    """Which delivery set a column, and how it compares with others that would set it.
+    """Which delivery set a column, and how it compares with other deliveries.
 
-    Stamps are ordered by (rank, sent_at_ms, updated_at_ms, event_id): all of it is part of the
-    delivery itself, nothing comes from the order of arrival, so every reader of the same deliveries
-    agrees on the winner. Partition and offset only say where to find the delivery.
+    Stamps are ordered by (rank, sent_at_ms, updated_at_ms, event_id). All of these are parts of the
+    delivery itself and none depends on the order of arrival, so all readers of the same deliveries
+    agree on the winner. Partition and offset only locate the delivery.
     """
 
-    #: Preference of the origin for this column, such as 1 where sleep outranks daily; else 0.
+    #: Preference of the value's origin for this column, such as 1 for sleep over daily; else 0.
     rank: int
-    #: When the delivery was sent first, Unix milliseconds; the signed time, if nothing says more.
+    #: When the delivery was first sent, Unix milliseconds; the signed time, unless more is known.
     sent_at_ms: int
-    #: The producer's own last_webhook_update, Unix milliseconds; 0 when it gives none.
+    #: The producer's own last_webhook_update, Unix milliseconds; 0 if it sends none.
     updated_at_ms: int
     #: The delivery that set the column; breaks ties the same way for every reader.
     event_id: str
@@ -44,17 +44,17 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
     partition: int
     #: Offset of the delivery in the topic webhooks.
     offset: int
-    #: Version of the normalizer that made the value of the delivery; it does not decide on winners.
+    #: Version of the normalizer that computed the value; it does not affect the order.
     version: int = 1
 
     @property
     def position(self) -> str:
-        """The delivery's place in the log, as topic/partition@offset."""
+        """Position of the delivery in the log, as topic/partition@offset."""
         return f"webhooks/{self.partition}@{self.offset}"
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of a delivery as soon as it is verified."""
+    """What is known of a delivery once its signature is verified."""
 
     #: Digest of source, type, subject and body: the deduplication key.
     event_id: str
@@ -64,14 +64,14 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: str
     #: The producer's event type, for example daily.
     type: str
-    #: The producer's own id of whom it is about; empty when it names nobody.
+    #: The producer's own id of the person it is about; empty if it names no one.
     subject: str
-    #: The id of ours that the producer echoes, if it does.
+    #: The user id that the producer echoes, if any.
     reference: str | None = None
-    #: When it was sent first, Unix milliseconds: what the producer's header says of it, if that can
-    #: be true; else the signed time.
+    #: When it was first sent, Unix milliseconds: as the producer's header states, if that is
+    #: plausible; else the signed time.
     sent_at_ms: int
-    #: The producer's own last_webhook_update, Unix milliseconds; 0 when it gives none.
+    #: The producer's own last_webhook_update, Unix milliseconds; 0 if it sends none.
     updated_at_ms: int
     #: When the gateway verified it, Unix milliseconds.
     received_at_ms: int
@@ -84,33 +84,33 @@ class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
 
 
 class WebhookAdmitted(Delivery, frozen=True, kw_only=True, gc=False):
-    """A delivery that is no duplicate (topics `events`, `unresolved` and `waiting`)."""
+    """A delivery that is not a duplicate (topics `events`, `unresolved` and `waiting`)."""
 
-    #: Whose it is, once that is known.
+    #: The user, once known.
     user_id: str | None = None
-    #: Our own id of its subject, where the subject was looked up and we have one.
+    #: Headwater's id of its subject, if a lookup has one.
     our_id: str | None = None
     #: Partition of the delivery in the topic webhooks.
     partition: int
     #: Offset of the delivery in the topic webhooks.
     offset: int
-    #: When it was admitted, Unix milliseconds; the wait for a connection counts from here.
+    #: When it was admitted, Unix milliseconds; the wait for a connection is measured from here.
     admitted_at_ms: int
     #: When it began to wait for its connection, Unix milliseconds; 0 if it never did.
     parked_at_ms: int = 0
-    #: When its connection came, Unix milliseconds; 0 if it did not wait.
+    #: When its connection arrived, Unix milliseconds; 0 if it did not wait.
     released_at_ms: int = 0
     #: What it waited for; empty if it never did.
     waited_for: str = ""
     #: What ended its wait: topic/partition@offset; empty if nothing did.
     released_by: str = ""
-    #: What it was replayed by or as: a replay's id, or a position; empty for what its sender sent.
+    #: How it was reprocessed: id of a replay, or a position; empty as its sender sent it.
     replay: str = ""
-    #: False for a replay of what has had its effects on workflows.
+    #: False for a reprocessed delivery that has had its effects on workflows before.
     effects: bool = True
 
     def stamp(self, rank: int = 0) -> Stamp:
-        """The stamp of the columns that this delivery sets."""
+        """Return the stamp of the columns that this delivery sets."""
         return Stamp(
             rank,
             self.sent_at_ms,
@@ -126,15 +126,15 @@ class WebhooksClaimed(msgspec.Struct, frozen=True):
 
     #: Event ids that were seen for the first time.
     event_ids: list[str]
-    #: Where: offsets in the same partition of the topic webhooks; a later offset with the same id
+    #: Their offsets in the same partition of the topic webhooks; a later offset with the same id
     #: is a duplicate.
     offsets: list[int]
-    #: Unix milliseconds.
+    #: When they were admitted, Unix milliseconds.
     admitted_at_ms: int
 
 
 class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of a delivery, and its journey (topic `webhook-outcomes`, key `event_id`)."""
+    """The outcome of a delivery, and its trace (topic `webhook-outcomes`, key `event_id`)."""
 
     #: The delivery.
     event_id: str
@@ -144,17 +144,17 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: str
     #: The producer's event type.
     type: str
-    #: Whom it is about.
+    #: The producer's own id of the person it is about.
     subject: str
-    #: Whose it is, when known.
+    #: The user, if known.
     user_id: str | None = None
     #: processed, skipped, parked or dead.
     status: str
-    #: Why, for skipped, parked and dead; else empty.
+    #: Reason, for skipped, parked and dead; else empty.
     reason: str
-    #: How many rows the delivery touched.
+    #: How many rows the delivery changed.
     rows: int
-    #: How many records of the delivery were not taken; a dead letter says which, and why.
+    #: How many records of the delivery were rejected; a dead letter has the details.
     rejected: int = 0
     #: Partition of the delivery in the topic webhooks.
     partition: int
@@ -162,28 +162,28 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     offset: int
     #: When the gateway verified it, Unix milliseconds.
     received_at_ms: int
-    #: When it was found to be no duplicate, Unix milliseconds.
+    #: When it was admitted as no duplicate, Unix milliseconds.
     admitted_at_ms: int
     #: When it began to wait for its connection, Unix milliseconds; 0 if it never did.
     parked_at_ms: int = 0
-    #: When its connection came, Unix milliseconds; 0 if it did not wait, or waits.
+    #: When its connection arrived, Unix milliseconds; 0 if it did not wait, or still waits.
     released_at_ms: int = 0
     #: What it waited for; empty if it never did.
     waited_for: str = ""
     #: What ended its wait: topic/partition@offset; empty if nothing did.
     released_by: str = ""
-    #: When this became true, Unix milliseconds.
+    #: When this outcome was recorded, Unix milliseconds.
     at_ms: int
-    #: The stage that says so.
+    #: The stage that recorded it.
     stage: str
-    #: Where it read the delivery: topic/partition@offset.
+    #: Where that stage read the delivery: topic/partition@offset.
     position: str
-    #: What it was replayed by or as: a replay's id, or a position; empty for what its sender sent.
+    #: How it was reprocessed: id of a replay, or a position; empty as its sender sent it.
     replay: str = ""
 
 
 class DuplicateDropped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The end of a copy of a delivery admitted before (topic `traces`, key `request_id`)."""
+    """A dropped copy of a delivery admitted before (topic `traces`, key `request_id`)."""
 
     #: Id of the HTTP request that brought the copy.
     request_id: str
@@ -202,80 +202,80 @@ class DuplicateDropped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RequestAnswered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A request that brought nothing new: refused, or a copy (topic `traces`, key `request_id`)."""
+    """A request without a new delivery: rejected, or a copy (topic `traces`, key `request_id`)."""
 
     #: Id of the HTTP request.
     request_id: str
-    #: Whose path it came to; empty if it was nobody's.
+    #: The source of its path; empty if no source has that path.
     source: str
-    #: duplicate, handshake, or the stable code of why it was refused.
+    #: duplicate, handshake, or the stable code of the rejection.
     code: str
-    #: Why a signature was refused; empty for everything else.
+    #: Why a signature was rejected; else empty.
     reason: str
-    #: Why, for people.
+    #: Details for people.
     detail: str
-    #: The delivery that a copy is of; empty for everything else.
+    #: The delivery that it is a copy of; else empty.
     event_id: str
-    #: Bytes of its body, as far as they are known.
+    #: Bytes of its body, if known.
     size: int
     #: The address that sent it.
     peer: str
-    #: Refusals of the same source, code, reason and address before it that were not recorded.
+    #: Earlier rejections of the same source, code, reason and address that were not recorded.
     left_out: int
     #: When it was answered, Unix milliseconds.
     at_ms: int
-    #: The id that its sender chose, where nothing proved who that is; empty for all others.
+    #: The id that an unauthenticated sender chose; else empty.
     claimed_request_id: str = ""
 
 
 class RowRebuilt(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that was made again, on its way to its owner (topic `events`, key of the row)."""
+    """A rebuilt row that is sent to its owner (topic `events`, key of the row)."""
 
     #: The rebuild.
     rebuild: str
     #: The table.
     table: str
-    #: The row as a record of its topic has it; null if it is not to be there.
+    #: The row as a record of its topic; null if it is to be removed.
     row: bytes | None = None
-    #: Up to which offsets of the topic webhooks it was made, by partition: what came later stays.
+    #: It was computed from deliveries before these offsets of webhooks, by partition.
     ends: list[int]
 
 
 class EffectDecided(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a delivery does to a workflow (topic `effects`, key `event_id`)."""
+    """An effect of a delivery on a workflow (topic `effects`, key `event_id`)."""
 
     #: The delivery.
     event_id: str
     #: Id of the HTTP request that brought it.
     request_id: str
-    #: The rule, or what the normalizer calls it: with the delivery, the name of the effect.
+    #: The rule, or the normalizer's name of the effect; unique within the delivery.
     name: str
     #: The workflow.
     workflow: str
-    #: Which instance of it.
+    #: The instance.
     instance_id: str
-    #: What is done. Who carries it out says who sends it, and as which of its posts.
+    #: The command. Its consumer sets the sender and the number of the post.
     command: StartRun | SendEvent
 
 
 class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's wipe, as a partition carries it out (topic `wipes`, key: the user's digest)."""
+    """A user's wipe in one partition (topic `wipes`, key: the user's digest)."""
 
-    #: The wipe; all partitions carry out the same.
+    #: The wipe; it is the same in all partitions.
     wipe_id: str
-    #: SHA-256 of the user and of the subjects that were theirs here, the user's first.
+    #: SHA-256 of the user and of the user's former subjects here, the user's first.
     digests: list[str]
-    #: The same in clear, while records are looked for; empty when that is done.
+    #: The same ids in clear text while records are searched; empty when that is done.
     names: list[str]
-    #: Offsets of the topic webhooks, by partition: what lies before them is wiped.
+    #: Offsets of the topic webhooks, by partition: what is before them is wiped.
     fence: list[int]
-    #: What was found here, so far: names of tables, and raw_events, waiting, effects, dead_letters.
+    #: Kinds of data deleted here so far: table names, raw_events, waiting, effects, dead_letters.
     found: list[str]
-    #: How much of each, in the same order.
+    #: Number of deletions of each kind, in the same order.
     counts: list[int]
     #: When it was ordered, Unix milliseconds.
     ordered_at_ms: int
-    #: When all of it was found and forgotten, Unix milliseconds; 0 before.
+    #: When the deletion was complete, Unix milliseconds; 0 before.
     done_at_ms: int = 0
 
 

@@ -1,4 +1,4 @@
-"""What is answered of runs below `/v1`: instances, in the words of programs that run elsewhere."""
+"""Answers about runs below `/v1`: instances, in the vocabulary of programs that run elsewhere."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -29,7 +29,7 @@ class RunListed(RunCreated, frozen=True, kw_only=True):
 
 
 class Run(RunListed, frozen=True, kw_only=True):
-    """A run, whole."""
+    """A run with all details."""
 
     input: Annotated[Any, means("What it was started with.")]
     output: Annotated[Any, means("What the workflow returned.")] = None
@@ -46,13 +46,13 @@ class RunPage(Answer, frozen=True, kw_only=True):
 class MessagePublished(Answer, frozen=True, kw_only=True):
     """A message that is in its queue."""
 
-    message_id: Annotated[str, means("The run that it is.")]
+    message_id: Annotated[str, means("The id of its run.")]
     deduped: Annotated[bool, means("Whether it was there already.")]
 
 
 class EventCreated(Answer, frozen=True, kw_only=True):
-    """An event of a run that was taken."""
+    """An event of a run that was accepted."""
 
     run_id: str
     event_type: str
-    deduped: Annotated[bool, means("Whether it was taken before.")]
+    deduped: Annotated[bool, means("Whether it was accepted before.")]

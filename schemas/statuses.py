@@ -1,4 +1,4 @@
-"""How runs and their entries stand, and what entries are; the values are those of the API."""
+"""Statuses of runs and their entries, and kinds of entries; the values are those of the API."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,44 +8,44 @@ from typing import Final, Self
 
 from typing_extensions import override
 
-_newer_kept: Final = ContextVar("newer_kept", default=False)
+_keep_unknown: Final = ContextVar("keep_unknown_values", default=False)
 
 
 @contextmanager
-def newer_kept() -> Iterator[None]:
-    """Reads values that only a later release knows as what they are: text that equals itself.
+def keep_unknown_values() -> Iterator[None]:
+    """Decode values that only a newer release knows as text that equals itself.
 
-    For whoever shows what somebody else has decided: one new word must not make all of it
+    For code that displays decisions of other processes: one unknown value must not make all of it
     unreadable. Everywhere else such a value is an error.
     """
-    token = _newer_kept.set(True)
+    token = _keep_unknown.set(True)
     try:
         yield
     finally:
-        _newer_kept.reset(token)
+        _keep_unknown.reset(token)
 
 
 class _Word(StrEnum):
-    """A word of the API."""
+    """A value of the API."""
 
     @override
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
-        if not (_newer_kept.get() and isinstance(value, str)):
+        if not (_keep_unknown.get() and isinstance(value, str)):
             return None
         return cls.spelled(value)
 
     @classmethod
     def spelled(cls, value: str) -> Self:
-        """A word that is none of these."""
-        word = str.__new__(cls, value)
-        word._name_ = value.upper()
-        word._value_ = value
-        return word
+        """Return a value that is not a member."""
+        member = str.__new__(cls, value)
+        member._name_ = value.upper()
+        member._value_ = value
+        return member
 
 
 class RunStatus(_Word):
-    """How a run stands."""
+    """Status of a run."""
 
     ACTIVE = "active"
     WAITING = "waiting"
@@ -56,7 +56,7 @@ class RunStatus(_Word):
 
 
 class RunState(_Word):
-    """How a run stands, in the words of `/v1`."""
+    """Status of a run in `/v1`."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -65,12 +65,12 @@ class RunState(_Word):
     CANCELLED = "cancelled"
 
 
-#: A run in one of these has ended; only a restart follows or, if it has errored, a retry.
+#: Final statuses of a run; only a restart or, if it has errored, a retry may follow.
 ENDED: Final = frozenset({RunStatus.ERRORED, RunStatus.TERMINATED, RunStatus.COMPLETE})
 
 
 class EntryStatus(_Word):
-    """How an entry of a history stands."""
+    """Status of an entry of a history."""
 
     PENDING = "pending"
     WAITING = "waiting"
@@ -79,16 +79,16 @@ class EntryStatus(_Word):
     CANCELLED = "cancelled"
 
 
-#: An entry in one of these has no result yet.
+#: Statuses of an entry without a result.
 OPEN: Final = frozenset({EntryStatus.PENDING, EntryStatus.WAITING})
 
 
-#: How HTTP spells the type of a wait.
+#: Type of a wait in HTTP.
 _WAIT: Final = "waitForEvent"
 
 
 class EntryKind(_Word):
-    """What an entry of a history is; the values are those of `history.steps[i].type`."""
+    """Kind of an entry of a history; the values are those of `history.steps[i].type`."""
 
     DO = "do"
     SLEEP = "sleep"
@@ -99,7 +99,7 @@ class EntryKind(_Word):
     CHILD = "child"
     CHECKPOINT = "checkpoint"
     REMOVED = "removed"
-    #: `step.now()`; not shown to people.
+    #: `step.now()`; not displayed.
     NOW = "now"
 
     @override
@@ -108,5 +108,5 @@ class EntryKind(_Word):
         return cls("wait_for_event") if value == _WAIT else super()._missing_(value)
 
 
-#: A wait, as answers over HTTP have it.
+#: Kind of a wait in HTTP responses.
 WAIT_OVER_HTTP: Final = EntryKind.spelled(_WAIT)

@@ -1,6 +1,7 @@
-"""The Avro schema of a struct: the names, types and defaults of its fields, in their order.
+"""Generate the Avro schema of a struct: names, types and defaults of its fields, in order.
 
-A record's doc is the first paragraph of the struct's docstring, a field's the `#:` comment above.
+A record's doc is the first paragraph of the struct's docstring, a field's doc the `#:` comment
+above it.
 """
 
 import ast
@@ -21,9 +22,10 @@ _NAMES: Final[dict[object, str]] = {kind: name for name, kind in PRIMITIVES.item
 
 
 def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The Avro schema of a record.
+    """Return the Avro schema of a record.
 
-    Errors: TypeError for a field without a doc, or of a type that has no place in Avro.
+    Raises:
+        TypeError: A field has no doc, or a type that Avro does not have.
     """
     schema = _record(kind, set())
     name, fields = schema.pop("name"), schema.pop("fields")
@@ -31,7 +33,7 @@ def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def row_schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The Avro schema of a row of a table: the key, the columns, and which delivery set each."""
+    """Return the Avro schema of a row: the key, the columns, and the delivery that set each."""
     schema = schema_of(kind)
     for field in schema["fields"]:
         if "default" not in field:
@@ -41,7 +43,7 @@ def row_schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _record(kind: type[msgspec.Struct], defined: set[type]) -> dict[str, Any]:
-    """A record's definition; what is defined already is used by its name from then on."""
+    """Return a record's definition; a definition that occurred before is referenced by name."""
     defined.add(kind)
     return {
         "type": "record",
@@ -57,25 +59,25 @@ def _field(
     doc = next((doc for doc in _docs(kind, field.name) if doc), None)
     if doc is None:
         raise TypeError(f"{kind.__name__}.{field.name}: expected a #: comment above it, found none")
-    made = {"name": field.name, "type": _type(field.type, defined), "doc": doc}
-    # Text, not Avro's own enum, whose older readers do not say which member they do not know. Yet
-    # another member is another version, which is not written before all read it.
-    enums = [each for each in (field.type, *get_args(field.type)) if is_enum(each)]
+    schema = {"name": field.name, "type": _type(field.type, defined), "doc": doc}
+    # Text, not Avro's enum, whose older readers do not report the unknown member. A new member is
+    # still a new version, which is not written before all members read it.
+    enums = [type_ for type_ in (field.type, *get_args(field.type)) if is_enum(type_)]
     if enums:
-        made["members"] = [member.value for each in enums for member in each]
+        schema["members"] = [member.value for enum in enums for member in enum]
     if not field.required:
-        made["default"] = field.default
-    return made
+        schema["default"] = field.default
+    return schema
 
 
 def _type(annotation: Any, defined: set[type]) -> Any:  # noqa: ANN401, any annotation, any JSON
-    if get_origin(annotation) is Annotated:  # what it adds is for Postgres
+    if get_origin(annotation) is Annotated:  # the annotation is for Postgres
         annotation = get_args(annotation)[0]
     origin, members = get_origin(annotation), get_args(annotation)
     if annotation in _NAMES:
         return _NAMES[annotation]
     if origin in (Union, UnionType):
-        # A default is one of the first type of a union, and ours is null.
+        # A default has the first type of a union, and the defaults are null.
         null_first = sorted(members, key=lambda member: member is not NoneType)
         return [_type(member, defined) for member in null_first]
     if origin in (tuple, list):
@@ -94,7 +96,7 @@ def _paragraph(doc: str) -> str:
 
 
 def _docs(kind: type, name: str) -> Iterator[str | None]:
-    """The docs of a field, where a struct or one that it inherits from declares it."""
+    """Yield the docs of a field in a struct and in its base classes."""
     for owner in kind.__mro__:
         module = inspect.getmodule(owner)
         if module is not None and issubclass(owner, msgspec.Struct) and owner is not msgspec.Struct:
@@ -103,16 +105,16 @@ def _docs(kind: type, name: str) -> Iterator[str | None]:
 
 @cache
 def _comments(module: ModuleType) -> dict[tuple[str, str], str]:
-    """The `#:` comments above the fields of a module's structs, by struct and field."""
+    """Return the `#:` comments above the fields of a module's structs, by struct and field."""
     source = inspect.getsource(module)
     lines = source.splitlines()
-    found = {}
+    comments = {}
     for owner in [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]:
         for node in owner.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                first = at = node.lineno - 1
+                first = line = node.lineno - 1
                 while lines[first - 1].lstrip().startswith("#:"):
                     first -= 1
-                words = [re.sub(r"^\s*#:\s*", "", line) for line in lines[first:at]]
-                found[owner.name, node.target.id] = " ".join(words)
-    return found
+                words = [re.sub(r"^\s*#:\s*", "", text) for text in lines[first:line]]
+                comments[owner.name, node.target.id] = " ".join(words)
+    return comments

@@ -1,13 +1,13 @@
 """The projection tables, each declared once.
 
 A struct declares the columns. Its fields without a default form the primary key and are text; the
-others are last-writer-wins columns, null until a delivery sets them. (`first` and `whole` declare
-what is otherwise.) Columns are only ever added behind the others, because a row names the stamps of
-its columns by their place.
+others are last-writer-wins columns, null until a delivery sets them (see `first` and `whole` for
+exceptions). Columns are only ever appended, because a row refers to the stamps of its columns by
+position.
 
-`table_of` adds what a struct cannot say. All else follows: the topic, the Avro schema of a row, the
-table of Postgres with its comments, how the projector writes it, what `/v1/sync` gives and what a
-SQLite copy holds.
+`table_of` adds what a struct cannot express. Everything else is derived: the topic, the Avro schema
+of a row, the Postgres table with its comments, how the projector writes it, the rows of `/v1/sync`
+and of a SQLite copy.
 """
 
 import re
@@ -22,16 +22,17 @@ from headwater.schemas.records import Stamp
 
 Value: TypeAlias = str | int | float | bool | None
 
-#: Value of a byte of `stamp_of` for a column that nobody has set. A row can therefore name at most
-#: 255 deliveries, more than it has columns.
+#: Byte of `stamp_of` for an unset column. A row can therefore refer to at most 255 deliveries, more
+#: than it has columns.
 UNSET: Final = 255
 
 
 class Row(msgspec.Struct, frozen=True):
     """A row of a projection table.
 
-    Shape:  values and stamps have one entry a column, in the table's order; a column is unset
-            exactly when both are None.
+    Attributes:
+        values: One value per column, in the table's order.
+        stamps: One stamp per column; a column is unset exactly if value and stamp are None.
     """
 
     key: tuple[str, ...]
@@ -41,14 +42,14 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """The type that a column has in Postgres, where its Python type does not say it."""
+    """The Postgres type of a column, if its Python type does not determine it."""
 
     type: str
 
 
 #: A date, YYYY-MM-DD.
 Day: TypeAlias = Annotated[str, Sql("date")]
-#: A moment, RFC 3339.
+#: A timestamp, RFC 3339.
 Moment: TypeAlias = Annotated[str, Sql("timestamptz")]
 #: The text of a JSON value, byte for byte.
 JsonText: TypeAlias = Annotated[str, Sql("json")]
@@ -59,11 +60,11 @@ _SQL_TYPES: Final = {str: "text", int: "bigint", float: "double precision", bool
 
 
 class Stamps(msgspec.Struct):
-    """Which deliveries set the columns of a row: what every row has behind them."""
+    """Which deliveries set the columns of a row; part of every row."""
 
     #: The deliveries that set the columns.
     stamps: tuple[Stamp, ...]
-    #: One byte a column, in order: the index into stamps; 255 where the column is unset.
+    #: One byte per column, in order: the index into stamps; 255 if the column is unset.
     stamp_of: bytes
 
 
@@ -72,25 +73,25 @@ class TerraConnection(msgspec.Struct):
 
     #: Terra's id of the connection.
     terra_user_id: str
-    #: Our user.
+    #: User id.
     user_id: str | None = None
     #: The wearable's maker as Terra writes it, for example GARMIN.
     provider: str | None = None
-    #: The id of ours that Terra echoes.
+    #: The user id that Terra echoes.
     reference_id: str | None = None
     #: Granted scopes, comma separated.
     scopes: str | None = None
-    #: False once the user deauthorized, revoked access or was given a new connection.
+    #: False once the user deauthorized, revoked access or received a new connection.
     active: bool | None = None
-    #: When the delivery that closed it last was first sent; it stays when the connection is opened
-    #: again, and so names the time since.
+    #: When the latest delivery that closed it was first sent; kept when the connection is opened
+    #: again, so that it marks the period since then.
     last_deactivated_at: Moment | None = None
 
 
 class DailySummary(msgspec.Struct):
-    """A user's day as one wearable saw it."""
+    """A user's day as recorded by one wearable."""
 
-    #: Our user.
+    #: User id.
     user_id: str
     #: The wearable's maker, lower case, for example garmin.
     source: str
@@ -98,9 +99,9 @@ class DailySummary(msgspec.Struct):
     datetime: Day
     #: Steps walked.
     steps: int | None = None
-    #: Beats per minute; from sleep where there is one, else from the day.
+    #: Beats per minute; from sleep if available, else from the day.
     resting_heart_rate: float | None = None
-    #: RMSSD in milliseconds; from sleep where there is one, else from the day.
+    #: RMSSD in milliseconds; from sleep if available, else from the day.
     heart_rate_variability: float | None = None
     #: Minutes of low, moderate and vigorous activity together.
     active_zone_minutes: float | None = None
@@ -114,7 +115,7 @@ class DailySummary(msgspec.Struct):
     stress_management_score: float | None = None
     #: Strain (Whoop: 0 to 21).
     strain: float | None = None
-    #: Recovery, 0 to 100; Whoop's readiness where recovery is missing.
+    #: Recovery, 0 to 100; Whoop's readiness if recovery is missing.
     recovery_score: float | None = None
     #: Sleep score, 0 to 100.
     sleep_score: float | None = None
@@ -149,9 +150,9 @@ class DailySummary(msgspec.Struct):
 
 
 class SleepSession(msgspec.Struct):
-    """One sleep, whole."""
+    """One sleep."""
 
-    #: Our user.
+    #: User id.
     user_id: str
     #: The wearable's maker, lower case, for example garmin.
     source: str
@@ -159,16 +160,16 @@ class SleepSession(msgspec.Struct):
     start_time: Moment
     #: End of the sleep, RFC 3339 in UTC.
     end_time: Moment | None = None
-    #: True for a nap; naps stay out of daily_summary.
+    #: True for a nap; naps are not part of daily_summary.
     is_nap: bool | None = None
     #: The record as Terra sent it, JSON text byte for byte.
     raw: JsonText | None = None
 
 
 class Activity(msgspec.Struct):
-    """A workout, whole."""
+    """One workout."""
 
-    #: Our user.
+    #: User id.
     user_id: str
     #: The wearable's maker, lower case, for example garmin.
     source: str
@@ -176,17 +177,17 @@ class Activity(msgspec.Struct):
     start_time: Moment
     #: End of the workout, RFC 3339 in UTC.
     end_time: Moment | None = None
-    #: Terra's id of the record, if it gives one.
+    #: Terra's id of the record, if it has one.
     summary_id: str | None = None
-    #: Kind of the workout, Terra's number.
+    #: Kind of the workout, as Terra's number.
     type: int | None = None
-    #: What the wearable calls the workout.
+    #: The wearable's name of the workout.
     name: str | None = None
     #: Seconds from start to end.
     duration_seconds: float | None = None
-    #: Kilocalories burned in all.
+    #: Total kilocalories burned.
     calories: float | None = None
-    #: Metres.
+    #: Distance in meters.
     distance_meters: float | None = None
     #: Steps walked or run.
     steps: int | None = None
@@ -203,21 +204,21 @@ class Activity(msgspec.Struct):
 class Biomarker(msgspec.Struct):
     """One measurement of a user's body or blood on one day; all of it is from one delivery."""
 
-    #: Our user.
+    #: User id.
     user_id: str
     #: Where it was measured: terra_lab, or a wearable's maker with _body, such as withings_body.
     source: str
-    #: The day, YYYY-MM-DD: of a lab the collection date, of a body the day in its own time zone.
+    #: The day, YYYY-MM-DD: a lab's collection date, or the day in the body's own time zone.
     date: Day
-    #: What was measured, for example glucose; as the lab sent it where no canonical code is known.
+    #: What was measured, for example glucose; as the lab sent it if it has no canonical code.
     code: str
     #: The number.
     value: float | None = None
-    #: What the lab wrote where it is no number, for example <0.5.
+    #: The lab's text if it is not a number, for example <0.5.
     value_text: str | None = None
     #: The unit, as sent.
     unit: str | None = None
-    #: optimal, borderline or out_of_range; null where the lab's classification is none of ours.
+    #: optimal, borderline or out_of_range; null if the lab's classification is none of these.
     status: str | None = None
     #: The lab's own classification, as sent.
     classification: str | None = None
@@ -225,24 +226,24 @@ class Biomarker(msgspec.Struct):
     reference_low: float | None = None
     #: Upper end of the lab's reference range.
     reference_high: float | None = None
-    #: What the report calls it, as sent.
+    #: Name in the report, as sent.
     name: str | None = None
-    #: The upload that the report is of, lab_uploads.id.
+    #: The upload of the report, lab_uploads.id.
     upload_id: str | None = None
-    #: How many samples were averaged; null where the value is a single one.
+    #: Number of averaged samples; null for a single value.
     samples: int | None = None
 
 
 class LabUpload(msgspec.Struct):
-    """A lab report that a user uploaded, and what became of it at Terra."""
+    """A lab report that a user uploaded, and its status at Terra."""
 
-    #: Our id of the upload.
+    #: Id of the upload.
     id: str
-    #: Our user.
+    #: User id.
     user_id: str | None = None
-    #: Where the file lies among the blobs.
+    #: Key of the file in blob storage.
     storage_key: str | None = None
-    #: The name of the file, as it was uploaded.
+    #: The file's name, as it was uploaded.
     original_name: str | None = None
     #: The MIME type of the file.
     content_type: str | None = None
@@ -250,39 +251,39 @@ class LabUpload(msgspec.Struct):
     size: int | None = None
     #: pending, submitted, failed:<HTTP status>, failed:network, parsed or failed:<Terra's code>.
     terra_status: str | None = None
-    #: Terra's id of the upload, which its report names.
+    #: Terra's id of the upload, which its report contains.
     terra_upload_id: str | None = None
-    #: What Terra answered when it was given the file.
+    #: Terra's response to the submitted file.
     terra_response: str | None = None
     #: When it was uploaded.
     created_at: Moment | None = None
 
 
 class TerraLabUpload(msgspec.Struct):
-    """Which upload Terra's id of one stands for: its lab reports name nobody else."""
+    """The upload of Terra's upload id: Terra's lab reports contain no other reference."""
 
     #: Terra's id of the upload.
     terra_upload_id: str
-    #: Our user.
+    #: User id.
     user_id: str | None = None
-    #: Our id of the upload, lab_uploads.id.
+    #: Id of the upload, lab_uploads.id.
     upload_id: str | None = None
 
 
 class User(msgspec.Struct):
-    """Somebody of whom deliveries came that brought rows."""
+    """A user whose deliveries filled rows."""
 
-    #: Our user.
+    #: User id.
     id: str
-    #: When they were first heard of: the time of the earliest delivery.
+    #: Time of the user's earliest delivery.
     created_at: Moment | None = None
-    #: When they were last heard of, to the hour: the time of the first delivery of the latest hour
-    #: that has one.
+    #: Time of the user's latest delivery, to the hour: that of the first delivery in the latest
+    #: hour that has one.
     last_seen_at: Moment | None = None
 
 
 class Owner(StrEnum):
-    """Whose a table's rows are: what its topic is partitioned by."""
+    """Owner of a table's rows, by which its topic is partitioned."""
 
     USER = "user"
     SUBJECT = "subject"
@@ -299,7 +300,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedColumn:
-    """A column that Postgres computes from the others, and that no record has."""
+    """A column that Postgres computes from the others, and that no record contains."""
 
     name: str
     sql: str
@@ -309,9 +310,9 @@ class GeneratedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeColumn:
-    """A column of Postgres: when the delivery that gave `column` this value was first sent.
+    """A Postgres column: when the delivery that gave `column` this value was first sent.
 
-    It is null while the column has another value, and no record has it: the stamp says it.
+    It is null while the column has another value. No record contains it, because the stamp does.
     """
 
     name: str
@@ -324,7 +325,7 @@ class TimeColumn:
 class Table:
     """A projection table: a compacted topic, and a Postgres table of the same columns.
 
-    A table is declared once: it equals itself and no other.
+    Tables are compared by identity.
     """
 
     name: str
@@ -337,36 +338,37 @@ class Table:
     columns: tuple[Column, ...]
     generated: tuple[GeneratedColumn, ...]
     times: tuple[TimeColumn, ...]
-    #: Columns whose first value stays, while of all others the last one does.
+    #: Columns that keep their first value instead of the last.
     first: frozenset[str]
-    #: Columns whose value changes once an hour: of the deliveries of the latest hour the first one
-    #: counts.
+    #: Columns whose value changes once an hour: the first delivery of the latest hour counts.
     hourly: frozenset[str]
-    #: Whether a row is one value: all of it is from one delivery, nulls too.
+    #: Whether a row is one value: all of it is from one delivery, including nulls.
     whole: bool
-    #: Columns, of the key too, that Postgres keeps as dates or moments.
+    #: Columns, including those of the key, that Postgres stores as dates or timestamps.
     dated: frozenset[str]
-    #: Of a column, by name, its place among the columns, and what it holds.
+    #: Position and type of every column, by name.
     index: dict[str, int]
     types: dict[str, type]
     key_names: tuple[str, ...]
     column_names: tuple[str, ...]
-    #: All that a record of the table holds, in order.
+    #: All fields of a record of the table, in order.
     field_names: tuple[str, ...]
 
     def row_key(self, key: tuple[str, ...]) -> bytes:
-        """The record key of a row: a JSON array, so that no key can imitate another."""
+        """Return the record key of a row: a JSON array, so that different keys never collide."""
         return msgspec.json.encode(key)
 
 
 def begins_with_user(table: Table) -> bool:
-    """Whether the first column of a table's key is the user."""
+    """Return whether the first column of a table's key is the user."""
     first = table.key_names[0]
-    also = any(each.name == "user_id" and each.expression == first for each in table.generated)
-    return first == "user_id" or also
+    is_user = any(
+        column.name == "user_id" and column.expression == first for column in table.generated
+    )
+    return first == "user_id" or is_user
 
 
-def table_of(  # noqa: PLR0913 (all that a struct cannot say)
+def table_of(  # noqa: PLR0913 (everything that a struct cannot express)
     kind: type[msgspec.Struct],
     *,
     name: str,
@@ -378,7 +380,7 @@ def table_of(  # noqa: PLR0913 (all that a struct cannot say)
     hourly: tuple[str, ...] = (),
     whole: bool = False,
 ) -> Table:
-    """Declares a table; its Avro schema is named as the struct is."""
+    """Declare a table; its Avro schema has the name of the struct."""
     fields = msgspec.structs.fields(kind)
     hints = get_type_hints(kind, include_extras=True)
     columns = [_column(field.name, hints[field.name]) for field in fields]
@@ -397,7 +399,7 @@ def table_of(  # noqa: PLR0913 (all that a struct cannot say)
         first=frozenset(first),
         hourly=frozenset(hourly),
         whole=whole,
-        dated=frozenset(each.name for each in columns if each.sql in _DATED),
+        dated=frozenset(column.name for column in columns if column.sql in _DATED),
         index={column.name: position for position, column in enumerate(values)},
         types={column.name: column.type for column in values},
         key_names=tuple(column.name for column in key),
@@ -425,7 +427,7 @@ CONNECTIONS: Final = table_of(
             name="id",
             sql="uuid",
             expression="md5(terra_user_id)::uuid",
-            doc="Id of the row, made from terra_user_id.",
+            doc="Id of the row, derived from terra_user_id.",
         ),
     ),
     times=(
@@ -433,7 +435,7 @@ CONNECTIONS: Final = table_of(
             name="deactivated_at",
             column="active",
             value=False,
-            doc="When active became false: when the delivery that said so was first sent. Null "
+            doc="When active became false: when the delivery that set it was first sent. Null "
             "while active.",
         ),
     ),
@@ -441,7 +443,7 @@ CONNECTIONS: Final = table_of(
 DAILY_SUMMARY: Final = table_of(DailySummary, name="daily_summary", topic="daily-summary")
 SLEEP_SESSIONS: Final = table_of(SleepSession, name="sleep_sessions", topic="sleep-sessions")
 ACTIVITIES: Final = table_of(Activity, name="activities", topic="activities")
-# Columns of two deliveries side by side would be a number with the unit of another one.
+# Columns of two deliveries in one row would combine a number with the unit of another.
 BIOMARKERS: Final = table_of(Biomarker, name="biomarkers_raw", topic="biomarkers", whole=True)
 LAB_UPLOADS: Final = table_of(
     LabUpload,
@@ -453,7 +455,7 @@ LAB_UPLOADS: Final = table_of(
             name="parsed_at",
             column="terra_status",
             value="parsed",
-            doc="When the report came: the time of the delivery that brought it. Null until then.",
+            doc="When the report arrived: the time of its delivery. Null until then.",
         ),
     ),
 )
@@ -476,7 +478,7 @@ USERS: Final = table_of(
     ),
 )
 
-#: The tables that come with Headwater; `installed_tables` has those of packages, too.
+#: Headwater's own tables; `installed_tables` adds those of packages.
 TABLES: Final = (
     CONNECTIONS,
     DAILY_SUMMARY,

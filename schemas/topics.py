@@ -1,4 +1,4 @@
-"""The topic catalogue: every topic of the house, with what Kafka needs to know about it."""
+"""The topic catalog: every topic of Headwater, with its Kafka configuration."""
 
 import re
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from headwater.schemas.tables import Table
 _HOUR_MS: Final = 60 * 60 * 1000
 _DAY_MS: Final = 24 * _HOUR_MS
 
-#: How long the event ids of deliveries are remembered: longer than any sender retries, 75 h for
-#: Standard Webhooks, about 3 days for Stripe.
+#: How long event ids of deliveries are kept: longer than any sender retries, 75 h for Standard
+#: Webhooks, about 3 days for Stripe.
 _CLAIMS_KEPT_MS: Final = 7 * _DAY_MS
 
 #: The largest record. A body may have 10 MiB; the rest is for keys, headers and the envelope.
 MAX_RECORD_BYTES: Final = 11 * 1024 * 1024
-#: What the value of a record may have, leaving room for its key and the envelope of its batch.
+#: The largest value of a record, which leaves space for its key and the envelope of its batch.
 MAX_VALUE_BYTES: Final = MAX_RECORD_BYTES - 64 * 1024
 
 
-#: How producers compress, and how the topics say that records lie there (ADR 0024).
+#: Compression by producers and of the topics (ADR 0024).
 COMPRESSION: Final = "zstd"
-#: A copy may be lost, and a record still be in two.
+#: With more replicas than this, one may be lost while two in-sync replicas remain.
 _COPIES_TO_LOSE_ONE: Final = 2
-#: Configuration that is never other than ours: see `Topic.loses_data_by`.
+#: Configuration that must not differ from the catalog: see `Topic.loses_data_by`.
 _KEEPS_DATA: Final = frozenset(
     {
         "cleanup.policy",
@@ -42,44 +42,44 @@ class Cleanup(StrEnum):
 
     COMPACT = "compact"
     DELETE = "delete"
-    #: By age, and by key: what has a key of its own can be forgotten before.
+    #: By age and by key: records with a key of their own can be removed earlier.
     BOTH = "compact,delete"
 
 
-#: A reader that was away for longer may keep what was deleted meanwhile. As long as a part may be
-#: down without losing what is deleted by age.
+#: How long tombstones are kept: a reader that was down for longer may miss deletions. As long as a
+#: process may be down without losing records that are deleted by age.
 _TOMBSTONES_KEPT_MS: Final = 7 * _DAY_MS
-#: What a tombstone removes is gone by then, however little of a topic changed since: Kafka would
-#: else wait until half of it did.
+#: Upper bound until compaction, however little of a topic changed: Kafka would otherwise wait until
+#: half of it did.
 _FORGOTTEN_WITHIN_MS: Final = 14 * _DAY_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic; `retention_ms` None keeps for ever what compaction does not remove."""
+    """A topic; without `retention_ms`, records are kept until compaction removes them."""
 
     name: str
     key: str
-    #: Name of the Avro schema of its values; None where they are somebody else's bytes.
+    #: Name of the Avro schema of its values; None if they are opaque bytes.
     value: str | None
     #: Names of the schemas of further values.
     others: tuple[str, ...] = ()
     cleanup: Cleanup
     retention_ms: int | None = None
     purpose: str
-    #: What the keys of our records look like, where programs of others may write, too.
+    #: Format of Headwater's keys, in topics to which other programs may write.
     key_form: re.Pattern[bytes] | None = None
-    #: How long a record stays at least, whatever comes after it with its key.
+    #: Minimum age before compaction may remove a record.
     compaction_lag_ms: int = _HOUR_MS
 
     def config(self, replication: int) -> dict[str, str]:
-        """The topic's configuration in Kafka's own names."""
+        """Return the topic's configuration with Kafka's names."""
         config = {
             "cleanup.policy": self.cleanup.value,
             "retention.ms": str(-1 if self.retention_ms is None else self.retention_ms),
             "max.message.bytes": str(MAX_RECORD_BYTES),
             "compression.type": COMPRESSION,
-            # With fewer copies a second one could be waited for only while all of them are there.
+            # With fewer replicas, a second one would make every replica a requirement.
             "min.insync.replicas": "2" if replication > _COPIES_TO_LOSE_ONE else "1",
         }
         if self.cleanup is not Cleanup.DELETE:
@@ -87,17 +87,17 @@ class Topic:
             config["max.compaction.lag.ms"] = str(_FORGOTTEN_WITHIN_MS)
             config["delete.retention.ms"] = str(_TOMBSTONES_KEPT_MS)
         if self.cleanup is not Cleanup.DELETE or self.retention_ms is not None:
-            # How old a record is says the broker's clock: that of its writer may be wrong.
+            # The broker's clock determines the age of a record: the producer's may be wrong.
             config["message.timestamp.type"] = "LogAppendTime"
         return config
 
     def loses_data_by(self, name: str) -> bool:
-        """Whether a value other than ours may lose what was acknowledged, or never take it."""
+        """Return whether another value of a setting may lose acknowledged data or block writes."""
         return name in _KEEPS_DATA or (name == "retention.ms" and self.retention_ms is None)
 
 
 def topic_of(table: Table) -> Topic:
-    """The topic that holds the rows of a projection table."""
+    """Return the topic of a projection table's rows."""
     return Topic(
         name=table.topic,
         key=f"row key, partitioned by {table.owner}",
@@ -133,8 +133,8 @@ TOPICS: Final = (
         key="event id, partitioned by the owner of what the delivery changes",
         value="webhook_received",
         cleanup=Cleanup.COMPACT,
-        # As long as claims are remembered: until then a first delivery may be unread, and a copy
-        # of it, which is dropped, must not have it removed.
+        # As long as claims are kept: until then the first copy of a delivery may be unread, and a
+        # later copy, which is dropped, must not remove it.
         compaction_lag_ms=_CLAIMS_KEPT_MS,
         purpose="Every verified delivery, its bytes untouched.",
         key_form=re.compile(rb"[0-9a-f]{32}"),
@@ -145,7 +145,7 @@ TOPICS: Final = (
         value="webhooks_claimed",
         cleanup=Cleanup.DELETE,
         retention_ms=_CLAIMS_KEPT_MS,
-        purpose="The first offsets of event ids: the memory of deduplication.",
+        purpose="The first offsets of event ids, for deduplication.",
     ),
     Topic(
         name=EVENTS,
@@ -154,8 +154,8 @@ TOPICS: Final = (
         others=("row_rebuilt",),
         cleanup=Cleanup.BOTH,
         retention_ms=7 * _DAY_MS,
-        purpose="Deliveries on their way to their user, who was looked up elsewhere, and rows "
-        "that were rebuilt, on theirs to their owners.",
+        purpose="Deliveries on their way to their user's partition, after a lookup elsewhere, and "
+        "rebuilt rows on their way to their owners.",
     ),
     Topic(
         name=UNRESOLVED,
@@ -163,7 +163,7 @@ TOPICS: Final = (
         value="webhook_admitted",
         cleanup=Cleanup.BOTH,
         retention_ms=7 * _DAY_MS,
-        purpose="Deliveries on their way to a subject that they concern, too.",
+        purpose="Deliveries on their way to the partition of another subject that they change.",
     ),
     Topic(
         name=WAITING,
@@ -177,7 +177,7 @@ TOPICS: Final = (
         key="SHA-256 of the user id, in each partition",
         value="user_forgotten",
         cleanup=Cleanup.COMPACT,
-        purpose="Whom each partition has to forget, and up to where.",
+        purpose="The data that every partition has to wipe, and the fences.",
     ),
     Topic(
         name=EFFECTS,
@@ -185,7 +185,7 @@ TOPICS: Final = (
         value="effect_decided",
         cleanup=Cleanup.BOTH,
         retention_ms=7 * _DAY_MS,
-        purpose="What deliveries do to workflows: start them, and send them events.",
+        purpose="Effects of deliveries on workflows: starts and events.",
     ),
     *map(topic_of, ALL_TABLES),
     Topic(
@@ -193,7 +193,7 @@ TOPICS: Final = (
         key="event id, partitioned by owner",
         value="outcome_recorded",
         cleanup=Cleanup.COMPACT,
-        purpose="What became of every delivery, and its journey.",
+        purpose="The outcome of every delivery, and its trace.",
     ),
     Topic(
         name=TRACES,
@@ -202,8 +202,8 @@ TOPICS: Final = (
         others=("request_answered",),
         cleanup=Cleanup.DELETE,
         retention_ms=14 * _DAY_MS,
-        purpose="Requests that brought nothing new: copies, refusals. The journeys of others "
-        "are in their outcomes.",
+        purpose="Requests without a new delivery: copies, rejections. The traces of others are in "
+        "their outcomes.",
     ),
     Topic(
         name=DEAD_LETTERS,
@@ -211,55 +211,55 @@ TOPICS: Final = (
         value=None,
         cleanup=Cleanup.BOTH,
         retention_ms=30 * _DAY_MS,
-        purpose="What could not be processed, bytes untouched, with the reason in headers.",
+        purpose="Records that could not be processed, bytes unchanged, with the reason in headers.",
     ),
     Topic(
         name=SKIPPED,
         key="topic/partition@offset",
         value=None,
         cleanup=Cleanup.COMPACT,
-        purpose="Records that an operator has said to pass over.",
+        purpose="Records that an operator told readers to skip.",
     ),
     Topic(
         name=WORKFLOW_COMMANDS,
         key="instance key",
         value="command_sent",
         cleanup=Cleanup.DELETE,
-        # Longer than the workers may all be down: a command that is gone before it is read is lost.
+        # Longer than all workers may be down: a command that is deleted before it is read is lost.
         retention_ms=7 * _DAY_MS,
-        purpose="What instances of workflows are told to do.",
+        purpose="Commands to instances of workflows.",
         key_form=re.compile(rb"\w[\w-]*/\w[\w-]*"),
     ),
     Topic(
         name=WORKFLOW_HISTORY,
         key="instance key and a number: each record has its own",
         value="history_appended",
-        # The log is the truth, and nothing in it is superseded: compaction removes what has a
-        # tombstone, which instances get that were deleted.
+        # The log is the source of truth, and no record supersedes another: compaction only removes
+        # records with a tombstone, which deleted instances get.
         cleanup=Cleanup.COMPACT,
-        purpose="Every fact of every workflow, until its instance is deleted.",
+        purpose="Every event of every workflow, until its instance is deleted.",
     ),
     Topic(
         name=WORKFLOW_SNAPSHOTS,
         key="instance key",
         value="snapshot_taken",
         cleanup=Cleanup.COMPACT,
-        purpose="The newest state of every instance, so that nobody starts from all of history.",
+        purpose="The newest state of every instance, so that the whole history need not be read.",
     ),
     Topic(
         name=WORKFLOW_REPLIES,
         key="none",
         value="reply_sent",
         cleanup=Cleanup.DELETE,
-        # Longer than any sender waits for its answer.
+        # Longer than any sender waits for its reply.
         retention_ms=_HOUR_MS,
-        purpose="What became of commands, for senders that wait to hear.",
+        purpose="Outcomes of commands, for senders that wait for them.",
     ),
     Topic(
         name=GRAPH_DEFINITIONS,
         key="name of the graph and an id: each record has its own; all in partition 0",
         value="graph_deployed",
-        # No version is superseded: runs stay on the one that they began with.
+        # No version is superseded: runs stay on the one that they started with.
         cleanup=Cleanup.COMPACT,
         purpose="Every version of every graph that was deployed.",
         key_form=re.compile(rb"\w[\w-]*#[0-9a-f]+"),
@@ -269,9 +269,9 @@ TOPICS: Final = (
         key="id of the deployment and an id: each record has its own; all in partition 0",
         value="deployment_created",
         others=("deployment_activated",),
-        # Runs stay on the deployment that they began on, and a rollback goes back through all.
+        # Runs stay on the deployment that they started on, and a rollback may return to any.
         cleanup=Cleanup.COMPACT,
-        purpose="Every deployment of code, and which was active from when on.",
+        purpose="Every deployment of code, and which one was active when.",
         key_form=re.compile(rb"dep_[0-9a-f]+#[0-9a-f]+"),
     ),
     Topic(
@@ -286,39 +286,40 @@ TOPICS: Final = (
         name=AUDIT,
         key="the project; all in partition 0",
         value="operation_audited",
-        # Without a retention: nothing is removed, or superseded. Users are not named in it.
+        # Without retention: nothing is removed or superseded. It does not name users.
         cleanup=Cleanup.DELETE,
-        purpose="Who has done what, in the order in which it was done.",
+        purpose="Operations and who requested them, in order.",
     ),
 )
 
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_OURS: Final = frozenset(topic.name for topic in TOPICS)
+_NAMES: Final = frozenset(topic.name for topic in TOPICS)
 
 
-def authors_topic_fault(name: str) -> str | None:
-    """Says what is wrong with a topic that authors publish to, if anything.
+def author_topic_problem(name: str) -> str | None:
+    """Return what is wrong with a topic that authors publish to, or None.
 
-    A record for a name that Kafka does not take would wait for ever, and one in a topic of ours
-    would be a record that no part of the house can read.
+    A record for a name that Kafka rejects would wait indefinitely, and Headwater could not read a
+    record in one of its own topics.
     """
     if _NAME.fullmatch(name) is None or set(name) == {"."}:
         return (
             "expected the name of a topic, of 1 to 249 characters out of a-z, A-Z, 0-9, ., _ "
             f"and -, found {name[:120]!r}"
         )
-    if name in _OURS:
+    if name in _NAMES:
         return f"expected a topic of your own, found {name!r}, which is Headwater's"
     return None
 
 
 def retention_of(name: str) -> int:
-    """For how many milliseconds a topic keeps its records.
+    """Return the retention of a topic in ms.
 
-    Errors: ValueError for one that keeps them for ever.
+    Raises:
+        ValueError: It keeps records indefinitely.
     """
-    found = next((topic.retention_ms for topic in TOPICS if topic.name == name), None)
-    if found is None:
+    retention_ms = next((topic.retention_ms for topic in TOPICS if topic.name == name), None)
+    if retention_ms is None:
         raise ValueError(f"expected a topic with a retention, found {name}")
-    return found
+    return retention_ms

@@ -1,7 +1,7 @@
-"""Makes the Avro files from the structs: `make schemas`.
+"""Generate the Avro files from the structs: `make schemas`.
 
-What a struct says is the newest version of its schema (`struct_schemas`). What was released is not
-written again: a struct that differs from its released version begins the next one.
+A struct describes the newest version of its schema (`struct_schemas`). Released versions are never
+rewritten: a struct that differs from its released version starts the next one.
 """
 
 import json
@@ -15,7 +15,7 @@ from headwater.schemas.records import RECORD_TYPES
 from headwater.schemas.struct_schemas import row_schema_of, schema_of
 from headwater.schemas.tables import TABLES
 
-#: Ids up to this one are in logs of others. A release sets it to the highest id.
+#: Ids up to this one are in logs of released systems. A release sets it to the highest id.
 RELEASED_THROUGH: Final = 0
 
 _FOLDER: Final = Path(__file__).parent / "avro"
@@ -28,8 +28,8 @@ class Versions(NamedTuple):
     ids: dict[str, int]
 
 
-def made() -> dict[str, str]:
-    """The text of the newest version of every schema, by name."""
+def generated() -> dict[str, str]:
+    """Return the text of the newest version of every schema, by name."""
     records = {name: schema_of(kind) for name, kind in RECORD_TYPES.items()}
     rows = {table.schema: row_schema_of(table.kind) for table in TABLES}
     return {
@@ -39,15 +39,15 @@ def made() -> dict[str, str]:
 
 
 def checked_in() -> Versions:
-    """What lies in the folder now."""
+    """Return the versions that are in the folder now."""
     return Versions({version: schema_text(version) for version in IDS}, dict(IDS))
 
 
 def renewed(old: Versions, schemas: Mapping[str, str], released_through: int) -> Versions:
-    """What the folder should hold when these are the newest schemas.
+    """Return the versions that the folder should contain if these are the newest schemas.
 
-    Shape:  released versions stay as they are; of the others there is at most one a name. Another
-            doc alone is no reason for another version.
+    Released versions stay as they are; at most one other version per name is added. A changed doc
+    alone does not start a new version.
     """
     ids = {version: number for version, number in old.ids.items() if number <= released_through}
     texts = {version: old.texts[version] for version in ids}
@@ -69,8 +69,8 @@ def _without_docs(text: str) -> object:
 
 
 def main() -> None:
-    """Writes the files that should be there, and deletes those that should not."""
-    versions = renewed(checked_in(), made(), RELEASED_THROUGH)
+    """Write the expected files, and delete all others."""
+    versions = renewed(checked_in(), generated(), RELEASED_THROUGH)
     files = {f"{version}.avsc": text for version, text in versions.texts.items()}
     files["ids.json"] = json.dumps(versions.ids, indent=2) + "\n"
     for path in _FOLDER.iterdir():

@@ -1,8 +1,8 @@
-"""Avro writers for structs, made once from a schema: straight from the fields to the bytes.
+"""Avro writers of structs, generated once from a schema: from the fields directly to the bytes.
 
-An Avro library takes dicts, so a struct and all structs within it would become dicts first; making
-them, and looking every field up in the schema again, costs several times what the bytes do. Here a
-record's writer is one Python expression that joins the bytes of its fields.
+An Avro library takes dicts, so a struct and all structs within it would have to be converted to
+dicts; creating them, and looking up every field in the schema, costs several times the encoding.
+Here a record's writer is one Python expression that joins the bytes of its fields.
 
 Source: ADR 0017; Apache Avro 1.11 specification, "Binary Encoding".
 """
@@ -17,17 +17,17 @@ import msgspec
 
 from headwater.schemas.avro_types import Annotation, Schema, is_enum, member_of, name_of, origin_of
 
-#: Gives the bytes of a value, or of the fields of a record.
+#: Returns the bytes of a value, or of the fields of a record.
 Writer: TypeAlias = Callable[..., bytes]
 
-#: Numbers whose bytes are kept. Most are small, or the same in the records of one turn: its time,
-#: an epoch, the timeout of a step.
-_NUMBERS_KEPT: Final = 8_192
-#: Numbers from 0 on that are one byte: most sizes and counts. They are found in place, because a
-#: call costs more.
+#: Number of cached numbers. Most are small, or equal in the records of one turn: its time, an
+#: epoch, the timeout of a step.
+_NUMBERS_CACHED: Final = 8_192
+#: Numbers from 0 up to this are one byte: most sizes and counts. They are looked up inline, because
+#: a call costs more.
 _SMALL: Final = 64
 _SIZE: Final = f"(small[n] if (n := len(data := {{0}})) < {_SMALL} else number(n))"
-#: The expressions that give a primitive's bytes.
+#: Expressions that return a primitive's bytes.
 _PIECES: Final = {
     "null": ["b''"],
     "boolean": [r"(b'\1' if {0} else b'\0')"],
@@ -38,61 +38,69 @@ _PIECES: Final = {
 }
 
 
-@lru_cache(_NUMBERS_KEPT)
+@lru_cache(_NUMBERS_CACHED)
 def number(value: int) -> bytes:
-    """Writes a number: zigzag, then seven bits a byte, the lowest first.
+    """Encode a number: zigzag, then seven bits per byte, the lowest first.
 
-    Errors: OverflowError beyond 64 bits; TypeError for what is no integer.
+    Raises:
+        OverflowError: It exceeds 64 bits.
+        TypeError: It is not an integer.
     """
     if not -(1 << 63) <= value < 1 << 63:
         raise OverflowError(f"expected a number of 64 bits, found {value}")
-    left = value << 1 ^ value >> 63
+    remaining = value << 1 ^ value >> 63
     out = bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
+    while remaining > 0x7F:
+        out.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    out.append(remaining)
     return bytes(out)
 
 
 def writer_of(schema: Schema, annotation: Annotation, prefix: bytes = b"") -> Writer:
-    """Makes the writer of values of a type by a schema; what it writes begins with the prefix.
+    """Generate the writer of values of a type with a schema; its output begins with the prefix.
 
-    Shape:  the annotation's structs are called as the schema's records, and so are their fields.
-    Errors: TypeError, ValueError, LookupError, AttributeError, OverflowError or struct.error of the
-            writer, for what does not fit; LookupError here, if the two do not fit each other.
+    Structs and fields of the annotation have the same names as records and fields of the schema.
+
+    Returns:
+        A writer. For values that do not match it raises TypeError, ValueError, LookupError,
+        AttributeError, OverflowError or struct.error.
+
+    Raises:
+        LookupError: Schema and type do not match.
     """
-    made = _Made()
-    return made.writer("v", repr(prefix), *made.pieces(schema, annotation, "v"))
+    generator = _Generator()
+    return generator.writer("v", repr(prefix), *generator.pieces(schema, annotation, "v"))
 
 
 def fields_writer_of(schema: Schema, types: Mapping[str, Annotation], prefix: bytes) -> Writer:
-    """Makes the writer of a record whose fields are its arguments, in the schema's order.
+    """Generate the writer of a record whose fields are its arguments, in the schema's order.
 
-    Errors: as those of `writer_of`.
+    Errors are those of `writer_of`.
     """
-    made = _Made()
-    names = [f"v{at}" for at, _ in enumerate(schema["fields"])]
+    generator = _Generator()
+    names = [f"v{index}" for index, _ in enumerate(schema["fields"])]
     pieces = [
         piece
         for field, name in zip(schema["fields"], names, strict=True)
-        for piece in made.pieces(field["type"], types[field["name"]], name)
+        for piece in generator.pieces(field["type"], types[field["name"]], name)
     ]
-    return made.writer(", ".join(names), repr(prefix), *pieces)
+    return generator.writer(", ".join(names), repr(prefix), *pieces)
 
 
 def absent(value: object, default: object) -> bytes:
-    """Writes nothing, for a field that an older schema lacks.
+    """Write nothing, for a field that an older schema lacks.
 
-    Errors: ValueError for a value that has to be written.
+    Raises:
+        ValueError: The value is not the default and would be lost.
     """
     if value != default:
         raise ValueError(f"expected {default!r} where the schema has no field, found {value!r}")
     return b""
 
 
-class _Made:
-    """What is made of one schema: by its name in expressions, each writer that they call."""
+class _Generator:
+    """Writers generated from one schema, by their names in expressions."""
 
     def __init__(self) -> None:
         self._writers: dict[str, Any] = {
@@ -105,7 +113,7 @@ class _Made:
         self._make: Final = {"record": self._record, "array": self._array}
 
     def pieces(self, schema: Schema, annotation: Annotation, value: str) -> list[str]:
-        """The expressions of the bytes of what an expression gives."""
+        """Return expressions of the bytes of a value, which is an expression as well."""
         annotation = annotation if isinstance(schema, list) else member_of(annotation, schema)
         name = name_of(schema)
         if name in _PIECES:
@@ -114,7 +122,7 @@ class _Made:
         if isinstance(schema, list) and schema[0] == "null" and len(schema) == 2:
             some = " + ".join([r"b'\2'", *self.pieces(schema[1], annotation, value)])
             return [rf"(b'\0' if {value} is None else {some})"]
-        # What has a name is made where it is defined, and known by its name from then on.
+        # Named types are generated where they are defined, and referenced by name afterwards.
         name = name or f"anonymous{next(self._numbers)}"
         if isinstance(schema, list):
             self._writers[name] = self._union(schema, annotation)
@@ -123,10 +131,10 @@ class _Made:
         return [f"{name}({value})"]
 
     def writer(self, arguments: str, *pieces: str) -> Writer:
-        """The writer that joins these pieces."""
+        """Compile and return the writer that joins these expressions."""
         source = f"lambda {arguments}: b''.join(({', '.join(pieces)},))"
-        made: Writer = eval(source, self._writers)  # noqa: S307, made of our own schemas
-        return made
+        writer: Writer = eval(source, self._writers)  # noqa: S307, generated from our own schemas
+        return writer
 
     def _record(self, schema: Schema, annotation: Annotation) -> Writer:
         struct = cast("type[msgspec.Struct]", annotation)
@@ -146,14 +154,14 @@ class _Made:
 
     def _array(self, schema: Schema, annotation: Annotation) -> Writer:
         item = " + ".join(self.pieces(schema["items"], get_args(annotation)[0], "i"))
-        # All items are one block; a block of none is the end.
+        # All items are one block; an empty block ends the array.
         return self.writer("v", f"number(len(v)), *[{item} for i in v]", r"b'\0' if v else b''")
 
     def _union(self, branches: list[Schema], annotation: Annotation) -> Writer:
         writers: dict[object, Writer] = {}
-        for at, branch in enumerate(branches):
+        for index, branch in enumerate(branches):
             member = member_of(annotation, branch)
             writers[origin_of(member)] = self.writer(
-                "v", repr(number(at)), *self.pieces(branch, member, "v")
+                "v", repr(number(index)), *self.pieces(branch, member, "v")
             )
         return lambda value: writers[type(value)](value)

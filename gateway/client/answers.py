@@ -15,7 +15,7 @@ from headwater.schemas.answers import (
     InstanceStatus,
     Managed,
 )
-from headwater.schemas.statuses import RunStatus, newer_kept
+from headwater.schemas.statuses import RunStatus, keep_unknown_values
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def status_in(answer: Answered, kind: type[Managed | EventSent]) -> InstanceStat
     """
     if not accepted(answer):
         return value_of(answer, kind).status
-    with newer_kept():  # No run stands like this: the word is of answers alone.
+    with keep_unknown_values():  # No run stands like this: the word is of answers alone.
         return InstanceStatus(status=RunStatus("accepted"))
 
 
@@ -72,7 +72,7 @@ def read(text: str | bytes, kind: type[T], url: str) -> T:
     """
     try:
         # The values of authors may hold what msgspec's parser refuses: lone surrogates, large ints.
-        with newer_kept():
+        with keep_unknown_values():
             return msgspec.convert(json.loads(text), kind)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise UnexpectedAnswerError(

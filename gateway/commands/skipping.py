@@ -9,7 +9,7 @@ from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import examples, json_option, kafka_option, settings_from
 from headwater.gateway.commands.output import print_json, say
 from headwater.schemas.errors import UndecodableRecord
-from headwater.schemas.newer import Place
+from headwater.schemas.newer import RecordPosition
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.skips import find, mark_skipped
@@ -62,7 +62,7 @@ def skip(  # noqa: PLR0913, PLR0917, each option is one
     part skips it.
     """
     cluster = cluster_of(settings_from(kafka=kafka))
-    place = Place(topic, partition, offset)
+    place = RecordPosition(topic, partition, offset)
     try:
         record, fault = asyncio.run(find(cluster, place, force=force))
     except UndecodableRecord as error:

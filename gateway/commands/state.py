@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from headwater.gateway.privacy import make_private_folder
 from headwater.gateway.settings import Settings
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.kafka.state_stores import StateStores
 
 _MIB = 1024 * 1024
@@ -14,7 +14,7 @@ _MIB = 1024 * 1024
 def stores_of(settings: Settings, clock: Callable[[], int]) -> StateStores:
     """The stores of a worker's partitions.
 
-    Errors: PartUnavailable.
+    Errors: ProcessUnavailable.
     """
     folder = settings.state_dir
     try:
@@ -27,8 +27,8 @@ def stores_of(settings: Settings, clock: Callable[[], int]) -> StateStores:
     return StateStores(folder, settings.state_memory_mib * _MIB, clock)
 
 
-def _unusable(settings: Settings, found: str) -> PartUnavailable:
-    return PartUnavailable(
+def _unusable(settings: Settings, found: str) -> ProcessUnavailable:
+    return ProcessUnavailable(
         f"expected a folder for the state of partitions in {settings.state_dir}, found {found}; "
         "set HEADWATER_DATA_DIR to a folder that the worker may write"
     )

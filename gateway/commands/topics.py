@@ -14,11 +14,11 @@ from headwater.gateway.commands.options import (
     topic_options,
 )
 from headwater.gateway.commands.output import counted, print_json, print_rows, say
-from headwater.schemas.topics import TOPICS, authors_topic_fault
+from headwater.schemas.topics import TOPICS, author_topic_problem
 
 
 def _authors(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    for fault in filter(None, map(authors_topic_fault, names)):
+    for fault in filter(None, map(author_topic_problem, names)):
         raise click.BadParameter(fault)
     return names
 

@@ -78,7 +78,7 @@ def run_up(
     """Runs everything until Ctrl-C, or until the demo day is shown; returns why that failed.
 
     Shape:  with reload, an app is loaded again when its files change, and what it says is shown.
-    Errors: PartUnavailable, BrokerUnavailable, StoreUnavailable.
+    Errors: ProcessUnavailable, BrokerUnavailable, StoreUnavailable.
     """
     close_environment()
     if settings.kafka or settings.kafka_tls or settings.kafka_sasl:

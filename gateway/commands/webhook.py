@@ -92,7 +92,7 @@ def _places(source: "Source") -> str:
     """Where the secrets of a source are; never what they are."""
     from headwater.gateway.settings import secrets_variable  # noqa: PLC0415 (loads more than --help needs)
 
-    at = source.secrets_at
+    at = source.secret_locations
     inline = [f"{len(at.inline)} in the file"] if at.inline else []
     if not at:
         return secrets_variable(source.provider.name)

@@ -31,12 +31,12 @@ from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.runs.engine import Engines
-from headwater.processors.runs.limits import name_fault
+from headwater.processors.runs.limits import name_problem
 from headwater.processors.runs.slots import Concurrency
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
 from headwater.streams.evaluation.evaluator import started_evaluator
@@ -84,7 +84,7 @@ def run_workflows(
     Raises:
         AppWrong: An app cannot be loaded.
         RulesWrong: The rules cannot be read.
-        PartUnavailable: A part that it needs does not answer.
+        ProcessUnavailable: A part that it needs does not answer.
         Exit: 70 after a crash, which is in the log; 78 if another worker has taken its name.
     """
     close_environment()
@@ -99,7 +99,7 @@ def run_workflows(
         uvloop.run(_until_signalled(_work(settings, rules, clock, ticked=ticked, reload=reload)))
     except AppNotLoaded as error:
         raise AppWrong(error.message) from error
-    except (click.ClickException, PartUnavailable):
+    except (click.ClickException, ProcessUnavailable):
         raise
     except AppChanged as error:
         log.warning("%s", error.message)
@@ -232,7 +232,7 @@ def _check_names(declared: Declarations, limits: Limits) -> None:
         AppNotLoaded: One is.
     """
     for name in declared.workflows:
-        fault = name_fault(
+        fault = name_problem(
             "the name of a workflow", name, limits.max_workflow_name, "max_workflow_name"
         )
         if fault:

@@ -15,7 +15,7 @@ import msgspec
 
 from headwater.gateway.http.problems import Problem
 from headwater.processors.graph.definition import digest, read_definition
-from headwater.processors.runs.limits import name_fault
+from headwater.processors.runs.limits import name_problem
 from headwater.schemas.deployments import DeployedSchedule, DeployedWorkflow
 from headwater.schemas.failures import ARTIFACT_INVALID
 from headwater.schemas.history import Limits
@@ -65,7 +65,7 @@ class Checking:
             declared = await self._in_time(app, artifact)
         _check_graphs(app, declared)
         for name in declared.workflows:
-            fault = name_fault(
+            fault = name_problem(
                 "the name of a workflow", name, self._limits.max_workflow_name, "max_workflow_name"
             )
             if fault:

@@ -17,10 +17,10 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.runs.deployed import active_of, deployment_of
 from headwater.processors.deployments import (
     Activated,
+    ActivationRejected,
     Created,
+    DeploymentOutcome,
     Deployments,
-    Outcome,
-    Refused,
     deployment_id,
 )
 from headwater.schemas.answers import Answer
@@ -114,7 +114,7 @@ class Deploying:
             name = name or active
         if name != active:
             target = known.rolled_back_to(name)
-            if isinstance(target, Refused):
+            if isinstance(target, ActivationRejected):
                 raise Problem(target.code, target.message)
             name = target.id
         # Of two who go back from the same deployment, one does: else they would go back by two.
@@ -167,8 +167,8 @@ class Deploying:
         return _answer(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
 
 
-def _done(outcome: Outcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)
-    if isinstance(outcome, Refused):
+def _done(outcome: DeploymentOutcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)
+    if isinstance(outcome, ActivationRejected):
         raise Problem(outcome.code, outcome.message)
     assert isinstance(outcome, kind)  # noqa: S101 (what was written says which it is)
     return outcome

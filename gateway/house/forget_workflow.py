@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headwater.processors.wipes import FORGET, ForgetParams, Forgotten
+from headwater.processors.wipes import FORGET, ForgetParams, ForgetResult
 from headwater.streams.authoring.workflow_values import Retry, WorkflowEvent
 from headwater.streams.replay.step import Step
 from headwater.streams.replay.workflow import Workflow
@@ -47,7 +47,7 @@ def forget_workflow(instances: "Callable[[], Awaitable[Forgetting]]") -> Workflo
         until_ms = await step.do("settle", settle, retries=_UNTIL_IT_WORKS, timeout=_TIMEOUT)
         deleted = await step.do("delete", delete, retries=_UNTIL_IT_WORKS, timeout=_TIMEOUT)
         records = await step.do("erase", erase, retries=_UNTIL_IT_WORKS, timeout=_ERASE_TIMEOUT)
-        forgotten: dict[str, Any] = msgspec.to_builtins(Forgotten(deleted, records))
+        forgotten: dict[str, Any] = msgspec.to_builtins(ForgetResult(deleted, records))
         return forgotten
 
     return Workflow(FORGET, forget, strict=False)

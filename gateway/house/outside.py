@@ -6,7 +6,7 @@ from typing import Protocol
 
 from headwater.gateway.blobs.store import Blobs
 from headwater.projections.workflows.expired import Expired, Expiry, Kept
-from headwater.schemas.providers.headwater import Fact
+from headwater.schemas.providers.headwater import SystemEvent
 
 
 class AsksTerra(Protocol):
@@ -56,7 +56,7 @@ class PrunesInstances(Protocol):
 class TellsFacts(Protocol):
     """The log of deliveries, for what the house itself has learnt."""
 
-    async def tell(self, fact: Fact, *, request_id: str) -> object:
+    async def tell(self, fact: SystemEvent, *, request_id: str) -> object:
         """Appends a fact; when it returns, that is durable.
 
         Errors: BrokerUnavailable, Overloaded; telling it again is safe.

@@ -17,7 +17,7 @@ from headwater.gateway.http.limited_bodies import JsonRequest
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.patterns import in_words
 from headwater.processors.json_texts import TooDeep
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 
 #: What msgspec says of a fault, and where.
 _FAULT: Final = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
@@ -48,7 +48,7 @@ def check_texts(longest: int, **texts: str | None) -> None:
     Errors: Problem.
     """
     for field, text in texts.items():
-        fault = fault_of(field, text, longest)
+        fault = text_problem(field, text, longest)
         if fault is not None:
             raise Problem(INVALID_PARAMETER, fault, field=field)
 

@@ -16,12 +16,12 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.segments import sent_segments
 from headwater.processors.columns import RowUpdate
 from headwater.processors.lineage import (
-    Said,
+    ColumnValue,
     admitted,
-    said_of_row,
     same_key,
     types_of,
     updates_of,
+    values_of_row,
 )
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.finding import delivery
@@ -175,7 +175,7 @@ async def _why(
         raise Problem("invalid_parameter", detail, field="column")
     found = await _row(reader, table, key)
     placed, complete = await _placed(reader, providers, table, key, found)
-    said = said_of_row(table, key, await _normalized(reader, log, providers, placed))
+    said = values_of_row(table, key, await _normalized(reader, log, providers, placed))
     normalizers = {each.event_id: f"{each.source}.{each.type}" for each in placed}
     columns = {}
     for name, source in found.sources.items():
@@ -256,7 +256,7 @@ async def _with_our_id(
     return msgspec.structs.replace(event, our_id=our_id)
 
 
-def _overridden(said: Said) -> Overridden:
+def _overridden(said: ColumnValue) -> Overridden:
     sent_at = datetime.fromtimestamp(said.stamp.sent_at_ms / 1000, UTC)
     return Overridden(said.value, said.stamp.event_id, sent_at)
 

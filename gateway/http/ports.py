@@ -9,10 +9,10 @@ deployments is `streams.workflows.deployment_log`. The port for commands is besi
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from headwater.processors.deployments import Deployments, Outcome
+from headwater.processors.deployments import DeploymentOutcome, Deployments
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
-from headwater.schemas.providers.headwater import Fact
+from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.dead_letter_log import Again, Replayed
 from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
@@ -27,7 +27,7 @@ class DeploymentLog(Protocol):
     async def upload(self, deployment_id: str, artifact: bytes) -> int:
         """Makes an artifact durable; gives its offset, for the record of its deployment."""
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
         """Deploys or activates; says what came of it once it is durable."""
 
     async def stop(self) -> None:
@@ -64,7 +64,7 @@ class DeliveryLog(Protocol):
     def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
         """Takes note that nobody waits for an answer any more."""
 
-    async def tell(self, fact: Fact, *, request_id: str) -> Appended:
+    async def tell(self, fact: SystemEvent, *, request_id: str) -> Appended:
         """Appends what the house has learnt; returns and fails as `append` does."""
 
     async def read(self, partition: int, offset: int) -> Stored | None:

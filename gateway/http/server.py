@@ -16,7 +16,7 @@ from granian.server.embed import Server
 from litestar.types import ASGIApp
 from typing_extensions import override
 
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.garbage import collect_seldom
 
 #: A request's head: all real ones fit in a fraction of it; a larger one is answered 431.
@@ -105,14 +105,14 @@ def refuse_taken_port(host: str, port: int) -> None:
     Granian shares its port with whoever asks for the same, so two servers would each get a part of
     the requests without a word.
 
-    Errors: PartUnavailable.
+    Errors: ProcessUnavailable.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         why = (error.strerror or "").partition(" (while ")[0]  # the address is said already
-        raise PartUnavailable(
+        raise ProcessUnavailable(
             f"The gateway cannot listen on {host}:{port}: {why}. Usual cause: another "
             "program or another Headwater listens there. Stop it, or choose a port with --port or "
             "HEADWATER_PORT."

@@ -39,7 +39,7 @@ from headwater.gateway.local.parts import (
 )
 from headwater.gateway.local.restarts import Deaths, RestartPolicy
 from headwater.gateway.privacy import make_private_folder
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 
 __all__ = ["EmbeddedPart", "Part", "Supervisor"]
 
@@ -197,13 +197,13 @@ class Supervisor:
         part, say_at = watched.part, time.monotonic() + _STILL_WAITING_EVERY_S
         while not watched.ready():
             if (code := part.poll()) is not None:
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"{part.name} ended while starting ({how_it_ended(code)}). "
                     + end_of_log(part, watched.log_from, code)
                 )
             now = time.monotonic()
             if now - watched.started_at > _READY_WITHIN_S:
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"{part.name} was not ready within {_READY_WITHIN_S:.0f} s. "
                     + end_of_log(part, watched.log_from)
                 )
@@ -244,7 +244,7 @@ class Supervisor:
         try:
             with self._interruptible():
                 watched.part.start()
-        except PartUnavailable as error:
+        except ProcessUnavailable as error:
             self._report_exit(watched, f"could not be started: {error.message}")
             return
         self._started(watched)
@@ -323,7 +323,7 @@ def _claimed(data_dir: Path, report: Callable[[str], None]) -> Iterator[int]:
             lock.seek(0)
             owner = lock.read().strip()
             if _runs(owner) or time.monotonic() > deadline:
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"Headwater already runs on {data_dir} (pid {owner or 'unknown'}). Stop it "
                     "first, or choose another directory with --data-dir or HEADWATER_DATA_DIR."
                 )

@@ -16,7 +16,7 @@ from headwater.projections.rebuilds.beside import SCHEMA, TablesBeside
 from headwater.projections.rebuilds.rebuilds import Rebuild
 from headwater.projections.rebuilds.work import RebuildWork
 from headwater.schemas.errors import NewerSchema
-from headwater.schemas.newer import readable, why_waits
+from headwater.schemas.newer import newer_schema_message, readable
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
@@ -108,7 +108,7 @@ class WorkflowRebuild:
             async for some in batches:
                 known, newer = readable(some)
                 if newer is not None:
-                    raise NewerSchema(why_waits(newer))
+                    raise NewerSchema(newer_schema_message(newer))
                 records = self._projection.read(known, place.claims)
                 span = Span(start, some[-1].offset + 1)
                 claims, plan = {where: place.claims}, self._projection.plan(records)

@@ -8,7 +8,7 @@ import jwt
 
 from headwater.gateway.tokens.key_set import ALGORITHMS, TokenKey
 from headwater.gateway.tokens.key_source import KeySource
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 
 #: Tokens of known issuers stay below 2,000 characters.
 TOKEN_CHARS_MAX: Final = 8_192
@@ -99,7 +99,7 @@ def user_fault(field: str, user_id: str, prefix: str) -> str | None:
 
     An id without the prefix would not be known again in the deliveries of its connections.
     """
-    fault = fault_of(field, user_id)
+    fault = text_problem(field, user_id)
     if fault is None and not user_id.startswith(prefix):
         return f"{field}: expected a user's id, which begins with {prefix} (HEADWATER_USER_PREFIX)"
     return fault

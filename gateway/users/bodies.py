@@ -9,7 +9,7 @@ from typing_extensions import override
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.patterns import WEARABLE
 from headwater.gateway.workflows.bodies import Body
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 from headwater.schemas.history import Limits
 
 DAYS_MAX: Final = 1460
@@ -44,7 +44,7 @@ class NewConnection(Body, frozen=True, kw_only=True, rename=_as_they_are):
     @override
     def check(self, limits: Limits, at: str = "") -> None:
         for name, url in (("success_url", self.success_url), ("failure_url", self.failure_url)):
-            if url is not None and (fault_of(name, url, _URL_MAX) or not _URL.fullmatch(url)):
+            if url is not None and (text_problem(name, url, _URL_MAX) or not _URL.fullmatch(url)):
                 raise Problem(
                     "invalid_body",
                     f"{at}{name}: expected an address such as https://app.example/done, found "

@@ -14,7 +14,7 @@ from headwater.gateway.terra.listing import Listing
 from headwater.gateway.users.ports import UserPorts
 from headwater.projections.deliveries.of_user import Connection
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
-from headwater.schemas.providers.headwater import ConnectionGone, ConnectionListed, Fact
+from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionListed, SystemEvent
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -55,7 +55,7 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
 class Difference(NamedTuple):
     """What is to be told, and the connections as they are then."""
 
-    facts: tuple[Fact, ...]
+    facts: tuple[SystemEvent, ...]
     connections: tuple[Connected, ...]
 
 
@@ -94,7 +94,7 @@ def compared(user_id: str, ours: Sequence[Connection], listing: Listing) -> Diff
     at_ms = round(listing.listed_s * 1000)
     known = {each.terra_user_id: _as_ours(each) for each in ours}
     listed = {each.user_id: each for each in listing.of(user_id, known)}
-    facts: list[Fact] = []
+    facts: list[SystemEvent] = []
     for terra_user_id, found in listed.items():
         before = known.get(terra_user_id)
         if found.active is False or (
@@ -116,7 +116,9 @@ def compared(user_id: str, ours: Sequence[Connection], listing: Listing) -> Diff
         entry = listed.get(terra_user_id)
         lost = listing.lacks(terra_user_id) if entry is None else entry.active is False
         if before.active and lost and not _is_later(before.connected_at, listed_at):
-            facts.append(ConnectionGone(at_ms=at_ms, user_id=user_id, terra_user_id=terra_user_id))
+            facts.append(
+                ConnectionClosed(at_ms=at_ms, user_id=user_id, terra_user_id=terra_user_id)
+            )
             known[terra_user_id] = msgspec.structs.replace(
                 before, active=False, deactivated_at=listed_at
             )

@@ -14,18 +14,18 @@ from typing_extensions import override
 from headwater.gateway.http.json_bodies import check_json, decoded, invalid
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.patterns import NAME
-from headwater.processors.runs.labels import labels_fault
+from headwater.processors.runs.labels import labels_problem
 from headwater.processors.runs.limits import (
     BATCH_MAX,
+    DEFAULT_LIMITS,
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
     REASON_MAX,
     STEP_KEY_MAX,
     TICK_MAX,
-    USUAL,
     VALUE_BYTES_TOP,
-    name_fault,
-    value_fault,
+    name_problem,
+    value_problem,
 )
 from headwater.schemas.failures import (
     INVALID_EVENT_PAYLOAD,
@@ -107,7 +107,9 @@ class NewInstance(Body, frozen=True, kw_only=True):
     @override
     def check(self, limits: Limits, at: str = "") -> None:
         if self.id is not None:
-            fault = name_fault("an instance id", self.id, limits.max_instance_id, "max_instance_id")
+            fault = name_problem(
+                "an instance id", self.id, limits.max_instance_id, "max_instance_id"
+            )
             _refuse(INVALID_INSTANCE_ID, f"{at}id", fault)
         check_params(f"{at}params", self.params, limits)
         _check_labels(f"{at}labels", self.labels)
@@ -160,10 +162,10 @@ class NewEvent(Body, frozen=True, kw_only=True):
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
-        fault = name_fault("an event type", self.type, limits.max_event_type, "max_event_type")
+        fault = name_problem("an event type", self.type, limits.max_event_type, "max_event_type")
         _refuse(INVALID_EVENT_TYPE, f"{at}type", fault)
         most = limits.max_event_bytes
-        fault = value_fault(f"{at}payload", text(self.payload), most, "max_event_bytes")
+        fault = value_problem(f"{at}payload", text(self.payload), most, "max_event_bytes")
         _refuse(INVALID_EVENT_PAYLOAD, f"{at}payload", fault)
         if self.start_if_missing is not None:
             start = self.start_if_missing
@@ -257,7 +259,7 @@ class WorkerTick(Tick, frozen=True, kw_only=True):
     continuing: bool = False
 
 
-def read(kind: type[B], body: bytes, limits: Limits = USUAL) -> B:
+def read(kind: type[B], body: bytes, limits: Limits = DEFAULT_LIMITS) -> B:
     """Reads a body; no body at all is one without fields.
 
     Errors: Problem.
@@ -293,7 +295,7 @@ def check_value(code: str, field: str, value: msgspec.Raw) -> None:
 
     Errors: Problem.
     """
-    _refuse(code, field, value_fault(field, text(value), VALUE_BYTES_TOP))
+    _refuse(code, field, value_problem(field, text(value), VALUE_BYTES_TOP))
 
 
 def check_params(field: str, params: msgspec.Raw, limits: Limits) -> None:
@@ -301,12 +303,12 @@ def check_params(field: str, params: msgspec.Raw, limits: Limits) -> None:
 
     Errors: Problem.
     """
-    fault = value_fault(field, text(params), limits.max_params_bytes, "max_params_bytes")
+    fault = value_problem(field, text(params), limits.max_params_bytes, "max_params_bytes")
     _refuse(INVALID_PARAMS, field, fault)
 
 
 def _check_labels(field: str, labels: dict[str, str]) -> None:
-    fault = labels_fault(labels)
+    fault = labels_problem(labels)
     _refuse(INVALID_LABELS, field, fault and f"{field}: {fault}")
 
 

@@ -14,7 +14,7 @@ from headwater.projections.workflows.queries import Page
 from headwater.schemas.answers import BulkChanged, BulkPage, InstanceFound
 from headwater.schemas.failures import is_refused
 from headwater.schemas.history import ReplySent
-from headwater.schemas.statuses import RunStatus, newer_kept
+from headwater.schemas.statuses import RunStatus, keep_unknown_values
 from headwater.streams.workflows.client import Addressed
 
 
@@ -66,7 +66,7 @@ def _page(page: Page[InstanceFound], found: list[BulkChanged]) -> BulkPage:
 
 
 def _changed(row: InstanceFound, reply: ReplySent) -> BulkChanged:
-    with newer_kept():
+    with keep_unknown_values():
         status = RunStatus(reply.status) if reply.status else row.details.status
     if not is_refused(reply.code):
         return BulkChanged(id=row.id, status=status)

@@ -22,7 +22,7 @@ from headwater.gateway.workflows.authorization import (
     RequestContext,
 )
 from headwater.gateway.workflows.parameters import INSTANCE, WORKFLOW
-from headwater.processors.runs.limits import USUAL
+from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.runtime import Runtime
 
@@ -41,7 +41,7 @@ NAMED_LATER: Final = "named_later"
 class BodyRequest(JsonRequest):
     """A request whose body is read by the struct that its handler takes."""
 
-    limits: ClassVar[Limits] = USUAL
+    limits: ClassVar[Limits] = DEFAULT_LIMITS
 
     @override
     def read_body(self, kind: type[Any], body: bytes) -> Any:

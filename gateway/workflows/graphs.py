@@ -22,7 +22,7 @@ from headwater.processors.graph.definition import (
     Problem as Mistake,
 )
 from headwater.processors.graph.graph import Graph, graph_of
-from headwater.processors.runs.limits import HOUSE_PREFIX
+from headwater.processors.runs.limits import BUILTIN_PREFIX
 from headwater.schemas.answers import Answer
 from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.failures import GRAPH_INVALID, GRAPH_NOT_FOUND, GRAPH_OF_APP
@@ -108,11 +108,11 @@ class Graphs:
 
 def _read(name: str, body: bytes) -> Graph:
     """The definition in a body, checked."""
-    if name.startswith(HOUSE_PREFIX):
+    if name.startswith(BUILTIN_PREFIX):
         raise Problem(
             GRAPH_OF_APP,
-            f"expected a name that does not begin with {HOUSE_PREFIX}, as those do that come with "
-            f"Headwater, found {name!r}",
+            f"expected a name that does not begin with {BUILTIN_PREFIX}, as those do that come "
+            f"with Headwater, found {name!r}",
         )
     check_json(body)
     document = json.loads(body)

@@ -13,7 +13,7 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.patterns import KEY_OR_NONE, NAME
 from headwater.gateway.workflows.bodies import CURSOR_MAX
 from headwater.gateway.workflows.positions import Positions, read_positions
-from headwater.processors.runs.labels import labels_fault
+from headwater.processors.runs.labels import labels_problem
 from headwater.processors.runs.limits import (
     INSTANCE_ID_MAX,
     LOG_CATEGORY_TOP,
@@ -247,7 +247,7 @@ def read_labels(given: Sequence[str]) -> dict[str, str]:
     """
     pairs = [each.partition("=") for each in given]
     labels = {name: value for name, _, value in pairs}
-    fault = labels_fault(labels)
+    fault = labels_problem(labels)
     for each, (name, sign, value) in zip(given, pairs, strict=True):
         if not sign:
             fault = f"expected name=value, found {each[:120]!r}"

@@ -15,7 +15,7 @@ from headwater.gateway.http.request_scope import STATE_NAME, AnyRequest
 from headwater.gateway.http.server import listener, refuse_taken_port
 from headwater.gateway.workflows import bodies
 from headwater.schemas.answers import WorkerTicked
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.workflows.manual_ticks import Done
 
 
@@ -35,7 +35,7 @@ async def ticks_heard(
     """Listens for ticks.
 
     Shape:  URLs such as http://127.0.0.1:8090: of several workers each takes one that is free.
-    Errors: PartUnavailable when all of them are taken.
+    Errors: ProcessUnavailable when all of them are taken.
     """
     host, port = _free(urls)
     server = listener(tick_app(tick, new_id), host=host, port=port)
@@ -51,7 +51,7 @@ def _free(urls: Sequence[str]) -> tuple[str, int]:
     *firsts, last = [urlsplit(url) for url in urls]
     for place in firsts:
         address = place.hostname or "", place.port or 80
-        with suppress(PartUnavailable):
+        with suppress(ProcessUnavailable):
             refuse_taken_port(*address)
             return address
     address = last.hostname or "", last.port or 80

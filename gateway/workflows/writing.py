@@ -23,7 +23,7 @@ from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.refusals import refusal
 from headwater.gateway.workflows.statuses import Statuses
 from headwater.processors.runs.labels import labels_of
-from headwater.processors.runs.limits import HOUSE_PREFIX, name_fault
+from headwater.processors.runs.limits import BUILTIN_PREFIX, name_problem
 from headwater.schemas.answers import (
     Answer,
     EventSent,
@@ -52,7 +52,7 @@ from headwater.schemas.history import (
     StartRun,
     creates,
 )
-from headwater.schemas.statuses import RunStatus, newer_kept
+from headwater.schemas.statuses import RunStatus, keep_unknown_values
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
@@ -212,7 +212,7 @@ def _start(new: NewInstance, key: str) -> StartRun:
 
 def _status(reply: ReplySent) -> InstanceStatus:
     """How an instance stood when a command had its outcome: all that a reply says of it."""
-    with newer_kept():
+    with keep_unknown_values():
         return InstanceStatus(status=RunStatus(reply.status))
 
 
@@ -234,7 +234,7 @@ def _check_workflow(workflow: str, limits: Limits) -> None:
     fault = _workflow_fault(workflow, limits)
     if fault:
         raise Problem(WORKFLOW_NOT_FOUND, fault)
-    if workflow.startswith(HOUSE_PREFIX):
+    if workflow.startswith(BUILTIN_PREFIX):
         # Some of them do what only operators may who have another key.
         raise Problem(
             "forbidden",
@@ -245,12 +245,12 @@ def _check_workflow(workflow: str, limits: Limits) -> None:
 
 def _workflow_fault(workflow: str, limits: Limits) -> str | None:
     longest = limits.max_workflow_name
-    return name_fault("a workflow's name", workflow, longest, "max_workflow_name")
+    return name_problem("a workflow's name", workflow, longest, "max_workflow_name")
 
 
 def _check_instance(workflow: str, instance_id: str, limits: Limits, *, starts: bool) -> None:
     """Refuses names that no instance can have."""
-    fault = name_fault("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
+    fault = name_problem("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
     if fault and starts:
         raise Problem(INVALID_INSTANCE_ID, fault, field="instanceId")
     fault = fault or _workflow_fault(workflow, limits)

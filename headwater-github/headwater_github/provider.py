@@ -17,7 +17,7 @@ from headwater.processors.providers.envelope import Routing
 from headwater.processors.providers.provider import DeliveryType, Provider
 from headwater.processors.providers.results import Normalized
 from headwater.processors.signature_schemes import SCHEMES
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Table
@@ -49,7 +49,7 @@ _PATHS: Final = {
 
 def _key(path: str, found: object) -> str:
     text = str(found) if isinstance(found, int | str) else ""
-    fault = fault_of(path, text) if text else f"{path}: expected a text or number, found none"
+    fault = text_problem(path, text) if text else f"{path}: expected a text or number, found none"
     if fault:
         raise MalformedPayload(fault)
     return text

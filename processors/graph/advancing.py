@@ -144,7 +144,7 @@ def _finish(draft: Draft) -> None:
                 fail(draft, Failure(decision.name, decision.error))
             case CompleteWorkflow():
                 schema = draft.graph.output_schema
-                wrong = schema and schema.fault(decision.output, "output", draft.evaluations)
+                wrong = schema and schema.problem(decision.output, "output", draft.evaluations)
                 if wrong:
                     fail(draft, Failure("OutputInvalidError", wrong))
                 end(draft, RunCompleted(text_of(decision.output)), "the run is complete")
@@ -187,7 +187,7 @@ def _carry_out(
 
 def _check_context(draft: Draft) -> None:
     schema = draft.graph.context_schema
-    wrong = schema and schema.fault(draft.run.shared, "state", draft.evaluations)
+    wrong = schema and schema.problem(draft.run.shared, "state", draft.evaluations)
     if wrong:
         raise CannotGoOn(Failure("ContextInvalidError", wrong))
 

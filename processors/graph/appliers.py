@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.definition import Merge
 from headwater.processors.graph.merge import Arrived, merge_arrivals
 from headwater.processors.graph.paths import section_of, set_path
@@ -418,7 +418,7 @@ def _merge(run: GraphRun, event: FanInActivated) -> None:
         for each in event.merges
     }
     merged = merge_arrivals(merges, arrived)
-    if isinstance(merged, Fault):
+    if isinstance(merged, EvaluationProblem):
         raise InvariantViolation(f"expected outputs that can be merged, found: {merged.message}")
     around = run.forks[event.fork].origin.place
     for each in merged:

@@ -1,6 +1,6 @@
 """The end of a run: its output, by the output mapping of its definition."""
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.decisions import CompleteWorkflow, Planned, Trace, failed
 from headwater.processors.graph.graph import Graph, Mapped
 from headwater.processors.graph.mappings import mapped
@@ -21,6 +21,6 @@ def complete(mapping: Mapped, scope: Scope) -> Planned:
     if not mapping:
         return Planned((CompleteWorkflow(output=dict(scope.context.output)),), (started,))
     output = mapped(mapping, scope, "outputMapping")
-    if isinstance(output, Fault):
+    if isinstance(output, EvaluationProblem):
         return failed(output.message, events=(started,))
     return Planned((CompleteWorkflow(output=output),), (started,))

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.decisions import (
     ApplyBranchOutput,
     CancelTokens,
@@ -67,7 +67,7 @@ def decide_continuation(  # noqa: PLR0913, three of them have no other way to sa
     if in_flight:
         decisions.append(CancelTokens(token_ids=tuple(in_flight), reason=ACTIVATED))
     merged = _merged(graph, transition, arrivals)
-    if isinstance(merged, Fault):
+    if isinstance(merged, EvaluationProblem):
         where = f"merge at {transition.to_node_ref!r}"
         return failed(f"{merged.message} ({where})", "MergeError", events)
     decisions.extend(_set(merged, fork, enclosing_output))
@@ -78,7 +78,7 @@ def decide_continuation(  # noqa: PLR0913, three of them have no other way to sa
 
 def _merged(
     graph: Graph, transition: Transition, arrivals: Sequence[Arrival]
-) -> list[SetContext] | Fault:
+) -> list[SetContext] | EvaluationProblem:
     """The merges of a meeting point; without branches that of the transition, over nothing."""
     merges = merges_of(graph, {each.transition_ref for each in arrivals} or {transition.ref})
     if not arrivals:
@@ -86,7 +86,7 @@ def _merged(
         return [each for each in empty if isinstance(each, SetContext)]
     arrived = (Arrived(each.transition_ref, each.branch_index, each.output) for each in arrivals)
     merged = merge_arrivals(merges, arrived)
-    if isinstance(merged, Fault):
+    if isinstance(merged, EvaluationProblem):
         return merged
     deep = (depth_problem(section_of(each.path)[1], each.value) for each in merged)
     return next(filter(None, deep), merged)

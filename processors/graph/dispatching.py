@@ -7,7 +7,7 @@ to end. What one decision begins stays so small that its record fits.
 from hashlib import sha256
 from typing import Final
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.definition import Node
 from headwater.processors.graph.draft import Draft, text_of
 from headwater.processors.graph.ends import fail
@@ -65,7 +65,7 @@ def dispatch(draft: Draft) -> None:
 
 def _input(draft: Draft, token: LiveToken) -> str:
     found = map_input(draft.graph, token.node, draft.scope(token))
-    if isinstance(found, Fault):
+    if isinstance(found, EvaluationProblem):
         fail(draft, Failure("ExpressionError", found.message))
     return text_of(found)
 

@@ -29,7 +29,7 @@ from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Facts, Rejection
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.limits import USUAL, bounded, recorded
+from headwater.processors.runs.limits import DEFAULT_LIMITS, bounded, recorded
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import Reached, Request
 from headwater.processors.runs.slots import no_slots
@@ -92,7 +92,7 @@ class GraphEngine:
     def __init__(
         self,
         graphs: Iterable[Graph] = (),
-        limits: Limits = USUAL,
+        limits: Limits = DEFAULT_LIMITS,
         evaluator: Evaluator | None = None,
     ) -> None:
         self._limits = limits
@@ -231,15 +231,15 @@ class GraphEngine:
             return STALE
         return decider(self._draft(run, now_ms), request)
 
-    def give_up(
+    def fail_run(
         self, run: GraphRun, failure: Failure, *, with_children: bool = True
     ) -> list[RunEvent]:
         """Ends a run, its tokens, and their children."""
         draft = self._draft(run, run.updated_at_ms)
         return ended(draft, RunErrored(failure), "the run has failed", with_children=with_children)
 
-    place_of = staticmethod(place_of)
-    to_decide_less = (
+    event_location = staticmethod(place_of)
+    size_advice = (
         "pass on less at once: map what is needed instead of whole outputs, fewer branches of a "
         "foreach, smaller items"
     )
@@ -294,7 +294,7 @@ class GraphEngine:
         return min((at_ms for at_ms in times if at_ms > after_ms), default=None)
 
     @staticmethod
-    def attempt_awaited(run: GraphRun, key: str) -> int | None:
+    def expected_attempt(run: GraphRun, key: str) -> int | None:
         """The number of the attempt that is under way."""
         token = run.token_of(key)
         return None if token is None or not token.in_flight else token.attempts + 1
@@ -363,7 +363,7 @@ def _input_fault(graph: Graph, params: Json, evaluations: Evaluations) -> str | 
         # Numbers of any length are JSON; what reads it here has its bounds.
         return f"input: expected JSON that can be read, found: {error}"
     schema = graph.input_schema
-    return None if schema is None else schema.fault(value, "input", evaluations)
+    return None if schema is None else schema.problem(value, "input", evaluations)
 
 
 def _ended_children(before: GraphRun | None) -> list[RunEvent]:

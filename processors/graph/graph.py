@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from headwater.processors.expressions import Expression, ExpressionInvalid, Gives
+from headwater.processors.expressions import Expression, ExpressionInvalid, ResultKind
 from headwater.processors.graph.definition import (
     INVALID_DEFINITION,
     INVALID_EXPRESSION,
@@ -134,11 +134,11 @@ class _Compiler:
         items = {each.foreach.item_var for each in transitions if each.foreach}
         # A name that cannot be one is told where it is declared.
         self._items = sorted(name for name in items if may_be_item(name))
-        self._compiled: dict[tuple[str, Gives, bool], Expression | ExpressionInvalid] = {}
+        self._compiled: dict[tuple[str, ResultKind, bool], Expression | ExpressionInvalid] = {}
         self._left = EXPRESSIONS_MAX
 
     def expression(
-        self, path: str, source: str, gives: Gives = Gives.VALUE, *, result: bool = False
+        self, path: str, source: str, gives: ResultKind = ResultKind.VALUE, *, result: bool = False
     ) -> Expression | None:
         key = (source, gives, result)
         found = self._compiled.get(key)
@@ -150,7 +150,9 @@ class _Compiler:
         self.problems.append(Problem(INVALID_EXPRESSION, path, message))
         return None
 
-    def _compile(self, source: str, gives: Gives, result: bool) -> Expression | ExpressionInvalid:
+    def _compile(
+        self, source: str, gives: ResultKind, result: bool
+    ) -> Expression | ExpressionInvalid:
         self._left -= max(len(source), _SHORT)
         if self._left < 0:
             return ExpressionInvalid(
@@ -192,7 +194,9 @@ class _Compiler:
     def of_transition(self, path: str, transition: Transition) -> Route:
         condition = collection = None
         if transition.condition is not None:
-            condition = self.expression(f"{path}.condition", transition.condition, Gives.CONDITION)
+            condition = self.expression(
+                f"{path}.condition", transition.condition, ResultKind.CONDITION
+            )
         if transition.foreach is not None:
             where = f"{path}.foreach.collection"
             collection = self.expression(where, transition.foreach.collection)

@@ -15,12 +15,12 @@ from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import (
+    DEFAULT_LIMITS,
     FAILURE_MESSAGE_MAX,
     FAILURE_NAME_MAX,
     SLEEP_MAX_MS,
-    USUAL,
     bounded,
-    value_fault,
+    value_problem,
 )
 from headwater.processors.runs.retries import retry_at_ms
 from headwater.schemas import failures
@@ -139,8 +139,10 @@ def _activate(draft: Draft, token: LiveToken, command: ActivateJob, sent_at_ms: 
 
 
 def _complete(draft: Draft, token: LiveToken, output: Json) -> Decision:
-    limits = draft.run.limits or USUAL
-    fault = value_fault("the output of a job", output, limits.max_result_bytes, "max_result_bytes")
+    limits = draft.run.limits or DEFAULT_LIMITS
+    fault = value_problem(
+        "the output of a job", output, limits.max_result_bytes, "max_result_bytes"
+    )
     try:
         read_json(output)
     except JsonInvalid as error:

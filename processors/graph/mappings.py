@@ -6,7 +6,7 @@ the shared context. Outside of all forks `output.x` is the output section of the
 
 from typing import Any
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.decisions import (
     ApplyBranchOutput,
     Decision,
@@ -21,24 +21,24 @@ from headwater.processors.graph.scope import BRANCH, Scope
 from headwater.processors.graph.tokens import Token
 
 
-def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | Fault:
+def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | EvaluationProblem:
     """The object that a mapping gives; a dot in a target goes into an object.
 
-    Errors: a Fault, which quotes the expression and says what of.
+    Errors: an EvaluationProblem, which quotes the expression and says what of.
     """
     values: dict[str, Any] = {}
     for target, expression in mapping:
         found = scope.value(expression)
-        if isinstance(found, Fault):
-            return Fault(f"{found.message} ({what}, {target})")
+        if isinstance(found, EvaluationProblem):
+            return EvaluationProblem(f"{found.message} ({what}, {target})")
         changed = placed(values, target, found)
-        if isinstance(changed, Fault):
-            return Fault(f"{changed.message} ({what})")
+        if isinstance(changed, EvaluationProblem):
+            return EvaluationProblem(f"{changed.message} ({what})")
         values = changed
     return values
 
 
-def map_input(graph: Graph, node_ref: str, scope: Scope) -> dict[str, Any] | Fault:
+def map_input(graph: Graph, node_ref: str, scope: Scope) -> dict[str, Any] | EvaluationProblem:
     """What the task or subworkflow of a node is given."""
     return mapped(graph.mappings(node_ref).inputs, scope, f"inputMapping of {node_ref!r}")
 
@@ -56,7 +56,7 @@ def map_output(graph: Graph, token: Token, scope: Scope, result: Any) -> Planned
     seen = scope.with_result(result)
     for target, expression in graph.mappings(token.node_ref).outputs:
         found = seen.value(expression)
-        if isinstance(found, Fault):
+        if isinstance(found, EvaluationProblem):
             where = f"outputMapping of {token.node_ref!r}, {target}"
             return failed(f"{found.message} ({where})", events=tuple(events))
         section, path = section_of(target)

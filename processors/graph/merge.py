@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.decisions import SetContext
 from headwater.processors.graph.definition import Merge
 
@@ -33,24 +33,30 @@ _MISSING: Final = _Missing()
 _Values: TypeAlias = Sequence[tuple[int, Any]]
 
 
-def merge_branches(merge: Merge, branches: Sequence[BranchOutput]) -> SetContext | Fault:
+def merge_branches(
+    merge: Merge, branches: Sequence[BranchOutput]
+) -> SetContext | EvaluationProblem:
     """Merges the outputs of branches into one value.
 
     Shape:  append joins lists by one level if every branch gave one, and else keeps each value;
             collect keeps each value; merge_object puts objects together, the higher index wins;
             keyed_by_branch keys values by index, as text; last_wins is the value of the highest
             index that gave one, and {} without any.
-    Errors: a Fault, for merge_object over anything but objects and null.
+    Errors: an EvaluationProblem, for merge_object over anything but objects and null.
     """
     return merge_values(
         merge, {each.branch_index: sought(merge.source, each.output) for each in branches}
     )
 
 
-def merge_values(merge: Merge, values: Mapping[int, Any]) -> SetContext | Fault:
+def merge_values(merge: Merge, values: Mapping[int, Any]) -> SetContext | EvaluationProblem:
     """As `merge_branches`, of values by index that were `sought` already."""
     merged = _STRATEGIES[merge.strategy](sorted(values.items(), key=itemgetter(0)))
-    return merged if isinstance(merged, Fault) else SetContext(path=merge.target, value=merged)
+    return (
+        merged
+        if isinstance(merged, EvaluationProblem)
+        else SetContext(path=merge.target, value=merged)
+    )
 
 
 class Arrived(NamedTuple):
@@ -64,7 +70,7 @@ class Arrived(NamedTuple):
 
 def merge_arrivals(
     merges: Mapping[str, Merge], arrivals: Iterable[Arrived]
-) -> list[SetContext] | Fault:
+) -> list[SetContext] | EvaluationProblem:
     """Merges what branches bring to a meeting point.
 
     Shape:  merges are by the transition that a token came by. Those of one target are one merge,
@@ -80,7 +86,7 @@ def merge_arrivals(
     sets: list[SetContext] = []
     for merge, values in by_target.values():
         done = merge_values(merge, values)
-        if isinstance(done, Fault):
+        if isinstance(done, EvaluationProblem):
             return done
         sets.append(done)
     return sets
@@ -110,13 +116,13 @@ def _append(values: _Values) -> list[Any]:
     return _collect(values)
 
 
-def _merge_object(values: _Values) -> dict[str, Any] | Fault:
+def _merge_object(values: _Values) -> dict[str, Any] | EvaluationProblem:
     merged: dict[str, Any] = {}
     for index, value in values:
         if value is _MISSING or value is None:
             continue
         if not isinstance(value, Mapping):
-            return Fault(
+            return EvaluationProblem(
                 f"expected objects to merge, found {_shown(value)} in branch {index}; "
                 "collect takes any value"
             )

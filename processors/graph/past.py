@@ -16,7 +16,7 @@ from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.state import KIND, GraphRun
 from headwater.processors.runs import token_views
 from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.token_views import Tokens, taken_up
+from headwater.processors.runs.token_views import Tokens, retried_tokens
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, NOT_A_GRAPH, SEQUENCE_NOT_FOUND
 from headwater.schemas.history import (
     CommandRejected,
@@ -120,7 +120,7 @@ class Past:
             self.of_code = True
             return
         self.state = appliers.begin(self.state, record)
-        self.tokens = {} if event.kept is None else taken_up(self.tokens, record.at_ms)
+        self.tokens = {} if event.kept is None else retried_tokens(self.tokens, record.at_ms)
         self.at_ms = record.at_ms
         document = self.state.document
         self.graph = None if document == _NONE else _graph(document)

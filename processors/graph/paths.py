@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.schemas.history import NESTING_MAX
 
 #: Most parts of a path. A target of half as many levels as a value may have leaves as many to the
@@ -68,17 +68,17 @@ def set_path(
     return root
 
 
-def placed(values: Mapping[str, Any], path: str, value: Any) -> dict[str, Any] | Fault:  # noqa: ANN401
+def placed(values: Mapping[str, Any], path: str, value: Any) -> dict[str, Any] | EvaluationProblem:  # noqa: ANN401
     """Return a copy as `set_path` does, or a fault where the result has too many levels."""
     return depth_problem(path, value) or set_path(values, path, value)
 
 
-def depth_problem(path: str, value: Any) -> Fault | None:  # noqa: ANN401
+def depth_problem(path: str, value: Any) -> EvaluationProblem | None:  # noqa: ANN401
     """Return why a value may not be set at a path within an object, if so: it is too deep there."""
     levels = NESTING_MAX - path.count(".") - 1
     if not is_deeper(value, levels):
         return None
-    return Fault(
+    return EvaluationProblem(
         f"expected at most {NESTING_MAX} levels of lists and objects with {path!r} set, found more"
     )
 

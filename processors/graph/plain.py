@@ -8,7 +8,7 @@ nothing left out; a batch is made of them by `batch`, which these do not do.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph import completion, routing, synchronization
 from headwater.processors.graph import merge as merging
 from headwater.processors.graph.decisions import Planned as Decided
@@ -81,7 +81,9 @@ def merge_branches(*, branches: Sequence[Plain], merge: Plain) -> Planned:
         [merging.BranchOutput(each["branch_index"], each.get("output")) for each in branches],
     )
     return _plain(
-        failed(found.message, "MergeError") if isinstance(found, Fault) else Decided((found,))
+        failed(found.message, "MergeError")
+        if isinstance(found, EvaluationProblem)
+        else Decided((found,))
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.decisions import (
     ActivateFanIn,
     CreateToken,
@@ -80,7 +80,7 @@ def _is_match(found: Route, token: Token, scope: Scope, events: list[Trace]) -> 
         events.append(_trace("loop_limit_reached", token, payload))
         return False
     matched = True if found.condition is None else scope.value(found.condition)
-    if isinstance(matched, Fault):
+    if isinstance(matched, EvaluationProblem):
         raise _Failed(f"{matched.message} (the condition of transition {transition.ref!r})")
     payload = {**told, "condition": transition.condition, "matched": matched}
     events.append(_trace("evaluate_transition", token, payload))
@@ -96,7 +96,7 @@ def _spawn(found: Route, scope: Scope) -> _Spawn:
     source = found.collection.source
     items = scope.value(found.collection)
     where = f"the foreach of transition {transition.ref!r}"
-    if isinstance(items, Fault):
+    if isinstance(items, EvaluationProblem):
         raise _Failed(f"{items.message} ({where})")
     if not isinstance(items, list):
         kind = "null" if items is None else type(items).__name__

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.evaluations import Evaluations, Fault
+from headwater.processors.evaluations import EvaluationProblem, Evaluations
 from headwater.processors.expressions import (
     NO_VALUES,
     WORDS,
     Expression,
-    Facts,
-    Gives,
+    ExpressionValues,
     Names,
+    ResultKind,
 )
 
 SHARED: Final = Names("input", "state", "output")
@@ -47,8 +47,8 @@ class Context:
         self.input = input
         self.state = state
         self.output = output
-        self._facts: Facts | None = None
-        self._input_facts = Facts({"input": input}, SHARED)
+        self._facts: ExpressionValues | None = None
+        self._input_facts = ExpressionValues({"input": input}, SHARED)
 
     def with_changes(
         self, *, state: Mapping[str, Any] | None = None, output: Mapping[str, Any] | None = None
@@ -62,13 +62,13 @@ class Context:
         changed._input_facts = self._input_facts
         return changed
 
-    def facts_for(self, expression: Expression) -> Facts:
+    def facts_for(self, expression: Expression) -> ExpressionValues:
         """What an expression has to see of it."""
         if expression.roots.isdisjoint(("state", "output")):
             return self._input_facts
         if self._facts is None:
             values = {"input": self.input, "state": self.state, "output": self.output}
-            self._facts = Facts(values, SHARED)
+            self._facts = ExpressionValues(values, SHARED)
         return self._facts
 
 
@@ -105,15 +105,15 @@ class Scope:
         scope.local = {**self.local, RESULT: result}
         return scope
 
-    def value(self, expression: Expression) -> Any | Fault:  # noqa: ANN401
+    def value(self, expression: Expression) -> Any | EvaluationProblem:  # noqa: ANN401
         """What an expression gives; a missing field is null, or false for a condition.
 
-        Shape:  a Fault quotes the expression, and is never of a missing field.
+        Shape:  an EvaluationProblem quotes the expression, and is never of a missing field.
         """
         facts = self.context.facts_for(expression)
         found = expression.evaluate(facts, self.local, self.evaluations)
-        if not isinstance(found, Fault):
+        if not isinstance(found, EvaluationProblem):
             return found
         if found.missing:
-            return False if expression.gives is Gives.CONDITION else None
-        return Fault(f"the expression `{expression.source}` failed: {found.message}")
+            return False if expression.result_kind is ResultKind.CONDITION else None
+        return EvaluationProblem(f"the expression `{expression.source}` failed: {found.message}")

@@ -29,7 +29,7 @@ from headwater.processors.runs.limits import (
     RETRIES_MAX,
     WORKFLOW_NAME_MAX,
     control_character,
-    name_fault,
+    name_problem,
 )
 
 #: Branches of one fork. A run keeps each of them, and an engine can say so of its events in records
@@ -84,7 +84,7 @@ def problems_of(definition: Definition, *, whole: bool = True) -> list[Problem]:
 
 
 def _of_the_whole(definition: Definition) -> Iterator[Problem]:
-    fault = name_fault("the name of a graph", definition.name, WORKFLOW_NAME_MAX)
+    fault = name_problem("the name of a graph", definition.name, WORKFLOW_NAME_MAX)
     if fault:
         yield Problem(INVALID_DEFINITION, "name", fault)
     for target in definition.output_mapping:
@@ -148,7 +148,7 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
         yield INVALID_DEFINITION, "external", "expected it at a task, which workers outside take"
     if node.external and node.task is not None:
         # Nobody could ask for a job by another name.
-        fault = name_fault("the task of a job", node.task, WORKFLOW_NAME_MAX)
+        fault = name_problem("the task of a job", node.task, WORKFLOW_NAME_MAX)
         if fault:
             yield INVALID_DEFINITION, "task", fault
     yield from _named(task=node.task, subworkflow=node.subworkflow)

@@ -1,1 +1,1 @@
-"""Producers of deliveries, a package each: how theirs become events and rows."""
+"""Providers, one package each: how their deliveries become events and rows."""

@@ -1,7 +1,7 @@
-"""What the gateway needs to know of a verified body: what it is, and whom it is about.
+"""What the gateway has to know of a verified body: its type, and the person it is about.
 
-Rule: the envelope decides where a delivery goes and nothing else. Names and ids become Kafka keys
-and Postgres columns, so whoever reads an envelope holds them to what those can hold (`texts`).
+The envelope only decides where a delivery is routed. Names and ids become Kafka keys and Postgres
+columns, so code that parses an envelope checks them against the limits of those (`texts`).
 """
 
 from hashlib import sha256
@@ -17,17 +17,19 @@ _RETRIED_FOR_MS: Final = 24 * 60 * 60 * 1000
 
 #: Type of a signed delivery whose body could not be read. It is kept and becomes a dead letter.
 UNREADABLE: Final = "unreadable"
-#: Code of a body that its provider cannot read.
+#: Error code of a body that its provider cannot parse.
 MALFORMED: Final = "malformed_payload"
 
 
 class Routing(msgspec.Struct, frozen=True):
-    """Where a delivery goes.
+    """Routing of a delivery.
 
-    Shape:  subject is the provider's id of whatever the delivery is about, empty for nothing;
-            reference is the id of ours that the provider echoes, or None.
-    Units:  updated_at_ms in Unix milliseconds; 0 where the provider gives none. So is ordered_ms,
-            when the provider says that it first had the delivery.
+    Attributes:
+        subject: The provider's id of what the delivery is about; empty for nothing.
+        reference: Headwater's id that the provider echoes, or None.
+        updated_at_ms: When the provider's data changed, in Unix milliseconds; 0 if not provided.
+        ordered_ms: When the provider first had the delivery, in Unix milliseconds; 0 if not
+            provided.
     """
 
     type: str
@@ -45,26 +47,27 @@ class Malformed(msgspec.Struct, frozen=True):
 
 
 def sent_at_ms(signed_ms: int, ordered_ms: int) -> int:
-    """When a delivery was sent first: what orders it among others.
+    """Return when a delivery was first sent, which orders it among others, in Unix milliseconds.
 
-    Shape:  what the provider says, if that is at most a day before the signature and not after it:
-            nobody has signed it, and no sender retries for longer. Else the signed time.
+    This is the provider's time if it is at most a day before the signature and not after it: it is
+    not signed, and no sender retries for longer. Otherwise it is the signed time.
     """
     return ordered_ms if 0 <= signed_ms - ordered_ms <= _RETRIED_FOR_MS else signed_ms
 
 
 def event_id(source: str, type_: str, subject: str, body: bytes) -> str:
-    """The id of a delivery, equal for two deliveries exactly when all four are equal.
+    """Return the id of a delivery, equal for two deliveries exactly if all four parts are equal.
 
-    Shape:  32 hexadecimal characters. Every part is hashed with its length in front, so that no
-            part can borrow characters from its neighbour.
+    The id has 32 hexadecimal characters. Every part is hashed after its length, so that no
+    character can move from one part to another.
+
     Source: deduplication by (event type, subject, SHA-256 of the body).
     """
     a, b, c, d = source.encode(), type_.encode(), subject.encode(), sha256(body).digest()
-    named = (_length(len(a)), a, _length(len(b)), b, _length(len(c)), c, _length(len(d)), d)
-    return sha256(b"".join(named)).hexdigest()[:_EVENT_ID_CHARS]
+    parts = (_length(len(a)), a, _length(len(b)), b, _length(len(c)), c, _length(len(d)), d)
+    return sha256(b"".join(parts)).hexdigest()[:_EVENT_ID_CHARS]
 
 
 def user_of(reference: str | None, user_prefix: str) -> str | None:
-    """The user that a reference names: itself, if it starts as our user ids do; else None."""
+    """Return the user of a reference: itself, if it has the prefix of user ids; else None."""
     return reference if reference and reference.startswith(user_prefix) else None

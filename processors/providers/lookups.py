@@ -1,11 +1,11 @@
-"""Where the users of subjects are found: tables that several providers fill, or ask."""
+"""Lookups of the users of subjects: tables that several providers fill or read."""
 
 from typing import Final
 
 from headwater.processors.providers.provider import Lookup
 from headwater.schemas.tables import CONNECTIONS, TERRA_LAB_UPLOADS
 
-#: Whose data a connection of Terra's brings.
+#: The user of a Terra connection.
 CONNECTION: Final = Lookup(
     table=CONNECTIONS,
     missing="no_connection_for_terra_user",
@@ -13,7 +13,7 @@ CONNECTION: Final = Lookup(
     cure="connect the user, then replay",
 )
 
-#: Whose report a lab report of Terra's is, and of which upload.
+#: The user and the upload of a Terra lab report.
 LAB_UPLOAD: Final = Lookup(
     table=TERRA_LAB_UPLOADS,
     our_id="upload_id",

@@ -1,14 +1,14 @@
-"""What a provider is: a sender of webhooks, declared in one place.
+"""Providers: senders of webhooks, each declared in one place.
 
-Everything that is special about a provider is reached through its declaration: where its deliveries
-are posted and how they are signed, what a body is and whom it is about, which types of deliveries
-there are, and how each becomes rows. Gateway and pipeline know providers by name alone, so a new
-one is a package with a declaration, and nothing else changes. An installed package adds its own
-through the entry point group `headwater.providers`.
+Everything specific to a provider is in its declaration: where its deliveries are posted and how
+they are signed, what a body means and whom it is about, which types of deliveries exist, and how
+they become rows. Gateway and pipeline know only names of providers, so a new one is a package with
+a declaration, and nothing else changes. Installed packages add providers through the entry point
+group `headwater.providers`.
 
-Whose rows they are decides where a delivery is processed, because one worker owns all rows of one
-key. Most types fill rows of a user. The delivery names that user itself (its reference is a user
-id), or a lookup finds it: a table, filled by other deliveries, whose key is the subject.
+The owner of the rows decides where a delivery is processed, because one worker owns all rows of
+one key. Most types fill rows of a user. The delivery names that user itself (its reference is a
+user id), or a lookup returns it: a table, filled by other deliveries, whose key is the subject.
 """
 
 import re
@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from headwater.processors.columns import misfit
+from headwater.processors.columns import update_problem
 from headwater.processors.json_texts import check_numbers
 from headwater.processors.providers.envelope import (
     MALFORMED,
@@ -41,19 +41,19 @@ from headwater.schemas.tables import Owner, Row, Table
 
 P = TypeVar("P")
 
-#: Reason of a delivery that names nobody: there is nothing to wait for.
+#: Reason of a delivery without a user or subject.
 NO_USER: Final = "no_user"
 
-#: Reason of a delivery of a source that no provider describes.
+#: Reason of a delivery whose source has no normalizer.
 NO_NORMALIZER: Final = "no_normalizer"
 
 #: Reason of a delivery that would fill a table which its type does not declare.
 UNDECLARED_TABLE: Final = "undeclared_table"
 
-#: Reason of a delivery that would set a column to what it cannot hold.
+#: Reason of a delivery with a value that its column cannot store.
 UNFIT_VALUE: Final = "unfit_value"
 
-#: Version of a normalizer that was never changed, which is what stamps say by themselves.
+#: Initial version of a normalizer, which is the default in stamps.
 _FIRST_VERSION: Final = 1
 
 #: The name is a segment of a path, a label of metrics and part of the name of a setting.
@@ -63,11 +63,14 @@ _PATH: Final = re.compile(r"/[^{}\s]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """Where the user of a subject is found: in the row of a table whose key is the subject.
+    """A table that maps subjects to users; its key is the subject.
 
-    Shape:  the table has a column `user_id`; `our_id` is its column with our own id of the subject,
-            if we have one. `missing` is the reason of a delivery that waits for the row; `expected`
-            and `cure` are the words for people whose delivery waited in vain.
+    Attributes:
+        table: A table with a column `user_id`.
+        our_id: Column with Headwater's own id of the subject, if any.
+        missing: Reason of a delivery that waits for the row.
+        expected: Text for people whose delivery waited in vain: what was missing.
+        cure: Text for them: what to do.
     """
 
     table: Table
@@ -77,11 +80,11 @@ class Lookup:
     cure: str
 
     def user_in(self, row: Row | None) -> str | None:
-        """The user that a row names; None if it names none yet."""
+        """Return the user that a row names, or None."""
         return None if row is None else self._text(row, "user_id")
 
     def our_id_in(self, row: Row | None) -> str | None:
-        """Our id of the subject, as a row names it."""
+        """Return Headwater's id of the subject in a row, or None."""
         return None if row is None or self.our_id is None else self._text(row, self.our_id)
 
     def _text(self, row: Row, column: str) -> str | None:
@@ -91,18 +94,21 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryType(Generic[P]):
-    """One type of deliveries: how it is read, and the rows that it fills.
+    """One type of deliveries: how it is decoded, and which rows it fills.
 
-    Shape:  `decode` raises MalformedPayload. `normalize` is given the delivery, the id of the owner
-            of its rows and the payload; it fills no other tables than `tables`. The owner is the
-            user, or the subject where `of_user` is false. A type with a `lookup` waits until its
-            user is found there; one that fills that lookup is processed under the subject, and its
-            other rows are the user's.
-            `skips` says why a delivery is skipped whoever it is about; None if it is not.
-            `starts` says what a delivery that fills its lookup does to workflows, given the row of
-            its subject before and after it; it has to say the same when it is processed again.
-            `other_subject` is a second subject whose row of the lookup the delivery changes.
-            `version` is raised with every change of what a delivery comes to; rows keep it.
+    A type with a `lookup` waits until the lookup has its user. A type that fills that lookup is
+    processed under the subject, and its other rows belong to the user.
+
+    Attributes:
+        decode: Decodes a body; raises MalformedPayload.
+        normalize: Takes the delivery, the id of the owner of its rows and the payload; fills only
+            `tables`.
+        of_user: Whether the owner is the user; otherwise it is the subject.
+        skips: Returns why a delivery is skipped for every owner, or None.
+        starts: Returns the effects of a delivery that fills its lookup, from the subject's row
+            before and after it. It has to return the same when the delivery is processed again.
+        other_subject: Returns a second subject whose row of the lookup the delivery changes.
+        version: To be increased with every change of the result; rows store it.
     """
 
     decode: Callable[[bytes], P]
@@ -117,7 +123,7 @@ class DeliveryType(Generic[P]):
     fills_lookup: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Finds out whether it fills its own lookup."""
+        """Determine whether it fills its own lookup."""
         fills = self.lookup is not None and self.lookup.table in self.tables
         object.__setattr__(self, "fills_lookup", fills)
 
@@ -125,8 +131,8 @@ class DeliveryType(Generic[P]):
         """Decode a body.
 
         Raises:
-            MalformedPayload: Also for parser errors that `decode` lets through, and for a body
-                that would take seconds to read.
+            MalformedPayload: Also for parser errors that `decode` does not handle, and for a body
+                that would take seconds to parse.
         """
         try:
             check_numbers(body)
@@ -135,7 +141,7 @@ class DeliveryType(Generic[P]):
             raise MalformedPayload(f"expected a readable body, found: {error}") from error
 
     def owns(self, table: Table) -> bool:
-        """Whether the owner of a delivery has the rows that it fills of a table.
+        """Return whether the owner of a delivery has the rows that it fills of a table.
 
         The owner is the user, or the subject if `of_user` is false. The rows of a lookup are the
         subject's.
@@ -143,10 +149,10 @@ class DeliveryType(Generic[P]):
         return table.owner is (Owner.USER if self.of_user else Owner.SUBJECT)
 
     def skip_reason(self, body: bytes) -> str | None:
-        """Return why a delivery is skipped for any owner; None if it is not.
+        """Return why a delivery is skipped for every owner, or None.
 
         Raises:
-            MalformedPayload: The body cannot be read.
+            MalformedPayload: The body cannot be decoded.
         """
         return None if self.skips is None else self.skips(self.payload(body))
 
@@ -154,7 +160,7 @@ class DeliveryType(Generic[P]):
         """Return the subjects whose rows of the lookup a delivery changes.
 
         Raises:
-            MalformedPayload: The body cannot be read.
+            MalformedPayload: The body cannot be decoded.
         """
         if self.other_subject is None:
             return (event.subject,)
@@ -166,12 +172,17 @@ class DeliveryType(Generic[P]):
 class Provider:
     """A sender of webhooks.
 
-    Shape:  deliveries are posted to /webhooks/<name> and to `more_paths`; nobody can post those of
-            a provider without a `scheme`: the house tells them itself, so that their references are
-            ids of ours. `read` is given a verified body and those of its `headers` that came, in
-            lower case; `type_header` is the one of them that says what a delivery is, if one does.
-            A type of `skipped` is known and fills nothing.
-    Errors: `read` raises MalformedPayload. ValueError for a declaration that contradicts itself.
+    Deliveries are posted to /webhooks/<name> and to `more_paths`. A provider without a `scheme`
+    receives no webhooks: Headwater publishes its deliveries, so their references are user ids.
+
+    Attributes:
+        read: Routes a verified body; takes it and those of `headers` that were sent, with lowercase
+            names. It may raise MalformedPayload.
+        type_header: Header of `headers` that contains the type of a delivery, if any.
+        skipped: Types that are known and fill nothing.
+
+    Raises:
+        ValueError: The declaration contradicts itself.
     """
 
     name: str
@@ -184,12 +195,12 @@ class Provider:
     more_paths: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses what could not be served."""
+        """Reject an invalid declaration."""
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"expected a name such as my-provider, found {self.name!r}")
-        wrong = [path for path in self.more_paths if not _PATH.fullmatch(path)]
-        if wrong:
-            raise ValueError(f"{self.name}: expected paths that begin with /, found {wrong}")
+        invalid = [path for path in self.more_paths if not _PATH.fullmatch(path)]
+        if invalid:
+            raise ValueError(f"{self.name}: expected paths that begin with /, found {invalid}")
         if self.type_header is not None and self.type_header not in self.headers:
             raise ValueError(f"{self.name}: expected {self.type_header} among the headers it reads")
         both = self.skipped & self.types.keys()
@@ -198,22 +209,22 @@ class Provider:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where its deliveries are posted."""
+        """Paths to which its deliveries are posted."""
         return () if self.scheme is None else (f"/webhooks/{self.name}", *self.more_paths)
 
     def normalize(self, event: WebhookAdmitted) -> NormalizeResult:
         """Normalize a delivery.
 
         Returns:
-            Rows, or why there are none. An unknown type is skipped, also without an owner. Failed
-            becomes a dead letter, with a code and the place.
+            Rows, or why there are none. An unknown type is skipped, even without an owner. Failed
+            becomes a dead letter, with a code and the position.
 
         Raises:
-            MalformedPayload: The body cannot be read.
+            MalformedPayload: The body cannot be decoded.
         """
         kind = self.types.get(event.type)
         if kind is None:
-            return self._of_no_kind(event)
+            return self._without_type(event)
         payload = kind.payload(event.body)
         reason = None if kind.skips is None else kind.skips(payload)
         if reason is not None:
@@ -225,18 +236,18 @@ class Provider:
         for update in updates_of(result):
             if update.table not in kind.tables:
                 return Failed(UNDECLARED_TABLE, _undeclared(self.name, event, update.table))
-            fault = misfit(update)
-            if fault is not None:
-                return Failed(UNFIT_VALUE, fault)
-        return result if isinstance(result, Failed) else _made_by(kind.version, result)
+            problem = update_problem(update)
+            if problem is not None:
+                return Failed(UNFIT_VALUE, problem)
+        return result if isinstance(result, Failed) else _with_version(kind.version, result)
 
     def route(self, body: bytes, headers: Mapping[str, str]) -> Routing | Malformed:
-        """Return where a verified body goes, or why it cannot be routed. Never raises."""
+        """Return the routing of a verified body, or why it has none. Never raises."""
         try:
             return self.read(body, headers)
         except MalformedPayload as error:
             return Malformed(MALFORMED, error.message)
-        except Exception as error:  # noqa: BLE001 (a provider's bug must not cost a delivery)
+        except Exception as error:  # noqa: BLE001 (a provider's bug must not lose a delivery)
             return Malformed(MALFORMED, f"expected a readable body, found: {error!r:.200}")
 
     def reroute(self, delivery: WebhookReceived) -> WebhookReceived:
@@ -252,8 +263,8 @@ class Provider:
             updated_at_ms=routing.updated_at_ms,
         )
 
-    def _of_no_kind(self, event: WebhookAdmitted) -> Failed | Skipped:
-        """Say why a delivery is skipped, or, as far as its body shows, why it is unreadable."""
+    def _without_type(self, event: WebhookAdmitted) -> Failed | Skipped:
+        """Return why a delivery of unknown type is skipped, or why its body is unreadable."""
         if event.type == UNREADABLE:
             routing = self.route(event.body, {})
             if isinstance(routing, Malformed):
@@ -274,28 +285,28 @@ def catalogue_of(providers: Iterable[Provider]) -> Providers:
     """Return providers by name.
 
     Raises:
-        ValueError: Two have the same name or path, or rows of a table would be written by a
-            provider that does not own them.
+        ValueError: Two have the same name or path, or a provider would fill rows of a table that
+            it does not own.
     """
-    found = tuple(providers)
-    _refuse_twice("name", [provider.name for provider in found])
-    _refuse_twice("path", [path for provider in found for path in provider.paths])
-    for provider in found:
+    unique = tuple(providers)
+    _refuse_duplicates("name", [provider.name for provider in unique])
+    _refuse_duplicates("path", [path for provider in unique for path in provider.paths])
+    for provider in unique:
         for type_, kind in provider.types.items():
             owner = Owner.USER if kind.of_user else Owner.SUBJECT
             filled = kind.lookup.table if kind.lookup and kind.fills_lookup else None
             for table in kind.tables:
-                wanted = Owner.SUBJECT if table is filled else owner
-                if table.owner is not wanted:
+                expected = Owner.SUBJECT if table is filled else owner
+                if table.owner is not expected:
                     raise ValueError(
                         f"{provider.name}, {type_}: expected a table whose rows belong to a "
-                        f"{wanted}, found {table.name}, whose rows belong to a {table.owner}"
+                        f"{expected}, found {table.name}, whose rows belong to a {table.owner}"
                     )
-    return {provider.name: provider for provider in found}
+    return {provider.name: provider for provider in unique}
 
 
-def _made_by(version: int, result: Normalized | Skipped) -> Normalized | Skipped:
-    """The same rows, with the version of the normalizer that made them in their stamps."""
+def _with_version(version: int, result: Normalized | Skipped) -> Normalized | Skipped:
+    """Return the result with the normalizer's version in the stamps of its rows."""
     if version == _FIRST_VERSION:
         return result
     updates = tuple(
@@ -307,11 +318,11 @@ def _made_by(version: int, result: Normalized | Skipped) -> Normalized | Skipped
 def _undeclared(name: str, event: WebhookAdmitted, table: Table) -> str:
     return (
         f"expected rows of the tables that {name} declares for {event.type}, found one of "
-        f"{table.name}; nobody would own it"
+        f"{table.name}, which would have no owner"
     )
 
 
-def _refuse_twice(what: str, names: list[str]) -> None:
+def _refuse_duplicates(what: str, names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"expected each {what} of a provider once, found {', '.join(twice)} twice")

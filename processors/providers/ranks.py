@@ -1,12 +1,12 @@
-"""Which origin of a value outranks which, whatever the clocks say."""
+"""Ranks of values by their origin, which take precedence over times."""
 
 from typing import Final
 
-#: Resting heart rate and variability measured asleep outrank the day's, whichever came first.
+#: Resting heart rate and variability during sleep outrank those of the day, in any order.
 SLEEP_RANK: Final = 1
 
-# A lab report may come back before it is recorded that it was sent: what is further wins.
-#: An upload that was given to Terra is further than one that only lies here.
+# A lab report may be returned before it is recorded that it was sent: the later stage wins.
+#: An upload that was submitted to Terra outranks one that is only stored here.
 SUBMITTED_RANK: Final = 1
-#: The end of a report outranks both.
+#: The final status of a report outranks both.
 REPORT_RANK: Final = 2

@@ -1,4 +1,4 @@
-"""What normalizing a delivery can come to."""
+"""Possible results of normalizing a delivery."""
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -8,22 +8,24 @@ import msgspec
 from headwater.processors.columns import RowUpdate
 from headwater.schemas.history import SendEvent, StartRun
 
-#: Reason of a delivery none of whose records can be taken.
+#: Reason of a delivery without any usable record.
 NO_USABLE_RECORD: Final = "no_usable_record"
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """A record of a delivery that cannot be taken; detail names its place."""
+    """A record of a delivery that is rejected; `detail` has its position."""
 
     code: str
     detail: str
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What a delivery does to an instance of a workflow: it starts it, or sends it an event.
+    """Effect of a delivery on a workflow instance: starts it, or sends it an event.
 
-    Shape:  name tells it from other effects of the delivery; of two with one name the first counts.
-            The event id of a SendEvent stays empty, and so does the sender.
+    The event id and the sender of a SendEvent stay empty.
+
+    Attributes:
+        name: Distinguishes effects of one delivery; of two with the same name the first counts.
     """
 
     name: str
@@ -33,9 +35,10 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class Normalized(msgspec.Struct, frozen=True):
-    """What a delivery comes to: the rows that it sets columns of, and what it does to workflows.
+    """A normalized delivery: column values of rows, and effects on workflows.
 
-    Shape:  rejected are the records of it that set none.
+    Attributes:
+        rejected: Records that set no columns.
     """
 
     updates: tuple[RowUpdate, ...]
@@ -44,16 +47,17 @@ class Normalized(msgspec.Struct, frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A delivery that is understood and holds nothing to store; or little, which is its updates."""
+    """A delivery that is understood but has nothing, or little, to store (`updates`)."""
 
     reason: str
     updates: tuple[RowUpdate, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A delivery that cannot be stored as it is: a dead letter, with the reason.
+    """A delivery that cannot be stored and becomes a dead letter.
 
-    Shape:  rejected is the number of its records, where they are the reason.
+    Attributes:
+        rejected: Number of its records, if they are the reason.
     """
 
     code: str
@@ -65,20 +69,17 @@ NormalizeResult: TypeAlias = Normalized | Skipped | Failed
 
 
 def normalized(updates: Sequence[RowUpdate], rejected: Sequence[Rejected]) -> Normalized | Failed:
-    """What a delivery of records comes to: those that can be taken are.
-
-    Shape:  Failed if there are rejected records and no updates.
-    """
+    """Return the result of a delivery of records: Failed if all of them were rejected."""
     if rejected and not updates:
         return Failed(NO_USABLE_RECORD, details_of(rejected), len(rejected))
     return Normalized(tuple(updates), tuple(rejected))
 
 
 def updates_of(result: NormalizeResult) -> tuple[RowUpdate, ...]:
-    """The rows that a delivery sets columns of."""
+    """Return the row updates of a result."""
     return () if isinstance(result, Failed) else result.updates
 
 
 def details_of(rejected: Sequence[Rejected]) -> str:
-    """The rejected records for people, a line each."""
-    return "\n".join(f"{each.code}: {each.detail}" for each in rejected)
+    """Return a text with one line per rejected record."""
+    return "\n".join(f"{record.code}: {record.detail}" for record in rejected)

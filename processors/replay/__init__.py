@@ -1,1 +1,1 @@
-"""Workflows written as plain Python: their code is run again against what is recorded."""
+"""Workflows written as plain Python: their code is replayed against its history."""

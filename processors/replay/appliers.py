@@ -1,7 +1,7 @@
-"""Applies events: `apply(run, event, at_ms)` is the one path for live runs and for readers.
+"""Apply events: `apply(run, event, at_ms)` is the one path for live runs and for readers.
 
-The state is changed in place and returned. An event that its state cannot meet is a bug of ours,
-because `decide` wrote it: InvariantViolation.
+The state is changed in place and returned. An event that does not fit the state is a bug in
+Headwater, because `decide` wrote it: InvariantViolation.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.replay.entry_keys import keys_at_or_beneath
+from headwater.processors.replay.entry_keys import keys_at_or_under
 from headwater.processors.replay.state import CONTAINERS, UNRESOLVED, Cancelling, CodeRun, Entry
 from headwater.processors.replay.transitions import TRANSITIONS
 from headwater.processors.replay.trimming import trim
@@ -39,12 +39,12 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 
-#: Kinds that wait for something outside the code; the others wait for what is beneath them.
+#: Kinds that wait for something outside the code; the others wait for the entries under them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
 
 
 def begin(before: CodeRun | None, record: HistoryAppended) -> CodeRun:
-    """The state of a new run; of one that it retries, it takes over what it keeps."""
+    """Return the state of a new run, with the entries that it keeps of a run that it retries."""
     run, event = runs.begin(CodeRun, before, record)
     if before is not None and event.kept is not None:
         _take_over(run, before, event.kept, event.reopened)
@@ -54,9 +54,9 @@ def begin(before: CodeRun | None, record: HistoryAppended) -> CodeRun:
 def _take_over(
     run: CodeRun, before: CodeRun, kept: tuple[str, ...], reopened: tuple[Reopened, ...]
 ) -> None:
-    """Takes over entries and mailbox; before stays as it is, for whoever looks at it."""
-    again = {each.key: each for each in reopened}
-    known = {*kept, *again}
+    """Copy entries and mailbox from `before`, which stays unchanged for its readers."""
+    by_key = {entry.key: entry for entry in reopened}
+    known = {*kept, *by_key}
     if not known <= before.entries.keys():
         raise InvariantViolation(
             f"expected run {run.run_number} of {run.workflow}/{run.instance_id} to keep entries of "
@@ -65,38 +65,39 @@ def _take_over(
     for key, entry in before.entries.items():
         if key in known:
             run.entries[key] = _kept(entry, before.sequence)
-    for key, reopened_as in again.items():
+    for key, reopened_as in by_key.items():
         entry = run.entries[key]
         if key not in before.left or reopened_as.iteration is not None:
             entry.sequence = UNRESOLVED
         _open_again(entry, reopened_as, run.updated_at_ms)
-    done_again = [key for key in before.entries if key not in known or key in again]
-    ended = [key for key in done_again if key not in before.left]
-    for key in _behind(before.entries, ended) & known:
+    repeated = [key for key in before.entries if key not in known or key in by_key]
+    ended = [key for key in repeated if key not in before.left]
+    for key in _reached_after(before.entries, ended) & known:
         run.entries[key].excused = True
     run.open = {key: None for key, entry in run.entries.items() if entry.status in OPEN}
-    run.ordinals = {key: each.ordinal for key, each in before.entries.items() if key not in known}
-    run.first_ordinal = 1 + max((each.ordinal for each in before.entries.values()), default=-1)
+    run.ordinals = {key: old.ordinal for key, old in before.entries.items() if key not in known}
+    run.first_ordinal = 1 + max((old.ordinal for old in before.entries.values()), default=-1)
     run.mailbox = list(before.mailbox)
 
 
-def _behind(entries: dict[str, Entry], done_again: list[str]) -> set[str]:
-    """What may lie behind entries that had ended and are done again: what was reached later.
+def _reached_after(entries: dict[str, Entry], repeated: list[str]) -> set[str]:
+    """Return the entries that may depend on ended entries which are repeated: those reached later.
 
-    What lies beneath one does not lie behind it, and behind one that was open is nothing.
+    Entries under a container do not depend on it, and nothing depends on an entry that was open.
     """
-    ended = [key for key in done_again if entries[key].status not in OPEN]
+    ended = [key for key in repeated if entries[key].status not in OPEN]
     containers = [key for key in ended if entries[key].kind in CONTAINERS]
     first = min((entries[key].ordinal for key in {*ended}.difference(containers)), default=math.inf)
-    found = {key for key, each in entries.items() if each.ordinal >= first}
-    for key in containers:
-        later = {k for k, each in entries.items() if each.ordinal >= entries[key].ordinal}
-        found |= later.difference(keys_at_or_beneath(entries, [key]))
-    return found
+    after = {key for key, entry in entries.items() if entry.ordinal >= first}
+    for container in containers:
+        ordinal = entries[container].ordinal
+        later = {key for key, entry in entries.items() if entry.ordinal >= ordinal}
+        after |= later.difference(keys_at_or_under(entries, [container]))
+    return after
 
 
 def _kept(entry: Entry, sequence: int) -> Entry:
-    """An entry in the next run, where its result comes before all that is new."""
+    """Return an entry for the next run, where its result precedes all new events."""
     resolved = entry.sequence != UNRESOLVED
     return msgspec.structs.replace(
         entry,
@@ -117,21 +118,21 @@ def _open_again(entry: Entry, reopened: Reopened, at_ms: int) -> None:
 
 
 def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:
-    """Applies an event other than RunStarted."""
+    """Apply an event other than RunStarted."""
     if isinstance(event, PostsSent):
         runs.posts_sent(run, event)
         return run
     runs.expect_open(run, event)
-    own = _APPLIERS.get(type(event))
-    if own is not None:
-        own(run, event, at_ms)
+    applier = _APPLIERS.get(type(event))
+    if applier is not None:
+        applier(run, event, at_ms)
     else:
         runs.APPLIERS[type(event)](run, event)
     runs.applied(run, event, at_ms)
     return run
 
 
-def _meet(run: CodeRun, key: str, event: object, status: EntryStatus) -> None:
+def _expect_transition(run: CodeRun, key: str, event: object, status: EntryStatus) -> None:
     entry = run.entries.get(key)
     before = entry.status if entry else None
     if status not in TRANSITIONS[type(event)].get(before, frozenset()):
@@ -142,10 +143,10 @@ def _meet(run: CodeRun, key: str, event: object, status: EntryStatus) -> None:
 
 
 def _resolve(run: CodeRun, entry: Entry, key: str, status: EntryStatus, at_ms: int) -> None:
-    """The code has to see it: the entry is closed at this place of the sequence."""
+    """Close an entry at the current sequence, where the code has to see it."""
     entry.status = status
     entry.sequence = run.sequence
-    _seen(run)
+    _mark_unseen(run)
     entry.updated_at_ms = entry.completed_at_ms = at_ms
     if entry.kind is EntryKind.DO:
         entry.wake_at_ms = None
@@ -171,13 +172,13 @@ def _step(run: CodeRun, event: StepStarted | StepCompleted | StepFailed, at_ms: 
 
 
 def _step_started(run: CodeRun, event: StepStarted, at_ms: int) -> None:
-    _meet(run, event.key, event, EntryStatus.PENDING)
+    _expect_transition(run, event.key, event, EntryStatus.PENDING)
     _step(run, event, at_ms)
     run.open[event.key] = None
 
 
 def _step_completed(run: CodeRun, event: StepCompleted, at_ms: int) -> None:
-    _meet(run, event.key, event, EntryStatus.COMPLETED)
+    _expect_transition(run, event.key, event, EntryStatus.COMPLETED)
     entry = _step(run, event, at_ms)
     entry.attempts = event.attempt
     entry.result = event.result
@@ -189,7 +190,7 @@ def _step_completed(run: CodeRun, event: StepCompleted, at_ms: int) -> None:
 
 def _step_failed(run: CodeRun, event: StepFailed, at_ms: int) -> None:
     last = event.retry_at_ms is None
-    _meet(run, event.key, event, EntryStatus.ERRORED if last else EntryStatus.WAITING)
+    _expect_transition(run, event.key, event, EntryStatus.ERRORED if last else EntryStatus.WAITING)
     entry = _step(run, event, at_ms)
     entry.attempts = event.attempt
     entry.failure = event.failure
@@ -205,7 +206,7 @@ def _step_failed(run: CodeRun, event: StepFailed, at_ms: int) -> None:
 
 def _steps_retried(run: CodeRun, event: StepsRetried, at_ms: int) -> None:
     for key in event.keys:
-        _meet(run, key, event, EntryStatus.PENDING)
+        _expect_transition(run, key, event, EntryStatus.PENDING)
     runs.move(run, event)
     for key in event.keys:
         entry = run.entries[key]
@@ -221,7 +222,7 @@ def _open_status(kind: EntryKind) -> EntryStatus:
 
 def _entry_opened(run: CodeRun, event: EntryOpened, at_ms: int) -> None:
     status = _open_status(event.kind)
-    _meet(run, event.key, event, status)
+    _expect_transition(run, event.key, event, status)
     run.entries[event.key] = Entry(
         name=event.name,
         kind=event.kind,
@@ -239,18 +240,18 @@ def _entry_opened(run: CodeRun, event: EntryOpened, at_ms: int) -> None:
 
 
 def _entry_completed(run: CodeRun, event: EntryCompleted, at_ms: int) -> None:
-    _meet(run, event.key, event, EntryStatus.COMPLETED)
+    _expect_transition(run, event.key, event, EntryStatus.COMPLETED)
     entry = run.entries[event.key]
     entry.result = event.result
     if event.consumed:
         taken = set(event.consumed)
-        run.mailbox = [each for each in run.mailbox if each.event_id not in taken]
+        run.mailbox = [received for received in run.mailbox if received.event_id not in taken]
     _resolve(run, entry, event.key, EntryStatus.COMPLETED, at_ms)
     runs.move(run, event)
 
 
 def _entry_errored(run: CodeRun, event: EntryErrored, at_ms: int) -> None:
-    _meet(run, event.key, event, EntryStatus.ERRORED)
+    _expect_transition(run, event.key, event, EntryStatus.ERRORED)
     entry = run.entries[event.key]
     entry.failure = event.failure
     _resolve(run, entry, event.key, EntryStatus.ERRORED, at_ms)
@@ -259,7 +260,7 @@ def _entry_errored(run: CodeRun, event: EntryErrored, at_ms: int) -> None:
 
 def _entries_cancelled(run: CodeRun, event: EntriesCancelled, at_ms: int) -> None:
     for key in event.keys:
-        _meet(run, key, event, EntryStatus.CANCELLED)
+        _expect_transition(run, key, event, EntryStatus.CANCELLED)
     for key in event.keys:
         entry = run.entries[key]
         entry.status = EntryStatus.CANCELLED
@@ -290,7 +291,7 @@ def _loop_advanced(run: CodeRun, event: LoopAdvanced, at_ms: int) -> None:
     if entry.status in OPEN:
         entry.sequence = run.sequence
     entry.updated_at_ms = at_ms
-    _seen(run)
+    _mark_unseen(run)
     if event.trim_before:
         for key in trim(run.entries, event.key, event.trim_before):
             run.open.pop(key, None)
@@ -299,7 +300,7 @@ def _loop_advanced(run: CodeRun, event: LoopAdvanced, at_ms: int) -> None:
 def _cancel_requested(run: CodeRun, event: CancelRequested, _: int) -> None:
     runs.move(run, event)
     run.cancelling = Cancelling(run.sequence, event.reason, event.until_ms)
-    _seen(run)
+    _mark_unseen(run)
 
 
 def _rollback_started(run: CodeRun, event: RollbackStarted, _: int) -> None:
@@ -309,7 +310,7 @@ def _rollback_started(run: CodeRun, event: RollbackStarted, _: int) -> None:
 
 def _entry_rolled_back(run: CodeRun, event: EntryRolledBack, _: int) -> None:
     _known(run, event).rolled_back = True
-    _seen(run)
+    _mark_unseen(run)
 
 
 def _rollback_failed(run: CodeRun, event: RollbackFailed, _: int) -> None:
@@ -323,15 +324,15 @@ def _host_lost(run: CodeRun, event: HostLost, _: int) -> None:
     run.back_at_ms = event.retry_at_ms
 
 
-def _seen(run: CodeRun) -> None:
-    """Takes note that the code has to see this event."""
+def _mark_unseen(run: CodeRun) -> None:
+    """Record that the code has to see this event."""
     run.resolved = run.sequence
 
 
 def _log_written(run: CodeRun, event: LogWritten, _: int) -> None:
-    """Counts the lines of the code, because a replay writes them again; the run keeps none."""
+    """Count the lines of the code, because a replay writes them again. Lines are not kept."""
     if event.once is not None:
-        run.told[event.once] = None
+        run.logged_once[event.once] = None
     for key in event.missed:
         if key in run.entries:
             run.entries[key].excused = True
@@ -339,7 +340,7 @@ def _log_written(run: CodeRun, event: LogWritten, _: int) -> None:
         return
     if event.seen > run.logged_at:
         run.logged_at, run.lines = event.seen, 0
-    # Loops begin a replay ahead of what lies beside them.
+    # A loop starts its replay at its latest commit, ahead of entries next to it.
     run.lines += event.seen == run.logged_at
 
 

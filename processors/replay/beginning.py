@@ -1,21 +1,21 @@
-"""How a run begins that has waited for its slot."""
+"""Start a run that has waited for its slot."""
 
-from headwater.processors.replay.ends import failed
+from headwater.processors.replay.ends import fail_run
 from headwater.processors.replay.state import CodeRun
-from headwater.processors.replay.waits import caught_up
+from headwater.processors.replay.waits import catch_up
 from headwater.processors.runs.decisions import Decision
-from headwater.processors.runs.slots import granted
+from headwater.processors.runs.slots import grant_refusal
 from headwater.schemas.history import GrantSlot, SlotGranted
 from headwater.schemas.statuses import RunStatus
 
 
 def begin(run: CodeRun, command: GrantSlot, reached_ms: int) -> Decision:
-    """A run has its slot, or fails because it cannot have one."""
-    refused = granted(run, command)
-    if refused is not None:
-        return refused
+    """Start a run that was granted its slot, or fail it if no slot can be granted."""
+    rejection = grant_refusal(run, command)
+    if rejection is not None:
+        return rejection
     if command.failure is not None:
-        return failed(run, command.failure)
-    # Of a run that is retried, sleeps may have ended while it waited.
-    later = [] if run.status is RunStatus.PAUSED else caught_up(run, reached_ms)
+        return fail_run(run, command.failure)
+    # Sleeps of a retried run may have ended while it waited.
+    later = [] if run.status is RunStatus.PAUSED else catch_up(run, reached_ms)
     return [SlotGranted(), *later]

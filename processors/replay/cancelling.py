@@ -1,14 +1,14 @@
-"""What a cancelled run goes through: its code is told, may clean up, and is cut off if need be.
+"""Cancel a run: its code is notified, may clean up, and is terminated if it takes too long.
 
-It is terminated, whatever its code makes of it; what that has done is rolled back before.
+The run ends as terminated, whatever its code returns; before that, its steps are rolled back.
 """
 
 from datetime import UTC, datetime
 
-from headwater.processors.replay.ends import TOLD, code_ended, ending, failed
+from headwater.processors.replay.ends import CANCELLED_ERROR, code_ended, end_run, fail_run
 from headwater.processors.replay.rolling_back import is_to_roll_back
 from headwater.processors.replay.state import CodeRun
-from headwater.processors.replay.waits import caught_up
+from headwater.processors.replay.waits import catch_up
 from headwater.processors.runs.decide import may_end
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
@@ -28,40 +28,40 @@ from headwater.schemas.statuses import RunStatus
 
 
 def cancel(run: CodeRun, command: CancelRun, reached_ms: int, until_ms: int) -> Decision:
-    """Has the code of a run told that it is to end."""
-    refused = may_end(run, command)
-    if refused is not None:
-        return refused
+    """Notify the code of a run that it is canceled."""
+    rejection = may_end(run, command)
+    if rejection is not None:
+        return rejection
     if run.cancelling is not None:
         return Rejection(
             ALREADY_CANCELLED,
-            f"{run.instance_id} is being cancelled already; terminate ends it at once",
+            f"{run.instance_id} is being canceled already; terminate ends it at once",
         )
-    before: list[RunEvent] = []
+    granted: list[RunEvent] = []
     if run.waits_for_slot:
         if not any(is_to_roll_back(entry) for entry in run.entries.values()):
-            return ending(run, RunTerminated(command.reason, cancelled=True))
-        # What a run before this one has done is undone now: for that nobody needs a slot.
-        before = [SlotGranted()]
+            return end_run(run, RunTerminated(command.reason, cancelled=True))
+        # Entries of the previous run are rolled back now, which needs no slot.
+        granted = [SlotGranted()]
     if run.status is not RunStatus.PAUSED:
-        return [*before, *_told(command.reason, until_ms)]
-    # Its code cannot be told while it stands still.
-    resumed = [*before, RunResumed(), *caught_up(run, reached_ms)]
-    return [*resumed, *_told(command.reason, until_ms)]
+        return [*granted, *_cancellation(command.reason, until_ms)]
+    # The code cannot be notified while the run is paused.
+    resumed = [*granted, RunResumed(), *catch_up(run, reached_ms)]
+    return [*resumed, *_cancellation(command.reason, until_ms)]
 
 
-def _told(reason: str, until_ms: int) -> list[RunEvent]:
-    """Has the code of a run told that it is cancelled, and people, too."""
-    why = f": {reason}" if reason else ""
+def _cancellation(reason: str, until_ms: int) -> list[RunEvent]:
+    """Return the log line and the event of a cancellation."""
+    explanation = f": {reason}" if reason else ""
     until = datetime.fromtimestamp(until_ms / 1_000, UTC).isoformat(timespec="seconds")
-    message = f"the instance is cancelled{why}; its code may clean up until {until}"
+    message = f"the instance is cancelled{explanation}; its code may clean up until {until}"
     line = LogWritten("info", SYSTEM, bounded(message, LOG_MESSAGE_MAX))
     return [line, CancelRequested(reason, until_ms)]
 
 
-def cut_off(run: CodeRun, why: str) -> list[RunEvent]:
-    """Ends a cancelled run without its code, but for what that has to roll back."""
-    failure = Failure(TOLD, why)
+def terminate_cancelled(run: CodeRun, why: str) -> list[RunEvent]:
+    """End a canceled run without running its code further, except for rollback handlers."""
+    failure = Failure(CANCELLED_ERROR, why)
     if not any(is_to_roll_back(entry) for entry in run.entries.values()):
-        return failed(run, failure)
+        return fail_run(run, failure)
     return [*code_ended(run, cancelled=True), RollbackStarted(failure, cut_off=True)]

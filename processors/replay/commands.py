@@ -1,7 +1,7 @@
-"""What the code of a run asks for, as its host tells the owner; each has a decision.
+"""Requests of a run's code, as the host sends them to the owner. A decision follows from each.
 
-They are not durable: after a crash the code runs again and asks again. Every one names the entry it
-is about by its key.
+Requests are not durable: after a crash the code runs again and repeats them. Each one names its
+entry by the key.
 """
 
 from typing import TypeAlias
@@ -20,10 +20,12 @@ from headwater.schemas.statuses import EntryKind
 
 
 class Open(Request, frozen=True):
-    """An entry begins.
+    """Open an entry.
 
-    Units:  wait_ms is the length of a sleep or the timeout of a wait or child; wake_at_ms the end
-            of a `sleep_until`.
+    Attributes:
+        wait_ms: Length of a sleep, or timeout of a wait or child, in ms.
+        wake_at_ms: End of a `sleep_until`, in ms since the epoch.
+        value: The params of a child, or the initial state of a loop.
     """
 
     key: str
@@ -36,12 +38,11 @@ class Open(Request, frozen=True):
     limit: int | None = None
     child_workflow: str | None = None
     child_id: str | None = None
-    #: The params of a child, or the first state of a loop.
     value: Json | None = None
 
 
-class Mark(Request, frozen=True):
-    """An entry that is done as soon as it is there: a checkpoint, a removal, the time."""
+class OpenCompleted(Request, frozen=True):
+    """Record an entry that completes immediately: a checkpoint, a removal, the current time."""
 
     key: str
     name: str
@@ -50,14 +51,14 @@ class Mark(Request, frozen=True):
 
 
 class Losers(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The losers of a race: their scopes, and those of their steps that nothing is recorded of."""
+    """The losers of a race: their scopes, and those of their steps that are not recorded yet."""
 
     scopes: tuple[str, ...]
     steps: tuple[Reached, ...] = ()
 
 
 class Close(Request, frozen=True):
-    """A loop, join or race has its result; a race has losers."""
+    """Complete a loop, join or race; a race has losers."""
 
     key: str
     result: Json
@@ -65,7 +66,7 @@ class Close(Request, frozen=True):
 
 
 class Fail(Request, frozen=True):
-    """A loop, join or race ends with an error; a race may have losers all the same."""
+    """Fail a loop, join or race; a failed race may have losers as well."""
 
     key: str
     failure: Failure
@@ -73,9 +74,10 @@ class Fail(Request, frozen=True):
 
 
 class Cancel(Request, frozen=True):
-    """Nobody awaits an entry any more, nor what is beneath it.
+    """Cancel an entry that the code no longer awaits, and everything under it.
 
-    Shape:  steps are those of them that nothing is recorded of.
+    Attributes:
+        steps: Affected steps that are not recorded yet.
     """
 
     key: str
@@ -83,24 +85,26 @@ class Cancel(Request, frozen=True):
 
 
 class Advance(Request, frozen=True):
-    """A loop has come to an iteration, or only forgets those before `trim_before`.
+    """Commit an iteration of a loop, or only drop iterations before `trim_before`.
 
-    Shape:  told once the code knows that the run is cancelled.
+    Attributes:
+        knows_cancelled: Whether the code knows that the run is canceled.
     """
 
     key: str
     iteration: int
     state: Json
     trim_before: int = 0
-    told: bool = False
+    knows_cancelled: bool = False
 
 
 class Log(Request, frozen=True):
-    """A line of `step.log`, or of the engine.
+    """Write a line of `step.log`, or of the engine.
 
-    Shape:  `once` names what a run is told only once; `missed` has the keys of recorded entries of
-            which it tells that the code comes to them no more; `seen` is the latest event that the
-            run's own code has seen, if it writes a line that is new.
+    Attributes:
+        once: Name of a warning that is written only once per run.
+        missed: Keys of recorded entries that, according to this line, the code no longer reaches.
+        seen: Sequence of the latest event that the run's own code has seen, if the line is new.
     """
 
     level: str
@@ -116,13 +120,13 @@ class Log(Request, frozen=True):
 
 
 class Suspend(Request, frozen=True):
-    """Nothing moves in the code; `seen` is the sequence of the latest event it was told of."""
+    """Nothing progresses in the code; `seen` is the sequence of the latest event that it knows."""
 
     seen: int
 
 
 class BeginRollback(Request, frozen=True):
-    """The code failed and handlers are there to be run."""
+    """The code failed, and there are rollback handlers to run."""
 
     failure: Failure
 
@@ -140,7 +144,7 @@ class Return(Request, frozen=True):
 
 
 class Raise(Request, frozen=True):
-    """The author's function raised, and nothing is left to be rolled back."""
+    """The author's function raised, and nothing is left to roll back."""
 
     failure: Failure
 
@@ -149,7 +153,7 @@ CodeCommand: TypeAlias = (
     StepReturned
     | StepRaised
     | Open
-    | Mark
+    | OpenCompleted
     | Close
     | Fail
     | Cancel

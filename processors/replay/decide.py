@@ -1,15 +1,15 @@
-"""Decides what becomes of a run: what its code asks for, what time brings, what others send.
+"""Decide commands, requests of the code, timeouts and messages for a run of a code workflow.
 
-Pure: (run, what is asked, facts) -> events or a rejection; the caller applies the events before it
-asks again. What comes too late (from an attempt that has timed out, a run that was restarted, a
-branch that was cancelled) is rejected as STALE and changes nothing.
+Pure: (run, command or request, facts) -> events or a rejection. The caller applies the events
+before it decides anything else. A request that arrives too late (from an attempt that timed out, a
+run that was restarted, a branch that was canceled) is rejected as STALE and changes nothing.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from headwater.processors.replay.beginning import begin
-from headwater.processors.replay.cancelling import cancel, cut_off
+from headwater.processors.replay.cancelling import cancel, terminate_cancelled
 from headwater.processors.replay.commands import (
     Advance,
     BeginRollback,
@@ -18,45 +18,45 @@ from headwater.processors.replay.commands import (
     Fail,
     Log,
     Losers,
-    Mark,
     Open,
+    OpenCompleted,
     Raise,
     Return,
     RolledBack,
     Suspend,
 )
-from headwater.processors.replay.ends import end_children, ending, failed, started_again
-from headwater.processors.replay.entry_keys import keys_at_or_beneath
+from headwater.processors.replay.ends import end_children, end_run, fail_run, with_children_ended
+from headwater.processors.replay.entry_keys import keys_at_or_under
 from headwater.processors.replay.retrying import retry
 from headwater.processors.replay.rolling_back import (
     begin_rollback,
-    left_undone,
     rollback_raised,
     rolled_back,
+    unfinished_rollback_log,
 )
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.waits import (
-    caught_up,
-    due,
-    is_out_of_time,
-    met,
-    settle,
-    slept,
+    catch_up,
+    cleanup_expired,
+    complete_waits,
+    due_events,
+    ended_sleeps,
+    match_wait,
     too_long,
 )
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Facts, Rejection
 from headwater.processors.runs.limits import (
     CLEANUP_MS,
+    DEFAULT_LIMITS,
     ENTRIES_MAX,
+    LOGGED_ONCE_MAX,
     SYSTEM,
-    TOLD_MAX,
-    USUAL,
     too_many_entries,
 )
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import (
-    HostGone,
+    HostFailed,
     Reached,
     Request,
     RollbackRaised,
@@ -112,13 +112,13 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
-#: Tries of a run whose own code, not a step, takes its host with it, before the run is given up.
+#: How often a run's own code, outside any step, may crash its host in a row before the run fails.
 HOSTS_LOST_MAX: Final = 3
 _HOST_LOST_DELAY_MS: Final = 1_000
-#: The kind of runs that are decided here.
+#: Kind of the runs that are decided here.
 KIND: Final = "replay"
 
-_UNWANTED: Final = "its parent no longer waits for it"
+_NOT_AWAITED: Final = "its parent no longer waits for it"
 
 
 def decide_command(
@@ -126,20 +126,20 @@ def decide_command(
     command: RunCommand,
     facts: Facts,
     cleanup_ms: int = CLEANUP_MS,
-    limits: Limits = USUAL,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Decision:
-    """Decides a command from outside; limits are used if a run begins."""
+    """Decide a command. `limits` apply if it starts a run."""
     if run is None or isinstance(command, StartRun | RestartRun):
-        started = started_again(run, runs.begin(run, command, facts, KIND, limits))
-        if run is None or isinstance(started, Rejection):
-            return started
-        return [*started, *left_undone(run)]
+        decision = with_children_ended(run, runs.begin(run, command, facts, KIND, limits))
+        if run is None or isinstance(decision, Rejection):
+            return decision
+        return [*decision, *unfinished_rollback_log(run)]
     if isinstance(command, CancelRun):
         return cancel(run, command, facts.reached_ms, facts.now_ms + cleanup_ms)
-    return _decide_of(run, command, facts, limits)
+    return _decide_by_type(run, command, facts, limits)
 
 
-def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
+def _decide_by_type(  # noqa: PLR0911, PLR0912, C901, one for each command
     run: CodeRun,
     command: SendEvent
     | PauseRun
@@ -165,10 +165,13 @@ def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
             resumed = runs.resume(run, command)
             if isinstance(resumed, Rejection) or run.waits_for_slot:
                 return resumed
-            return resumed + caught_up(run, reached_ms)
+            return resumed + catch_up(run, reached_ms)
         case TerminateRun():
             refused = runs.may_end(run, command)
-            return refused or [*left_undone(run), *ending(run, RunTerminated(command.reason))]
+            return refused or [
+                *unfinished_rollback_log(run),
+                *end_run(run, RunTerminated(command.reason)),
+            ]
         case RetryRun():
             return retry(run, command, limits)
         case FinishChild():
@@ -184,30 +187,30 @@ def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
 
 
 def decide_request(
-    run: CodeRun, asked: Request, now_ms: int, entries_max: int = ENTRIES_MAX
+    run: CodeRun, request: Request, now_ms: int, entries_max: int = ENTRIES_MAX
 ) -> Decision:
-    """Decides what the run's code, its host or the clock asks for."""
+    """Decide a request of the run's code, its host or the clock."""
     if run.ended:
         return STALE
-    decision = _DECIDERS[type(asked)](run, asked, now_ms)
+    decision = _DECIDERS[type(request)](run, request, now_ms)
     if len(run.entries) >= entries_max and decision is not STALE:
-        key = _one_more(run, asked)
+        key = _new_counted_key(run, request)
         if key is not None and _counted(run) >= entries_max:
             failure = Failure(failures.MAX_STEPS_EXCEEDED, too_many_entries(key, entries_max))
-            return failed(run, failure)
+            return fail_run(run, failure)
     return decision
 
 
 def _received(run: CodeRun, received: EventReceived | Rejection, reached_ms: int) -> Decision:
     if isinstance(received, Rejection):
         return received
-    if run.stands_still:
+    if run.is_halted:
         return [received]
-    return [*_slept(run, reached_ms), received, *met(run, received)]
+    return [*_ended_sleeps(run, reached_ms), received, *match_wait(run, received)]
 
 
-def _slept(run: CodeRun, reached_ms: int) -> list[RunEvent]:
-    return [event for _, event in slept(run, reached_ms)]
+def _ended_sleeps(run: CodeRun, reached_ms: int) -> list[RunEvent]:
+    return [event for _, event in ended_sleeps(run, reached_ms)]
 
 
 def _child_finished(run: CodeRun, command: FinishChild, facts: Facts) -> Decision:
@@ -216,7 +219,7 @@ def _child_finished(run: CodeRun, command: FinishChild, facts: Facts) -> Decisio
         return STALE
     if entry is None or entry.kind is not EntryKind.CHILD or entry.status not in OPEN:
         return STALE
-    before = [] if run.stands_still else _slept(run, facts.reached_ms)
+    before = [] if run.is_halted else _ended_sleeps(run, facts.reached_ms)
     if entry.wake_at_ms is not None and facts.sent_at_ms > entry.wake_at_ms:
         return [*before, EntryErrored(command.key, too_long(entry))]
     if command.failure is None:
@@ -225,7 +228,7 @@ def _child_finished(run: CodeRun, command: FinishChild, facts: Facts) -> Decisio
 
 
 def is_stale(run: CodeRun, key: str, attempt: int) -> bool:
-    """Whether what an attempt of a step says comes too late."""
+    """Return whether the outcome of an attempt of a step arrives too late to count."""
     entry = run.entries.get(key)
     if entry is None:
         return attempt != 1
@@ -234,10 +237,10 @@ def is_stale(run: CodeRun, key: str, attempt: int) -> bool:
     return attempt != entry.attempts + 1
 
 
-def _step_under_way(run: CodeRun, asked: StepUnderWay, _: int) -> Decision:
-    """Later attempts are known by the event that begins them; what fails is not of interest."""
-    step = asked.step
-    if asked.attempt != 1 or step.key in run.entries or run.rollback is not None:
+def _step_under_way(run: CodeRun, request: StepUnderWay, _: int) -> Decision:
+    """Start the entry of a first attempt; the events that start later attempts record those."""
+    step = request.step
+    if request.attempt != 1 or step.key in run.entries or run.rollback is not None:
         return STALE
     return [
         StepStarted(
@@ -245,61 +248,61 @@ def _step_under_way(run: CodeRun, asked: StepUnderWay, _: int) -> Decision:
             step.name,
             step.ordinal,
             step.at_ms,
-            asked.attempt,
+            request.attempt,
             step.max_attempts,
             step.timeout_ms,
         )
     ]
 
 
-def _step_returned(run: CodeRun, asked: StepReturned, _: int) -> Decision:
-    step = asked.step
-    # What comes once the rollback has begun would be left out of it.
-    if is_stale(run, step.key, asked.attempt) or run.rollback is not None:
+def _step_returned(run: CodeRun, request: StepReturned, _: int) -> Decision:
+    step = request.step
+    # A result that arrives after the rollback began would not be rolled back.
+    if is_stale(run, step.key, request.attempt) or run.rollback is not None:
         return STALE
     return [
-        *queue(run, asked.posts),
+        *queue(run, request.posts),
         StepCompleted(
             step.key,
             step.name,
             step.ordinal,
             step.at_ms,
-            asked.attempt,
+            request.attempt,
             step.max_attempts,
             step.timeout_ms,
-            asked.result,
-            asked.rollback,
+            request.result,
+            request.rollback,
         ),
     ]
 
 
-def _step_raised(run: CodeRun, asked: StepRaised, now_ms: int) -> Decision:
-    step = asked.step
-    if is_stale(run, step.key, asked.attempt):
+def _step_raised(run: CodeRun, request: StepRaised, now_ms: int) -> Decision:
+    step = request.step
+    if is_stale(run, step.key, request.attempt):
         return STALE
-    again = retry_at_ms(asked.policy, asked.attempt, now_ms) if asked.retryable else None
+    retry_ms = retry_at_ms(request.policy, request.attempt, now_ms) if request.retryable else None
     return [
         StepFailed(
             step.key,
             step.name,
             step.ordinal,
             step.at_ms,
-            asked.attempt,
+            request.attempt,
             step.max_attempts,
             step.timeout_ms,
-            asked.failure,
-            again,
+            request.failure,
+            retry_ms,
         )
     ]
 
 
-def _one_more(run: CodeRun, asked: Request) -> str | None:
-    """The key of the entry that comes to those that count, if one does."""
-    match asked:
+def _new_counted_key(run: CodeRun, request: Request) -> str | None:
+    """Return the key of the entry that a request would add to those that are limited, if any."""
+    match request:
         case StepUnderWay() | StepReturned():
-            key = asked.step.key
-        case Open(kind=kind) | Mark(kind=kind) if kind is not EntryKind.SLEEP:
-            key = asked.key
+            key = request.step.key
+        case Open(kind=kind) | OpenCompleted(kind=kind) if kind is not EntryKind.SLEEP:
+            key = request.key
         case _:
             return None
     return None if key in run.entries else key
@@ -309,159 +312,166 @@ def _counted(run: CodeRun) -> int:
     return sum(entry.kind is not EntryKind.SLEEP for entry in run.entries.values())
 
 
-def _open(run: CodeRun, asked: Open, now_ms: int) -> Decision:
-    if asked.key in run.entries:
+def _open(run: CodeRun, request: Open, now_ms: int) -> Decision:
+    if request.key in run.entries:
         return STALE
-    wake_at_ms = asked.wake_at_ms
-    if asked.wait_ms is not None:
-        wake_at_ms = now_ms + asked.wait_ms
+    wake_at_ms = request.wake_at_ms
+    if request.wait_ms is not None:
+        wake_at_ms = now_ms + request.wait_ms
     child = None
-    if asked.kind is EntryKind.CHILD:
-        child = Child(asked.child_workflow or "", asked.child_id or "")
+    if request.kind is EntryKind.CHILD:
+        child = Child(request.child_workflow or "", request.child_id or "")
     opened = EntryOpened(
-        asked.key,
-        asked.name,
-        asked.kind,
-        asked.ordinal,
+        request.key,
+        request.name,
+        request.kind,
+        request.ordinal,
         wake_at_ms,
-        asked.event_types,
-        asked.limit,
+        request.event_types,
+        request.limit,
         child,
-        asked.value if asked.kind is EntryKind.LOOP else None,
+        request.value if request.kind is EntryKind.LOOP else None,
     )
-    return [opened, *_at_once(run, opened, asked, now_ms)]
+    return [opened, *_immediate_events(run, opened, request, now_ms)]
 
 
-def _at_once(run: CodeRun, opened: EntryOpened, asked: Open, now_ms: int) -> list[RunEvent]:
-    """What an entry that was just opened leads to in the same breath."""
+def _immediate_events(
+    run: CodeRun, opened: EntryOpened, request: Open, now_ms: int
+) -> list[RunEvent]:
+    """Return the events that follow in the same decision from an entry that was just opened."""
     match opened.kind:
         case EntryKind.SLEEP if (opened.wake_at_ms or 0) <= now_ms:
             return [EntryCompleted(opened.key, "null")]
         case EntryKind.WAIT if run.status is not RunStatus.PAUSED:
-            return list[RunEvent](settle(run, opened))
+            return list[RunEvent](complete_waits(run, opened))
         case EntryKind.CHILD:
-            me = Parent(run.workflow, run.instance_id, run.run_number, opened.key)
-            command = StartRun(asked.value or "null", me, deployment=run.deployment)
-            post = Post(0, asked.child_workflow, asked.child_id, command)
+            parent = Parent(run.workflow, run.instance_id, run.run_number, opened.key)
+            command = StartRun(request.value or "null", parent, deployment=run.deployment)
+            post = Post(0, request.child_workflow, request.child_id, command)
             return queue(run, [post])
         case _:
             return []
 
 
-def _mark(run: CodeRun, asked: Mark, now_ms: int) -> Decision:
-    if asked.key in run.entries:
+def _open_completed(run: CodeRun, request: OpenCompleted, now_ms: int) -> Decision:
+    if request.key in run.entries:
         return STALE
-    result = str(now_ms) if asked.kind is EntryKind.NOW else "null"
+    result = str(now_ms) if request.kind is EntryKind.NOW else "null"
     return [
-        EntryOpened(asked.key, asked.name, asked.kind, asked.ordinal),
-        EntryCompleted(asked.key, result),
+        EntryOpened(request.key, request.name, request.kind, request.ordinal),
+        EntryCompleted(request.key, result),
     ]
 
 
-def _close(run: CodeRun, asked: Close, _: int) -> Decision:
-    if asked.key not in run.open:
+def _close(run: CodeRun, request: Close, _: int) -> Decision:
+    if request.key not in run.open:
         return STALE
-    return [*_lost(run, asked.losers), EntryCompleted(asked.key, asked.result)]
+    return [*_cancel_losers(run, request.losers), EntryCompleted(request.key, request.result)]
 
 
-def _fail(run: CodeRun, asked: Fail, _: int) -> Decision:
-    if asked.key not in run.open:
+def _fail(run: CodeRun, request: Fail, _: int) -> Decision:
+    if request.key not in run.open:
         return STALE
-    return [*_lost(run, asked.losers), EntryErrored(asked.key, asked.failure)]
+    return [*_cancel_losers(run, request.losers), EntryErrored(request.key, request.failure)]
 
 
-def _cancel(run: CodeRun, asked: Cancel, _: int) -> Decision:
-    # Its result may have come first: then what is beneath it is over, too.
-    if asked.key in run.entries and asked.key not in run.open:
+def _cancel(run: CodeRun, request: Cancel, _: int) -> Decision:
+    # If its result was recorded first, the entries under it have ended as well.
+    if request.key in run.entries and request.key not in run.open:
         return STALE
-    return _unwanted(run, (asked.key,), asked.steps) or STALE
+    return _cancel_under(run, (request.key,), request.steps) or STALE
 
 
-def _lost(run: CodeRun, losers: Losers | None) -> list[RunEvent]:
-    return _unwanted(run, losers.scopes, losers.steps) if losers else []
+def _cancel_losers(run: CodeRun, losers: Losers | None) -> list[RunEvent]:
+    return _cancel_under(run, losers.scopes, losers.steps) if losers else []
 
 
-def _unwanted(run: CodeRun, scopes: tuple[str, ...], steps: tuple[Reached, ...]) -> list[RunEvent]:
-    """Cancels what is open at some keys and beneath them."""
-    keys = keys_at_or_beneath(run.open, scopes)
-    fresh = [step for step in steps if step.key not in run.entries]
-    if not keys and not fresh:
+def _cancel_under(
+    run: CodeRun, scopes: tuple[str, ...], steps: tuple[Reached, ...]
+) -> list[RunEvent]:
+    """Cancel the open entries at these keys and under them."""
+    keys = keys_at_or_under(run.open, scopes)
+    unrecorded = [step for step in steps if step.key not in run.entries]
+    if not keys and not unrecorded:
         return []
     return [
-        *(EntryOpened(step.key, step.name, EntryKind.DO, step.ordinal) for step in fresh),
-        *queue(run, end_children(run, keys, _UNWANTED, cancelled=run.cancelling is not None)),
-        EntriesCancelled((*keys, *(step.key for step in fresh))),
+        *(EntryOpened(step.key, step.name, EntryKind.DO, step.ordinal) for step in unrecorded),
+        *queue(run, end_children(run, keys, _NOT_AWAITED, cancelled=run.cancelling is not None)),
+        EntriesCancelled((*keys, *(step.key for step in unrecorded))),
     ]
 
 
-def _advance(run: CodeRun, asked: Advance, _: int) -> Decision:
-    entry = run.entries.get(asked.key)
-    if asked.key not in run.open or entry is None:
+def _advance(run: CodeRun, request: Advance, _: int) -> Decision:
+    entry = run.entries.get(request.key)
+    if request.key not in run.open or entry is None:
         return STALE
-    # A replay begins at the latest commit: none may lie between the code and what it is told.
-    if run.cancelling is not None and not asked.told:
+    # A replay starts at the latest commit. A commit between a cancellation and the iteration that
+    # observes it would hide the cancellation from the replay.
+    if run.cancelling is not None and not request.knows_cancelled:
         return STALE
-    return [LoopAdvanced(asked.key, asked.iteration, asked.state, asked.trim_before)]
+    return [LoopAdvanced(request.key, request.iteration, request.state, request.trim_before)]
 
 
-def _log(run: CodeRun, asked: Log, __: int) -> Decision:
-    if asked.once is not None and (asked.once in run.told or len(run.told) >= TOLD_MAX):
+def _log(run: CodeRun, request: Log, __: int) -> Decision:
+    if request.once is not None and (
+        request.once in run.logged_once or len(run.logged_once) >= LOGGED_ONCE_MAX
+    ):
         return STALE
     return [
         LogWritten(
-            asked.level,
-            asked.category,
-            asked.message,
-            asked.data,
-            asked.step_key,
-            asked.attempt,
-            asked.is_replay,
-            asked.once,
-            asked.missed,
-            asked.seen,
+            request.level,
+            request.category,
+            request.message,
+            request.data,
+            request.step_key,
+            request.attempt,
+            request.is_replay,
+            request.once,
+            request.missed,
+            request.seen,
         )
     ]
 
 
-def _suspend(run: CodeRun, asked: Suspend, _: int) -> Decision:
-    if max(run.resolved, run.retried) > asked.seen or run.status is not RunStatus.ACTIVE:
+def _suspend(run: CodeRun, request: Suspend, _: int) -> Decision:
+    if max(run.resolved, run.retried) > request.seen or run.status is not RunStatus.ACTIVE:
         return STALE
     return [RunSuspended()]
 
 
-def _return(run: CodeRun, asked: Return, _: int) -> Decision:
+def _return(run: CodeRun, request: Return, _: int) -> Decision:
     if run.cancelling is not None:
-        # It has returned without knowing: what it has done is to be undone all the same.
-        return cut_off(run, "the code had returned before it was told")
-    return ending(run, RunCompleted(asked.output))
+        # The code returned before it saw the cancellation: its steps are rolled back anyway.
+        return terminate_cancelled(run, "the code had returned before it saw the cancellation")
+    return end_run(run, RunCompleted(request.output))
 
 
-def _raise(run: CodeRun, asked: Raise, _: int) -> Decision:
-    return failed(run, run.rollback or asked.failure)
+def _raise(run: CodeRun, request: Raise, _: int) -> Decision:
+    return fail_run(run, run.rollback or request.failure)
 
 
-def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
-    lost = run.hosts_lost + 1
-    if lost > HOSTS_LOST_MAX:
+def _host_failed(run: CodeRun, request: HostFailed, now_ms: int) -> Decision:
+    losses = run.hosts_lost + 1
+    if losses > HOSTS_LOST_MAX:
         failure = Failure(
             failures.HOST_LOST,
-            f"{asked.reason}, {lost} times in a row while the workflow's own code ran; "
+            f"{request.reason}, {losses} times in a row while the workflow's own code ran; "
             "do what takes long, blocks or may crash inside step.do",
         )
-        return failed(run, failure)
-    message = f"{asked.reason}; tried again in {_HOST_LOST_DELAY_MS * lost // 1_000} s"
+        return fail_run(run, failure)
+    message = f"{request.reason}; retried in {_HOST_LOST_DELAY_MS * losses // 1_000} s"
     return [
         LogWritten("error", SYSTEM, message),
-        HostLost(asked.reason, now_ms + _HOST_LOST_DELAY_MS * lost),
+        HostLost(request.reason, now_ms + _HOST_LOST_DELAY_MS * losses),
     ]
 
 
-def _wake(run: CodeRun, asked: Wake, _: int) -> Decision:
-    if run.stands_still:
+def _wake(run: CodeRun, request: Wake, _: int) -> Decision:
+    if run.is_halted:
         return STALE
-    if is_out_of_time(run, asked.until_ms):
-        return cut_off(run, "the code took too long to clean up")
-    events, late_children = due(run, asked.until_ms, complete=asked.complete)
+    if cleanup_expired(run, request.until_ms):
+        return terminate_cancelled(run, "the code took too long to clean up")
+    events, late_children = due_events(run, request.until_ms, complete=request.complete)
     if not events:
         return STALE
     return [*queue(run, end_children(run, late_children, "it took too long")), *events]
@@ -472,7 +482,7 @@ _DECIDERS: Final[dict[type, Callable[[CodeRun, Any, int], Decision]]] = {
     StepReturned: _step_returned,
     StepRaised: _step_raised,
     Open: _open,
-    Mark: _mark,
+    OpenCompleted: _open_completed,
     Close: _close,
     Fail: _fail,
     Cancel: _cancel,
@@ -484,6 +494,6 @@ _DECIDERS: Final[dict[type, Callable[[CodeRun, Any, int], Decision]]] = {
     RollbackRaised: rollback_raised,
     Return: _return,
     Raise: _raise,
-    HostGone: _host_gone,
+    HostFailed: _host_failed,
     Wake: _wake,
 }

@@ -1,4 +1,4 @@
-"""How the runs of code end and begin again: their children end with them."""
+"""End and restart runs of code workflows; their children end with them."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -19,24 +19,24 @@ from headwater.schemas.history import (
     RunTerminated,
 )
 
-#: What a run fails with whose code was told that it is cancelled, and made no more of it.
-TOLD: Final = "CancelledError"
-#: Why children end.
+#: Error name of a canceled run whose code did not handle the cancellation.
+CANCELLED_ERROR: Final = "CancelledError"
+#: Reason with which children end.
 _ENDED: Final = "its parent has ended"
 
 
-def ending(
+def end_run(
     run: CodeRun,
     end: RunCompleted | RunErrored | RunTerminated,
     *,
     with_children: bool = True,
 ) -> list[RunEvent]:
-    """Return the end of a run, after what it leads to: nothing of a run follows its end.
+    """Return the end of a run, preceded by its consequences: nothing follows the end.
 
     Args:
         run: The run.
         end: The event that ends it.
-        with_children: Whether to end its children and to cancel its open entries, too.
+        with_children: Whether to end its children and cancel its open entries as well.
     """
     keys = tuple(run.open) if with_children else ()
     cancelled = isinstance(end, RunTerminated) and end.cancelled
@@ -45,11 +45,11 @@ def ending(
 
 
 def code_ended(run: CodeRun, *, cancelled: bool) -> list[RunEvent]:
-    """Return what ends with the code of a run that is about to be rolled back.
+    """Return the events that end the code of a run before it is rolled back.
 
     Args:
         run: The run.
-        cancelled: Whether the run was cancelled, as its children are then.
+        cancelled: Whether the run was canceled; its children are then canceled as well.
     """
     keys = tuple(run.open)
     children = end_children(run, keys, _ENDED, cancelled=cancelled)
@@ -60,20 +60,20 @@ def _cancelled(keys: tuple[str, ...]) -> list[RunEvent]:
     return [EntriesCancelled(keys, ended=True)] if keys else []
 
 
-def failed(run: CodeRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
-    """The end of a run that cannot go on; one that was cancelled was to end anyway."""
+def fail_run(run: CodeRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
+    """Fail a run; one that was canceled ends as terminated."""
     if run.cancelling is None:
-        return ending(run, RunErrored(failure), with_children=with_children)
+        return end_run(run, RunErrored(failure), with_children=with_children)
     end = RunTerminated(run.cancelling.reason, cancelled=True)
-    ends = ending(run, end, with_children=with_children)
-    if failure.name == TOLD:
+    ends = end_run(run, end, with_children=with_children)
+    if failure.name == CANCELLED_ERROR:
         return ends
-    why = f"once it was cancelled, the run failed: {failure.name}: {failure.message}"
-    return [LogWritten("warn", SYSTEM, bounded(why, LOG_MESSAGE_MAX)), *ends]
+    message = f"once it was cancelled, the run failed: {failure.name}: {failure.message}"
+    return [LogWritten("warn", SYSTEM, bounded(message, LOG_MESSAGE_MAX)), *ends]
 
 
-def started_again(run: CodeRun | None, started: Decision) -> Decision:
-    """A new run; the children that the one before it still had are ended."""
+def with_children_ended(run: CodeRun | None, started: Decision) -> Decision:
+    """Return the start of a new run, after ending the children that the previous run still had."""
     if isinstance(started, Rejection) or run is None or run.ended:
         return started
     return [*started, *queue(run, end_children(run, run.open, "its parent was restarted"))]
@@ -82,6 +82,6 @@ def started_again(run: CodeRun | None, started: Decision) -> Decision:
 def end_children(
     run: CodeRun, keys: Iterable[str], reason: str, *, cancelled: bool = False
 ) -> list[Post]:
-    """Posts that end the children of those of these entries that have one."""
+    """Return posts that end the children of these entries."""
     children = ((key, run.entries[key].child) for key in keys)
     return posts_to_end(run, children, reason, cancelled=cancelled)

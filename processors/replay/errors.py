@@ -1,7 +1,7 @@
-"""The errors that authors of workflows raise and see.
+"""Errors that workflow authors raise and catch.
 
-None of them is an error of the house: they belong to the author's code. Suspension and eviction are
-no errors at all, and derive from BaseException elsewhere, so that `except Exception` lets them by.
+They belong to the author's code and are not errors of Headwater. Suspension and eviction are not
+errors: they derive from BaseException elsewhere, so that `except Exception` does not catch them.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing_extensions import override
 from headwater.schemas.failures import MAX_STEPS_EXCEEDED
 from headwater.schemas.history import Failure
 
-#: The usual cause of code that does not fit its history.
+#: The usual cause of code that does not match its history.
 CODE_CHANGED: Final = (
     "the workflow's code changed while this run was under way, or it decides by something that "
     "differs on replay; keep old entries with step.removed, or give the changed workflow a new name"
@@ -20,7 +20,7 @@ CODE_CHANGED: Final = (
 
 
 class NonRetryableError(Exception):
-    """Raised in a step: do not try it again."""
+    """Raised in a step: do not retry it."""
 
     def __init__(self, message: str = "", name: str | None = None) -> None:
         super().__init__(message)
@@ -32,17 +32,20 @@ class NonRetryableError(Exception):
 
 
 class RollbackError(Exception):
-    """Raised in a step or a workflow: do not try again, roll back."""
+    """Raised in a step or a workflow: do not retry, roll back."""
 
 
 class EventTimeoutError(Exception):
-    """No event came before the end of a wait."""
+    """No event arrived before the end of a wait."""
 
 
 class StepFailedError(Exception):
-    """A step has failed for good.
+    """A step has failed finally.
 
-    Shape:  name of the step; attempts made; error with `.name` and `.message` of the last attempt.
+    Attributes:
+        name: Name of the step.
+        attempts: Number of attempts made.
+        error: Error of the last attempt, with `.name` and `.message`.
     """
 
     def __init__(self, name: str, attempts: int, error: Failure) -> None:
@@ -60,7 +63,7 @@ class StepFailedError(Exception):
 
 
 class UniqueConstraintError(StepFailedError):
-    """The SQL of a step met a unique constraint; it is not tried again."""
+    """The SQL of a step violated a unique constraint; the step is not retried."""
 
 
 class _BranchesError(Exception):
@@ -82,23 +85,23 @@ class RaceError(_BranchesError):
 
 
 class ChildWorkflowError(Exception):
-    """A child workflow failed, was ended or took too long."""
+    """A child workflow failed, was terminated or timed out."""
 
 
 class RollbackCheckpointError(Exception):
-    """A step has a rollback and no checkpoint before it."""
+    """A step has a rollback handler but no checkpoint precedes it."""
 
 
 class DuplicateStepError(Exception):
-    """The same name twice at once in one scope."""
+    """The same name is in use twice at the same time in one scope."""
 
 
 class NotAwaitedError(Exception):
-    """The workflow returned while entries that it had begun were still open."""
+    """The workflow returned while entries that it had started were still open."""
 
 
 class NonDeterministicError(Exception):
-    """The workflow's own code does what would differ when it is replayed."""
+    """The workflow's own code called something whose result would differ on replay."""
 
 
 class UnserialisableError(Exception):
@@ -106,7 +109,7 @@ class UnserialisableError(Exception):
 
 
 class TooManyEntriesError(Exception):
-    """A run has as many entries as it may have."""
+    """A run has reached its maximum number of entries."""
 
     name = MAX_STEPS_EXCEEDED
 
@@ -116,9 +119,13 @@ class LoopError(Exception):
 
 
 class HistoryDivergedError(Exception):
-    """The code does not fit what is recorded of its run.
+    """The code does not match the recorded history of its run.
 
-    Shape:  key of the entry; recorded and requested name kinds as `history.steps[i].type` does.
+    Attributes:
+        key: Key of the entry.
+        recorded: Recorded kind, named as in `history.steps[i].type`.
+        requested: Kind that the code requested.
+        cause: Usual cause of the difference.
     """
 
     def __init__(self, key: str, recorded: str, requested: str, cause: str = CODE_CHANGED) -> None:

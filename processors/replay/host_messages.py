@@ -1,4 +1,4 @@
-"""What owners and the host of workflow code send each other."""
+"""Messages between the owner of a run and its code host."""
 
 from typing import TypeAlias
 
@@ -7,16 +7,16 @@ import msgspec
 from headwater.processors.replay.commands import CodeCommand
 from headwater.processors.replay.state import CodeRun, Entry
 from headwater.processors.runs.host_messages import (
-    Allow,
-    Ask,
-    Drop,
-    Forget,
-    HandBack,
+    AbandonAttempt,
+    AllowAttempts,
+    AttemptStarted,
+    Evict,
     HostMessage,
     Ping,
+    PollProgress,
     Pong,
     Requested,
-    Started,
+    YieldBack,
 )
 from headwater.schemas.history import (
     CancelRequested,
@@ -56,7 +56,7 @@ from headwater.schemas.history import (
 
 
 class Activate(HostMessage, frozen=True):
-    """Take a run in hand: replay its code against these entries."""
+    """Activate a run: replay its code against these entries."""
 
     workflow: str
     instance_id: str
@@ -64,38 +64,40 @@ class Activate(HostMessage, frozen=True):
     params: Json
     seed: str
     started_at_ms: int
-    #: The latest event that it holds.
+    #: Sequence of the latest event that this message includes.
     seen: int
-    #: The latest event that the code had seen when it logged last, and its lines since then.
+    #: Sequence of the latest event that the code had seen when it last logged.
     logged_at: int
+    #: Number of lines that it has logged since that event.
     lines: int
     entries: dict[str, Entry]
-    #: How many entries it may have.
+    #: Maximum number of entries.
     entries_max: int
-    #: Of entries that a retry does again, their ordinals; and that of the first other new one.
+    #: Ordinals in the previous run of entries that a retry executes again.
     ordinals: dict[str, int]
+    #: Ordinal of the first other new entry.
     first_ordinal: int
     rollback: Failure | None = None
-    #: The event by which it was cancelled.
+    #: Sequence of the event that canceled it.
     cancelled_at: int | None = None
-    #: What its code is held to; None for the usual limits.
+    #: Limits of its code; None for the defaults.
     limits: Limits | None = None
 
 
 class Resolved(HostMessage, frozen=True):
-    """An entry has its result, and it is durable."""
+    """An entry has a durable result."""
 
     key: str
     sequence: int
     attempts: int = 0
     result: Json | None = None
     failure: Failure | None = None
-    #: Whether it can be rolled back.
+    #: Whether it has a rollback handler.
     rollback: bool = False
 
 
 class Advanced(HostMessage, frozen=True):
-    """A loop's commit is durable, and iterations before some are forgotten."""
+    """A loop's commit is durable, and iterations before `trim_before` are dropped."""
 
     key: str
     sequence: int
@@ -103,27 +105,27 @@ class Advanced(HostMessage, frozen=True):
 
 
 class Cancelled(HostMessage, frozen=True):
-    """The run is cancelled, and that is durable."""
+    """The cancellation of the run is durable."""
 
     sequence: int
 
 
 class HandlerDone(HostMessage, frozen=True):
-    """That an entry is rolled back, or that its handler is given up, is durable."""
+    """It is durable that an entry is rolled back or that its handler failed finally."""
 
     key: str
     sequence: int
 
 
-class Again(HostMessage, frozen=True):
-    """Try steps again: the numbers of their attempts, by key."""
+class RetrySteps(HostMessage, frozen=True):
+    """Retry steps: attempt numbers by key."""
 
     attempts: dict[str, int]
     sequence: int
 
 
-class HandlerAgain(HostMessage, frozen=True):
-    """Try the rollback handler of a step again."""
+class RetryHandler(HostMessage, frozen=True):
+    """Retry the rollback handler of a step."""
 
     key: str
     attempt: int
@@ -135,22 +137,22 @@ ToHost: TypeAlias = (
     | Advanced
     | Cancelled
     | HandlerDone
-    | Again
-    | HandlerAgain
-    | Drop
-    | Ask
-    | Allow
-    | Forget
+    | RetrySteps
+    | RetryHandler
+    | AbandonAttempt
+    | PollProgress
+    | AllowAttempts
+    | Evict
     | Ping
 )
 
-FromHost: TypeAlias = Requested[CodeCommand] | Started | HandBack | Pong
+FromHost: TypeAlias = Requested[CodeCommand] | AttemptStarted | YieldBack | Pong
 
 
 def message_for_host(  # noqa: C901, PLR0911, one for each event
     run: CodeRun, event: RunEvent, activation: int, sequence: int
 ) -> HostMessage | None:
-    """What the code of a run has to see of an event that was applied."""
+    """Return what the host has to know about an event that was applied, or None."""
     match event:
         case StepCompleted(key, attempt=attempt, result=result, rollback=rollback):
             return Resolved(activation, key, sequence, attempt, result, rollback=rollback)
@@ -160,7 +162,7 @@ def message_for_host(  # noqa: C901, PLR0911, one for each event
             return Resolved(activation, key, sequence, attempt, None, failure)
         case StepsRetried(keys):
             attempts = {key: run.entries[key].attempts + 1 for key in keys}
-            return Again(activation, attempts, sequence)
+            return RetrySteps(activation, attempts, sequence)
         case EntryCompleted(key, result):
             return Resolved(activation, key, sequence, 0, result)
         case EntryErrored(key, failure):
@@ -198,7 +200,7 @@ def message_for_host(  # noqa: C901, PLR0911, one for each event
 
 
 def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
-    """The activation of a run as it stands: a copy, because it is sent when it is durable."""
+    """Return the activation of a run: a copy, because it is sent later, once it is durable."""
     return Activate(
         activation,
         run.workflow,

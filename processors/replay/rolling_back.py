@@ -1,4 +1,4 @@
-"""Decides how a run is rolled back: which steps are, and what becomes of handlers that fail."""
+"""Decide how a run is rolled back: which steps, and what happens when handlers fail."""
 
 from typing import Final
 
@@ -17,18 +17,18 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import EntryStatus
 
-#: Retries of a rollback handler, and the delay before the first; it doubles.
+#: Retries of a rollback handler, and the delay before the first in ms; it doubles.
 ROLLBACK_RETRIES: Final = 5
 _ROLLBACK_DELAY_MS: Final = 10_000
 
 
 def is_to_roll_back(entry: Entry) -> bool:
-    """Whether a step's handler has not run yet."""
+    """Return whether a step's rollback handler has yet to run."""
     return entry.rollback and entry.status is EntryStatus.COMPLETED and not entry.rolled_back
 
 
-def left_undone(run: CodeRun) -> list[RunEvent]:
-    """Return the log line of a rollback that a command ends before all handlers have run."""
+def unfinished_rollback_log(run: CodeRun) -> list[RunEvent]:
+    """Return the log line for a rollback that a command ends before all handlers have run."""
     keys = [key for key, entry in run.entries.items() if is_to_roll_back(entry)]
     if run.ended or run.rollback is None or not keys:
         return []
@@ -39,38 +39,38 @@ def left_undone(run: CodeRun) -> list[RunEvent]:
     return [LogWritten("warn", SYSTEM, bounded(text, LOG_MESSAGE_MAX))]
 
 
-def begin_rollback(run: CodeRun, asked: BeginRollback, _: int) -> Decision:
-    """The code has failed, and there is something to undo."""
+def begin_rollback(run: CodeRun, request: BeginRollback, _: int) -> Decision:
+    """Begin the rollback of a run whose code failed."""
     if run.rollback:
         return STALE
     ended = code_ended(run, cancelled=run.cancelling is not None)
-    return [*ended, RollbackStarted(asked.failure)]
+    return [*ended, RollbackStarted(request.failure)]
 
 
-def rolled_back(run: CodeRun, asked: RolledBack, _: int) -> Decision:
-    """A handler is through."""
-    entry = run.entries.get(asked.key)
+def rolled_back(run: CodeRun, request: RolledBack, _: int) -> Decision:
+    """Record that a rollback handler returned."""
+    entry = run.entries.get(request.key)
     if run.rollback is None or entry is None or entry.rolled_back:
         return STALE
-    return [EntryRolledBack(asked.key)]
+    return [EntryRolledBack(request.key)]
 
 
-def rollback_raised(run: CodeRun, asked: RollbackRaised, now_ms: int) -> Decision:
-    """A handler is tried again, or given up."""
-    entry = run.entries.get(asked.key)
+def rollback_raised(run: CodeRun, request: RollbackRaised, now_ms: int) -> Decision:
+    """Schedule a retry of a failed rollback handler, or stop retrying it."""
+    entry = run.entries.get(request.key)
     if run.rollback is None or entry is None or entry.rolled_back:
         return STALE
     attempt = entry.rollback_attempts + 1
-    if asked.attempt != attempt:
+    if request.attempt != attempt:
         return STALE
     if attempt <= ROLLBACK_RETRIES:
         delay = _ROLLBACK_DELAY_MS * 2 ** (attempt - 1)
-        return [RollbackFailed(asked.key, attempt, asked.failure, now_ms + delay)]
+        return [RollbackFailed(request.key, attempt, request.failure, now_ms + delay)]
     message = (
-        f"the rollback of {asked.key} failed {attempt} times and is given up: "
-        f"{asked.failure.name}: {asked.failure.message}"
+        f"the rollback of {request.key} failed {attempt} times and is given up: "
+        f"{request.failure.name}: {request.failure.message}"
     )
     return [
-        LogWritten("error", SYSTEM, message[:2_048], step_key=asked.key, attempt=attempt),
-        EntryRolledBack(asked.key, asked.failure),
+        LogWritten("error", SYSTEM, message[:2_048], step_key=request.key, attempt=attempt),
+        EntryRolledBack(request.key, request.failure),
     ]

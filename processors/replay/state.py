@@ -1,7 +1,7 @@
-"""The state of a code workflow's run: its entries, by key.
+"""State of a code workflow's run: its entries, by key.
 
-An entry is a call of `step.<something>` that was recorded. Its key is the path of names that leads
-to it, such as `pages/~3/fetch`.
+An entry is a recorded call of `step.<something>`. Its key is the path of names that leads to it,
+such as `pages/~3/fetch`.
 """
 
 import msgspec
@@ -12,12 +12,12 @@ from headwater.schemas.statuses import EntryKind
 
 __all__ = ["BEGINNING", "CONTAINERS", "UNRESOLVED", "Cancelling", "CodeRun", "Entry"]
 
-#: Kinds that hold others: the key of one is a beginning of the keys of what it holds.
+#: Kinds that contain other entries, whose keys begin with the key of the container.
 CONTAINERS = frozenset({EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP})
 
 
 class Cancelling(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A run was cancelled: by which event of it, why, and how long its code may clean up."""
+    """Cancellation of a run: the sequence of its event, the reason, and the end of the cleanup."""
 
     sequence: int
     reason: str
@@ -28,20 +28,20 @@ class CodeRun(Run, kw_only=True):
     """A run of a code workflow.
 
     Attributes:
-        entries: What the code has reached, by key.
+        entries: Entries that the code has reached, by key.
         open: Keys of the entries without a result, in the order of opening.
         resolved: Sequence of the latest event that the code has to see.
-        retried: Sequence of the latest event by which attempts began.
+        retried: Sequence of the latest event that started attempts.
         rollback: Why the run is being rolled back.
-        hosts_lost: How often in a row its code ended the host process.
-        back_at_ms: When it is tried again after that.
-        cancelling: That it is to end.
-        logged_at: The latest event that its code had seen when it logged last.
-        lines: How many lines it has logged since that event.
-        told: What the engine has told it, and tells it no more.
+        hosts_lost: How often in a row its code crashed its host process.
+        back_at_ms: When it is retried after that.
+        cancelling: Its cancellation, if it was canceled.
+        logged_at: Sequence of the latest event that its code had seen when it last logged.
+        lines: Number of lines that it has logged since that event.
+        logged_once: Names of the one-time warnings that were written.
         left: Keys of the entries that were open when the code ended.
-        ordinals: Of entries that a retry does again, their ordinals in the run before.
-        first_ordinal: That of the first entry which the run before does not have.
+        ordinals: Ordinals in the previous run of entries that a retry executes again.
+        first_ordinal: Ordinal of the first entry that the previous run does not have.
     """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
@@ -54,7 +54,7 @@ class CodeRun(Run, kw_only=True):
     logged_at: int = BEGINNING
     lines: int = 0
     cancelling: Cancelling | None = None
-    told: dict[str, None] = msgspec.field(default_factory=dict)
+    logged_once: dict[str, None] = msgspec.field(default_factory=dict)
     left: dict[str, None] = msgspec.field(default_factory=dict)
     ordinals: dict[str, int] = msgspec.field(default_factory=dict)
     first_ordinal: int = 0

@@ -1,8 +1,8 @@
-"""The life of an entry: every move that its status makes.
+"""Life cycle of an entry: every transition of its status.
 
-A short step has no entry before its first attempt has ended; that is `None` here. To be read as: in
-this status, this event leads to one of those; which of several, the event's own fields say. An
-attempt that was given up may have its result all the same, while the step waits for the next.
+Read a row as: in this status, this event leads to one of those statuses; fields of the event decide
+which. `None` is the status before the first record: a short step has no entry until its first
+attempt has ended. A timed-out attempt may still complete while the step waits for the next one.
 """
 
 from typing import Final

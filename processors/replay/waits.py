@@ -1,11 +1,11 @@
-"""What waits in a run, and what ends the waiting: events, time, children.
+"""End waits, sleeps and timeouts: by events, by time, by children.
 
-An event counts for a wait when it was sent at or before the wait's deadline, whenever it is
-handled. Events are taken in the order in which they came, by waits in the order of their opening.
-A sleep has ended before what was sent after its end, also when nobody was there to see it end.
+An event counts for a wait if it was sent at or before the wait's deadline, whenever it is
+processed. Events are consumed in the order of arrival, by waits in the order of opening. A sleep
+ends before events that were sent after its end, even if no worker was running at that time.
 
-So a wait does not end with its deadline but with the moment after it, when all that was sent until
-then may be known; the same holds for children, which may end at their deadline.
+A wait therefore does not end at its deadline but one millisecond later, when all events sent until
+the deadline are known. The same holds for children, which may end at their deadline.
 """
 
 import json
@@ -28,12 +28,12 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import EntryKind
 
-#: Kinds that others may end until their time is over; the others end as soon as it has come.
-_OTHERS_END: Final = frozenset({EntryKind.WAIT, EntryKind.CHILD})
+#: Kinds that an event or a child may end until their deadline; others end when it is reached.
+_ENDED_BY_OTHERS: Final = frozenset({EntryKind.WAIT, EntryKind.CHILD})
 
 
-def met(run: CodeRun, event: EventReceived) -> list[RunEvent]:
-    """What the arrival of an event ends: at most one wait."""
+def match_wait(run: CodeRun, event: EventReceived) -> list[RunEvent]:
+    """Return the end of the wait that an event completes: at most one."""
     received = Received(event.event_id, event.type, event.payload, event.sent_at_ms)
     for key, entry in _waits(run):
         if _fits(received, entry.event_types, entry.wake_at_ms):
@@ -41,8 +41,8 @@ def met(run: CodeRun, event: EventReceived) -> list[RunEvent]:
     return []
 
 
-def slept(run: CodeRun, before_ms: int) -> list[tuple[int, EntryCompleted]]:
-    """The sleeps that ended before a time, in order, each with its end."""
+def ended_sleeps(run: CodeRun, before_ms: int) -> list[tuple[int, EntryCompleted]]:
+    """Return the sleeps that ended before a time, in order, as (end in ms, event)."""
     ended = [
         (entry.wake_at_ms, entry.ordinal, key)
         for key, entry in ((key, run.entries[key]) for key in run.open)
@@ -53,32 +53,33 @@ def slept(run: CodeRun, before_ms: int) -> list[tuple[int, EntryCompleted]]:
     return [(at_ms, EntryCompleted(key, "null")) for at_ms, _, key in sorted(ended)]
 
 
-def settle(run: CodeRun, opened: EntryOpened | None = None) -> list[EntryCompleted]:
-    """What lies in the mailbox already ends: a wait that was just opened, or all that are open."""
+def complete_waits(run: CodeRun, opened: EntryOpened | None = None) -> list[EntryCompleted]:
+    """Complete waits with events of the mailbox: a wait that was just opened, or all open ones."""
     if opened is not None:
         waits = [(opened.key, opened.event_types, opened.wake_at_ms, opened.limit)]
     else:
         waits = [(k, e.event_types, e.wake_at_ms, e.limit) for k, e in _waits(run)]
     events: list[EntryCompleted] = []
-    left = list(run.mailbox)
+    remaining = list(run.mailbox)
     for key, types, deadline_ms, limit in waits:
-        taken = _taken([each for each in left if _fits(each, types, deadline_ms)], limit or 1)
+        fitting = [event for event in remaining if _fits(event, types, deadline_ms)]
+        taken = _taken(fitting, limit or 1)
         if taken:
-            left = [each for each in left if each not in taken]
+            remaining = [event for event in remaining if event not in taken]
             events.append(_completed(key, taken, limit))
     return events
 
 
-def caught_up(run: CodeRun, until_ms: int) -> list[RunEvent]:
-    """What ended while a run stood still, in the order of its times: waits and sleeps."""
-    sent_at_ms = {each.event_id: each.sent_at_ms for each in run.mailbox}
-    waits = [(sent_at_ms[each.consumed[0]], each) for each in settle(run)]
-    ended = [*waits, *slept(run, until_ms + 1)]
-    return [event for _, event in sorted(ended, key=lambda each: each[0])]
+def catch_up(run: CodeRun, until_ms: int) -> list[RunEvent]:
+    """Return the waits and sleeps that ended while a run was halted, in order of time."""
+    sent_at_ms = {event.event_id: event.sent_at_ms for event in run.mailbox}
+    waits = [(sent_at_ms[wait.consumed[0]], wait) for wait in complete_waits(run)]
+    ended = [*waits, *ended_sleeps(run, until_ms + 1)]
+    return [event for _, event in sorted(ended, key=lambda pair: pair[0])]
 
 
 def _taken(fitting: list[Received], limit: int) -> list[Received]:
-    """The first events, up to a limit, that are a result of the usual size together."""
+    """Return the first events, up to a limit, whose payloads together fit into a usual result."""
     taken: list[Received] = []
     chars = 0
     for event in fitting[:limit]:
@@ -89,30 +90,32 @@ def _taken(fitting: list[Received], limit: int) -> list[Received]:
     return taken
 
 
-def due(run: CodeRun, until_ms: int, *, complete: bool = False) -> tuple[list[RunEvent], list[str]]:
-    """What time has ended, and what it begins.
+def due_events(
+    run: CodeRun, until_ms: int, *, complete: bool = False
+) -> tuple[list[RunEvent], list[str]]:
+    """Return the entries that time has ended, and the attempts that it starts.
 
     Args:
-        run: A run that is not paused.
-        until_ms: The time, in ms since the epoch.
-        complete: Whether all that was sent at that time is known.
+        run: A run that is not halted.
+        until_ms: The current time, in ms since the epoch.
+        complete: Whether everything that was sent at that time is known.
 
     Returns:
-        Events in the order of their times, retries last; and the keys of children that took too
-        long. Attempts that begin together begin in the order in which the code came to their steps:
-        so they do after a crash, too.
+        Events in the order of their times, retries last; and the keys of children that timed out.
+        Attempts that start together start in the order in which the code reached their steps, which
+        is the order after a crash as well.
     """
     events: list[RunEvent] = []
     late: list[str] = []
     retried: list[str] = []
     until_over_ms = until_ms if complete else until_ms - 1
     passed = [
-        (entry.wake_at_ms, entry.kind in _OTHERS_END, entry.ordinal, key, entry)
+        (entry.wake_at_ms, entry.kind in _ENDED_BY_OTHERS, entry.ordinal, key, entry)
         for key, entry in ((key, run.entries[key]) for key in run.open)
         if entry.wake_at_ms is not None
-        and entry.wake_at_ms <= (until_over_ms if entry.kind in _OTHERS_END else until_ms)
+        and entry.wake_at_ms <= (until_over_ms if entry.kind in _ENDED_BY_OTHERS else until_ms)
     ]
-    for *_, key, entry in sorted(passed, key=lambda each: each[:3]):
+    for *_, key, entry in sorted(passed, key=lambda item: item[:3]):
         match entry.kind:
             case EntryKind.SLEEP:
                 events.append(EntryCompleted(key, "null"))
@@ -131,14 +134,14 @@ def due(run: CodeRun, until_ms: int, *, complete: bool = False) -> tuple[list[Ru
     return events, late
 
 
-def is_out_of_time(run: CodeRun, until_ms: int) -> bool:
-    """Whether the code of a cancelled run has had its time to clean up."""
+def cleanup_expired(run: CodeRun, until_ms: int) -> bool:
+    """Return whether the code of a canceled run has used up its time to clean up."""
     cancelling = run.cancelling
     return cancelling is not None and run.rollback is None and cancelling.until_ms <= until_ms
 
 
 def handlers_due(run: CodeRun, now_ms: int) -> list[str]:
-    """The keys of the steps whose rollback handlers are to be tried again."""
+    """Return the keys of the steps whose rollback handlers have to be retried."""
     if run.rollback is None:
         return []
     return [
@@ -149,10 +152,10 @@ def handlers_due(run: CodeRun, now_ms: int) -> list[str]:
 
 
 def next_wake_ms(run: CodeRun, after_ms: int = 0) -> int | None:
-    """When, after a time, time next moves the run, or None."""
+    """Return when, after `after_ms`, a timer next changes the run, or None."""
     if run.ended or not (run.open or run.back_at_ms or run.rollback or run.cancelling):
         return None
-    times = [_moves_at_ms(run.entries[key]) for key in run.open]
+    times = [_timer_ms(run.entries[key]) for key in run.open]
     times.append(run.back_at_ms)
     if run.cancelling is not None and run.rollback is None:
         times.append(run.cancelling.until_ms)
@@ -161,10 +164,10 @@ def next_wake_ms(run: CodeRun, after_ms: int = 0) -> int | None:
     return min((at_ms for at_ms in times if at_ms > after_ms), default=None)
 
 
-def _moves_at_ms(entry: Entry) -> int:
+def _timer_ms(entry: Entry) -> int:
     if entry.wake_at_ms is None:
         return 0
-    return entry.wake_at_ms + 1 if entry.kind in _OTHERS_END else entry.wake_at_ms
+    return entry.wake_at_ms + 1 if entry.kind in _ENDED_BY_OTHERS else entry.wake_at_ms
 
 
 def _waits(run: CodeRun) -> Iterator[tuple[str, Entry]]:
@@ -180,13 +183,13 @@ def _fits(event: Received, types: tuple[str, ...] | None, deadline_ms: int | Non
 
 
 def _completed(key: str, taken: list[Received], limit: int | None) -> EntryCompleted:
-    shown = [_shown(event) for event in taken]
-    result = shown[0] if limit is None else f"[{','.join(shown)}]"
+    texts = [_event_json(event) for event in taken]
+    result = texts[0] if limit is None else f"[{','.join(texts)}]"
     return EntryCompleted(key, result, tuple(event.event_id for event in taken))
 
 
-def _shown(event: Received) -> str:
-    # The payload is JSON text already.
+def _event_json(event: Received) -> str:
+    # The payload is already JSON text.
     return (
         f'{{"type":{json.dumps(event.type)},"payload":{event.payload},'
         f'"timestamp":{event.sent_at_ms}}}'
@@ -203,7 +206,7 @@ def _timed_out(key: str, entry: Entry) -> EntryCompleted | EntryErrored:
 
 
 def too_long(entry: Entry) -> Failure:
-    """The error of a child that has not ended within its timeout."""
+    """Return the error of a child that has not ended within its timeout."""
     child = entry.child
     name = f"{child.workflow}/{child.instance_id}" if child else entry.name
     message = f"expected {name} to end within its timeout, found it still running"

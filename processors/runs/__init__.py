@@ -1,1 +1,1 @@
-"""What all runs share, whatever language their workflow is written in: life cycle and mailbox."""
+"""State, life cycle and mailbox that all runs share, whatever kind their workflow is."""

@@ -1,7 +1,7 @@
-"""Applies the events of a run's life to its state.
+"""Apply the events of a run's life cycle to its state.
 
-Each applier changes the state in place; the status moves by the table in `transitions.py`. What
-engines add to a run's life they apply themselves.
+Appliers change the state in place; the status changes by the table in `transitions.py`. Engines
+apply further events of their own.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,13 +37,13 @@ R = TypeVar("R", bound=Run)
 
 
 def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R, RunStarted]:
-    """The state of a new run, and the event that began it.
+    """Return the state of a new run, and the event that started it.
 
-    Shape:  of the run before it the outbox remains, and what was received; a run that retries it
-            has begun when it did.
+    The run keeps the outbox and the received post numbers of the previous run. A run that retries
+    the previous one keeps its start time.
     """
     event, at_ms = record.events[0], record.at_ms
-    assert isinstance(event, RunStarted)  # noqa: S101, the caller saw it
+    assert isinstance(event, RunStarted)  # noqa: S101, the caller checked it
     retries = event.kept is not None
     run = state(
         workflow=record.workflow,
@@ -72,10 +72,12 @@ def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R,
 
 
 def expect_open(run: Run, event: LogEvent) -> None:
-    """Expects that the run has not ended.
+    """Check that the run has not ended.
 
-    Shape:  lines of the engine's may follow, such as of what it had sent and others refused.
-    Errors: InvariantViolation.
+    Log lines of the engine may follow the end, for example about a rejected message.
+
+    Raises:
+        InvariantViolation: The run has ended.
     """
     if run.ended and not (isinstance(event, LogWritten) and event.category == SYSTEM):
         raise InvariantViolation(
@@ -85,9 +87,10 @@ def expect_open(run: Run, event: LogEvent) -> None:
 
 
 def move(run: Run, event: RunEvent) -> None:
-    """Moves the status of a run by an event that the table names.
+    """Change the status of a run by an event of the transition table.
 
-    Errors: InvariantViolation, when the table has no such move.
+    Raises:
+        InvariantViolation: The table has no such transition.
     """
     moves = TRANSITIONS[type(event)]
     status = moves.get(run.status)
@@ -101,7 +104,7 @@ def move(run: Run, event: RunEvent) -> None:
 
 
 def _received(run: Run, event: EventReceived) -> None:
-    """Puts the event into the mailbox."""
+    """Put the event into the mailbox."""
     run.mailbox.append(Received(event.event_id, event.type, event.payload, event.sent_at_ms))
     sender, _, number = event.event_id.rpartition("#")
     if sender:
@@ -109,7 +112,7 @@ def _received(run: Run, event: EventReceived) -> None:
 
 
 def applied(run: Run, event: LogEvent, at_ms: int) -> None:
-    """What each event leaves that was applied: its number, its moment, and a key if it has one."""
+    """Update the state after any event: its sequence, its time, and an idempotency key if any."""
     run.sequence += 1
     run.updated_at_ms = at_ms
     if isinstance(event, EventReceived):
@@ -117,13 +120,13 @@ def applied(run: Run, event: LogEvent, at_ms: int) -> None:
 
 
 def _posts_queued(run: Run, event: PostsQueued) -> None:
-    """Puts the posts into the outbox."""
+    """Put the posts into the outbox."""
     run.unsent.extend(event.posts)
     run.posted = event.posts[-1].number + 1
 
 
 def posts_sent(run: Run, event: PostsSent) -> None:
-    """Takes what is acknowledged out of the outbox: no move, and it may follow the end of a run."""
+    """Remove acknowledged posts from the outbox; this may follow the end of a run."""
     run.unsent = [post for post in run.unsent if post.number > event.through]
 
 
@@ -153,10 +156,10 @@ def _slot_granted(run: Run, event: SlotGranted) -> None:
 
 
 def _nothing(run: Run, event: LogWritten) -> None:
-    """A line is for readers alone."""
+    """Do nothing: log lines are only for readers."""
 
 
-#: The events of a run's life, but for RunStarted and PostsSent.
+#: Appliers of the events of a run's life cycle except RunStarted and PostsSent.
 APPLIERS: Final[Mapping[type, Callable[[Any, Any], None]]] = {
     RunSuspended: move,
     RunPaused: move,

@@ -1,12 +1,12 @@
-"""Which records of a history partition count: the fold that every reader uses.
+"""Decide which records of a history partition count: the fold that every reader uses.
 
-A partition of `workflow-history` has one writer at a time, its owner, but nothing in Kafka enforces
-that: a process that was suspended may wake up and write what it still holds in memory. So a new
+A partition of `workflow-history` has one writer at a time, its owner, but Kafka does not enforce
+that: a process that was suspended may wake up and append what it still holds in memory. So a new
 owner first appends a claim. The offset of the latest claim is the epoch, every record carries its
 writer's epoch, and a record whose epoch is not that of the latest claim before it is void: for the
-owner, for the projector, for every reader alike, because each of them folds the same bytes in the
-same order. A new owner reads up to its own claim before it writes, so nothing can count that it has
-not seen. The argument in full is ADR 0006.
+owner, for the projector, for every reader alike, because all of them fold the same bytes in the
+same order. A new owner reads up to its own claim before it appends, so no record that it has not
+seen can count. ADR 0006 has the full argument.
 """
 
 from collections.abc import Mapping
@@ -24,22 +24,24 @@ from headwater.schemas.history import (
     PartitionClaimed,
 )
 
-#: The epoch of a partition that nobody has claimed yet.
+#: Epoch of a partition that has not been claimed yet.
 UNCLAIMED = -1
-#: Of workflows that declare no types for their params.
+#: For workflows that declare no types of their params.
 NO_PARAMS: Final[Mapping[str, str]] = MappingProxyType({})
-#: Of workflows that have no limits of concurrency.
+#: For workflows without concurrency limits.
 NO_LIMITS: Final[Mapping[str, Concurrency]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class Claims:
-    """The claims of one partition, as far as it was read.
+    """The claims of one partition, up to the position that was read.
 
-    Shape:  epoch is the offset of the latest claim, or UNCLAIMED; cause the highest offset of a
-            command that has its outcome, or NO_CAUSE; owner the latest claim's; leader_epoch one
-            of the partition of `workflow-commands` in which, or before which, all commands up to
-            the cause were appended, or NO_LEADER_EPOCH.
+    Attributes:
+        epoch: Offset of the latest claim, or UNCLAIMED.
+        cause: Highest offset of a command with an outcome, or NO_CAUSE.
+        owner: Owner of the latest claim.
+        leader_epoch: Leader epoch of the partition of `workflow-commands` until which all commands
+            up to the cause were appended, or NO_LEADER_EPOCH.
     """
 
     epoch: int = UNCLAIMED
@@ -50,10 +52,10 @@ class Claims:
     def admit(self, offset: int, record: HistoryAppended) -> bool:
         """Process the record at an offset, and return whether its events count.
 
-        To be called once for every record of the partition, in order.
+        Must be called once for every record of the partition, in order.
 
         Returns:
-            False for claims, which no run has to apply, and for records of a superseded owner.
+            False for claims, which no run applies, and for records of a superseded owner.
         """
         first = record.events[0]
         if isinstance(first, PartitionClaimed):
@@ -67,9 +69,9 @@ class Claims:
         return True
 
     def note(self, noted: LeaderEpochNoted) -> None:
-        """Take note of a leader of the commands, and of those that were lost: these are no causes.
+        """Record a leader epoch of the command partition, and that later commands were lost.
 
-        Commands at the offsets of lost ones are new, and are carried out.
+        New commands at the offsets of lost ones are executed.
         """
         self.leader_epoch = noted.leader_epoch
         if noted.lost_from >= 0:
@@ -88,8 +90,8 @@ def claim_of(
     Args:
         owner: Name of the owner.
         workflows: The kinds of the workflows that it can run, by name.
-        at_ms: The time.
-        params: JSON Schemas of params, of the workflows that declare a type for them.
+        at_ms: The time, in ms since the epoch.
+        params: JSON Schemas of params, for workflows that declare a type.
         limits: Limits of concurrency, by workflow.
     """
     claimed = tuple(

@@ -1,7 +1,7 @@
-"""Names in commands: what keys, rows and indexes hold of them has a maximum length.
+"""Limit the length of names in commands, which become parts of keys, rows and indexes.
 
-The services that take requests have limits of their own, which are smaller; these hold whoever
-writes to the topic of commands.
+Services that accept requests have smaller limits of their own; these hold for every producer of
+the command topic.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from headwater.processors.runs.slots import is_ticket
 from headwater.schemas.failures import INVALID_COMMAND
 from headwater.schemas.history import Artifact, AskSlot, Command, Once, Parent, Sender
 
-#: Fields that are no names: values, texts for people, and what has limits of its own.
+#: Fields that are no names: values, texts for people, and fields with limits of their own.
 _NO_NAMES: Final = frozenset(
     {"params", "payload", "start", "output", "message", "failure", "labels", "reason"}
 )
@@ -43,8 +43,8 @@ def _getter(path: str) -> Callable[[Any], Any]:
     part, name = attrgetter(outer), attrgetter(inner)
 
     def get(command: Any) -> Any:  # noqa: ANN401, a field
-        found = part(command)
-        return None if found is None else name(found)
+        value = part(command)
+        return None if value is None else name(value)
 
     return get
 
@@ -55,10 +55,10 @@ _NAMES: Final = {
 
 
 def names_refusal(command: Command) -> Rejection | None:
-    """Return the refusal of a command with a name that is too long, or a ticket that is none."""
+    """Return the rejection of a command with a name that is too long, or an invalid ticket."""
     for path, get in _NAMES[type(command)]:
         name = get(command)
-        # Four bytes is the most that a character takes.
+        # A character has at most four bytes.
         if name and 4 * len(name) > KEY_BYTES_MAX and len(name.encode()) > KEY_BYTES_MAX:
             return _refusal(command, path, f"at most {KEY_BYTES_MAX} bytes", name)
     reason = getattr(command, "reason", "")
@@ -70,10 +70,10 @@ def names_refusal(command: Command) -> Rejection | None:
     return None
 
 
-def _refusal(command: Command, path: str, expected: str, found: str) -> Rejection:
-    shown = repr(found[:80])
+def _refusal(command: Command, path: str, expected: str, text: str) -> Rejection:
+    shown = repr(text[:80])
     return Rejection(
         INVALID_COMMAND,
-        f"expected {expected} as {path} of {type(command).__name__}, found {len(found)} "
+        f"expected {expected} as {path} of {type(command).__name__}, found {len(text)} "
         f"characters: {shown}",
     )

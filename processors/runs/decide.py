@@ -1,20 +1,20 @@
-"""Decides what comes from outside: create, pause, resume, terminate, cancel, restart, events.
+"""Decide commands from outside: create, pause, resume, terminate, cancel, restart, send events.
 
-How a run is retried says `processors.replay.retrying`, because that depends on its entries.
+Retries are in `processors.replay.retrying`, because they depend on the entries of a run.
 
 Pure: (state, command, facts) -> events or a rejection. A command that would change nothing is
-rejected too, so that its sender learns it; the codes ALREADY_PAUSED and NOT_PAUSED say that what
-was asked for is so already.
+rejected as well, so that its sender knows; the codes ALREADY_PAUSED and NOT_PAUSED state that the
+requested state is the current one.
 """
 
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
-from headwater.processors.runs.labels import labels_fault
+from headwater.processors.runs.labels import labels_problem
 from headwater.processors.runs.limits import (
+    DEFAULT_LIMITS,
     MAILBOX_MAX,
-    USUAL,
-    name_fault,
+    name_problem,
     recorded,
-    value_fault,
+    value_problem,
 )
 from headwater.processors.runs.once import created_before, received_before
 from headwater.processors.runs.state import Run
@@ -58,24 +58,24 @@ from headwater.schemas.statuses import RunStatus
 
 
 def not_found(instance_id: str) -> Rejection:
-    """The refusal of anything asked of an instance that does not exist."""
+    """Return the rejection of a command for an instance that does not exist."""
     return Rejection(
         INSTANCE_NOT_FOUND, f"expected an instance {instance_id} of this workflow, found none"
     )
 
 
 def begin(
-    run: Run | None, command: RunCommand, facts: Facts, kind: str, limits: Limits = USUAL
+    run: Run | None, command: RunCommand, facts: Facts, kind: str, limits: Limits = DEFAULT_LIMITS
 ) -> Decision:
-    """Begins a run, if a command does so; any other has to find a run that has begun."""
+    """Start a run if the command does that; any other command requires an existing run."""
     match command:
         case StartRun():
             return _start(run, command, facts, kind, limits)
         case RestartRun() if run is not None:
-            more = (run.definition, run.deployment, run.once, run.labels, recorded(limits))
-            return [RunStarted(run.params, facts.seed, run.parent, None, (), run.kind, *more)]
+            provenance = (run.definition, run.deployment, run.once, run.labels, recorded(limits))
+            return [RunStarted(run.params, facts.seed, run.parent, None, (), run.kind, *provenance)]
         case SendEvent(start=str(params)):
-            # It creates the instance that it is for, with the event in its mailbox.
+            # Creates the instance that receives the event, with the event in its mailbox.
             start = StartRun(params, labels=command.labels)
             started = _start(None, start, facts, kind, limits)
             if isinstance(started, Rejection):
@@ -87,39 +87,39 @@ def begin(
 
 
 def _start(run: Run | None, command: StartRun, facts: Facts, kind: str, limits: Limits) -> Decision:
-    """Creates an instance, or restarts a child for its parent's new run."""
+    """Create an instance, or restart a child for its parent's new run."""
     instance_id = facts.instance_id
-    fault = name_fault("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
-    if fault:
-        return Rejection(INVALID_INSTANCE_ID, fault)
-    fault = value_fault("params", command.params, limits.max_params_bytes, "max_params_bytes")
-    if fault:
-        return Rejection(INVALID_PARAMS, fault)
-    fault = labels_fault({label.name: label.value for label in command.labels})
-    if fault:
-        return Rejection(INVALID_LABELS, fault)
+    problem = name_problem("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
+    if problem:
+        return Rejection(INVALID_INSTANCE_ID, problem)
+    problem = value_problem("params", command.params, limits.max_params_bytes, "max_params_bytes")
+    if problem:
+        return Rejection(INVALID_PARAMS, problem)
+    problem = labels_problem({label.name: label.value for label in command.labels})
+    if problem:
+        return Rejection(INVALID_LABELS, problem)
     before = created_before(run, command.once) if run is not None else None
     if before is not None:
         return before
-    if run is not None and not _is_own_child_of_an_older_run(run, command.parent):
+    if run is not None and not _is_child_of_older_run(run, command.parent):
         return Rejection(
             INSTANCE_EXISTS,
             f"expected no instance {instance_id} of {run.workflow}, found one that is "
             f"{run.status}; restart runs it again",
         )
     made_from = (command.definition, command.deployment)
-    more = (*made_from, command.once, command.labels, recorded(limits))
-    return [RunStarted(command.params, facts.seed, command.parent, None, (), kind, *more)]
+    provenance = (*made_from, command.once, command.labels, recorded(limits))
+    return [RunStarted(command.params, facts.seed, command.parent, None, (), kind, *provenance)]
 
 
-def _is_own_child_of_an_older_run(run: Run, parent: Parent | None) -> bool:
-    mine = run.parent
+def _is_child_of_older_run(run: Run, parent: Parent | None) -> bool:
+    own = run.parent
     return (
         parent is not None
-        and mine is not None
+        and own is not None
         and (parent.workflow, parent.instance_id, parent.key)
-        == (mine.workflow, mine.instance_id, mine.key)
-        and parent.run_number > mine.run_number
+        == (own.workflow, own.instance_id, own.key)
+        and parent.run_number > own.run_number
     )
 
 
@@ -132,14 +132,14 @@ def _ended(run: Run, verb: str) -> Rejection:
 
 
 def _next_run(run: Run) -> str:
-    """What may be done with an instance that has ended."""
+    """Describe what can be done with an instance that has ended."""
     if run.status is RunStatus.ERRORED:
         return "retry begins a new run that keeps what was done, restart one from the beginning"
     return "restart begins a new run of it"
 
 
 def pause(run: Run, _: PauseRun) -> Decision:
-    """Stops a run at its next step boundary; its timers go on."""
+    """Pause a run at its next step boundary; its timers continue."""
     if run.ended:
         return _ended(run, "pause")
     if run.status is RunStatus.PAUSED:
@@ -148,15 +148,15 @@ def pause(run: Run, _: PauseRun) -> Decision:
 
 
 def resume(run: Run, _: ResumeRun) -> Decision:
-    """Lets a paused run go on."""
+    """Resume a paused run."""
     if run.status is not RunStatus.PAUSED:
-        then = f"; {_next_run(run)}" if run.ended else ""
-        return Rejection(NOT_PAUSED, f"{run.instance_id} is not paused but {run.status}{then}")
+        hint = f"; {_next_run(run)}" if run.ended else ""
+        return Rejection(NOT_PAUSED, f"{run.instance_id} is not paused but {run.status}{hint}")
     return [RunResumed(), RunSuspended()] if run.waits_for_slot else [RunResumed()]
 
 
 def may_end(run: Run, command: TerminateRun | CancelRun) -> Rejection | None:
-    """Says why a run may not be ended, if so."""
+    """Return why a run may not be ended, or None if it may."""
     if command.parent is not None and command.parent != run.parent:
         return Rejection(NOT_THE_PARENT, f"{run.instance_id} is not the child of the sender")
     if run.ended:
@@ -165,9 +165,9 @@ def may_end(run: Run, command: TerminateRun | CancelRun) -> Rejection | None:
 
 
 def send_event(
-    run: Run, command: SendEvent, sent_at_ms: int, limits: Limits = USUAL
+    run: Run, command: SendEvent, sent_at_ms: int, limits: Limits = DEFAULT_LIMITS
 ) -> EventReceived | Rejection:
-    """Puts an event into the mailbox; a copy of one that was there is known for ever."""
+    """Put an event into the mailbox; an event that was received before is always recognized."""
     sender = command.sender
     if sender and run.received.get(f"{sender.workflow}/{sender.instance_id}", -1) >= sender.number:
         return Rejection(EVENT_ALREADY_RECEIVED, f"{command.event_id} was received before")
@@ -182,33 +182,33 @@ def send_event(
     if len(run.mailbox) >= MAILBOX_MAX:
         return Rejection(
             MAILBOX_FULL,
-            f"expected at most {MAILBOX_MAX} events that nobody has consumed, found as many; "
+            f"expected at most {MAILBOX_MAX} events that no wait has consumed, found as many; "
             f"does {run.workflow} ever wait for {command.type}?",
         )
     return received
 
 
 def _received(command: SendEvent, sent_at_ms: int, limits: Limits) -> EventReceived | Rejection:
-    fault = name_fault("an event type", command.type, limits.max_event_type, "max_event_type")
-    if fault:
-        return Rejection(INVALID_EVENT_TYPE, fault)
-    fault = value_fault(
+    problem = name_problem("an event type", command.type, limits.max_event_type, "max_event_type")
+    if problem:
+        return Rejection(INVALID_EVENT_TYPE, problem)
+    problem = value_problem(
         "an event's payload", command.payload, limits.max_event_bytes, "max_event_bytes"
     )
-    if fault:
-        return Rejection(INVALID_EVENT_PAYLOAD, fault)
+    if problem:
+        return Rejection(INVALID_EVENT_PAYLOAD, problem)
     return EventReceived(command.event_id, command.type, command.payload, sent_at_ms, command.once)
 
 
 def no_job(run: Run) -> Rejection:
-    """The refusal of what is asked of a job where there are none."""
+    """Return the rejection of a job command for a workflow without jobs."""
     return Rejection(
         JOB_NOT_FOUND, f"expected a job of a graph, found {run.workflow}, a workflow of code"
     )
 
 
 def note_refusal(run: Run, command: NoteRefusal) -> Decision:
-    """Writes down that a command of this run was refused elsewhere, also when it has ended."""
+    """Log that a command of this run was rejected elsewhere, even if the run has ended."""
     if command.run_number != run.run_number:
         return Rejection(STALE, "another run has begun since it was sent")
     return [LogWritten("warn", "system", command.message)]

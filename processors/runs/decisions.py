@@ -1,4 +1,4 @@
-"""What deciding takes and gives: a command with its facts; events, or a refusal."""
+"""Input and output of deciding: a command with its facts; events, or a rejection."""
 
 from typing import Final, TypeAlias
 
@@ -9,10 +9,11 @@ from headwater.schemas.history import Json, RunEvent
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a command, beside the run that it is for.
+    """Facts about a command that are not part of the run.
 
-    Shape:  the seed is used if a run begins, and the document is the definition that it begins on;
-            None for that of its workflow's name.
+    Attributes:
+        seed: Seed of a run that starts.
+        document: Definition that a run starts on; None for the one of its workflow's name.
     """
 
     workflow: str
@@ -24,12 +25,12 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reached_ms(self) -> int:
-        """What time it is for the run: that of its sender, unless that is ahead of ours."""
+        """Return the sender's time, but no later than the local time."""
         return min(self.sent_at_ms, self.now_ms)
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """A refusal: nothing has changed. Codes that the API knows are written as it writes them."""
+    """A rejection: nothing has changed. Codes that the API uses are spelled as in the API."""
 
     code: str
     message: str
@@ -37,5 +38,5 @@ class Rejection(msgspec.Struct, frozen=True):
 
 Decision: TypeAlias = list[RunEvent] | Rejection
 
-#: The refusal of what comes too late to be of interest.
-STALE: Final = Rejection(failures.STALE, "what this is about is over")
+#: Rejection of input that arrives too late to matter.
+STALE: Final = Rejection(failures.STALE, "it arrived too late to have an effect")

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 #: A number of milliseconds, text such as "10 seconds", or a timedelta.
 Duration: TypeAlias = str | float | timedelta
 
-#: A hundred years: nobody means more, and a time that is so far off is still a number of 64 bits.
+#: A hundred years: longer durations are mistakes, and such a time still fits into 64 bits.
 LONGEST_MS: Final = 100 * 365 * 86_400_000
 
 _TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
@@ -35,15 +35,15 @@ def milliseconds(duration: Duration) -> int:
     Args:
         duration: A number is milliseconds; text is a number in digits and a unit (ms, s, sec,
             second, m, min, minute, h, hr, hour, d, day, plurals too). A fraction of a millisecond
-            is rounded, but what is not 0 is at least 1 ms.
+            is rounded, but a positive duration is at least 1 ms.
 
     Raises:
-        ValueError: For anything else, and for what is negative or longer than LONGEST_MS.
+        ValueError: Anything else, and durations that are negative or longer than LONGEST_MS.
     """
     if isinstance(duration, str):
         return _text_ms(duration)
     number = duration.total_seconds() * 1_000 if isinstance(duration, timedelta) else duration
-    # True is a number to Python, and authors who pass it mean something else.
+    # True is a number to Python, but not what an author means by it.
     if type(number) not in (int, float) or not 0 <= number <= LONGEST_MS:
         raise ValueError(_expected(duration))
     return _rounded(number)
@@ -57,26 +57,26 @@ def milliseconds_of(what: str, duration: Duration) -> int:
         duration: The duration.
 
     Raises:
-        ValueError: As of `milliseconds`.
+        ValueError: As for `milliseconds`.
     """
     try:
         return milliseconds(duration)
-    except ValueError as why:
-        raise ValueError(f"{why}, as {what}") from None
+    except ValueError as error:
+        raise ValueError(f"{error}, as {what}") from None
 
 
 def timeout_of(what: str, duration: Duration) -> int:
     """Read a timeout in whole milliseconds.
 
-    A timeout of 0 would end everything before it begins. One that was computed, as `deadline -
-    now`, is 0 when no time is left.
+    A timeout of 0 would end everything before it starts. A computed one, such as `deadline - now`,
+    is 0 when no time is left.
 
     Args:
         what: Name of the timeout, for the message of an error.
-        duration: The timeout, as of `milliseconds`.
+        duration: The timeout, as for `milliseconds`.
 
     Raises:
-        ValueError: For less than 1 ms, and as of `milliseconds`.
+        ValueError: It is less than 1 ms, and as for `milliseconds`.
     """
     timeout_ms = milliseconds_of(what, duration)
     if not timeout_ms or (isinstance(duration, int | float) and duration < 1):
@@ -87,32 +87,32 @@ def timeout_of(what: str, duration: Duration) -> int:
     return timeout_ms
 
 
-# Code is full of a few durations that never change.
+# Workflow code repeats a few constant durations.
 @lru_cache(maxsize=1_000)
 def _text_ms(duration: str) -> int:
-    found = _TEXT.fullmatch(duration)
-    if found is None:
+    match = _TEXT.fullmatch(duration)
+    if match is None:
         raise ValueError(_expected(duration))
-    unit = found[2].lower()
+    unit = match[2].lower()
     factor = _UNITS_MS.get(unit) or _UNITS_MS.get(unit.removesuffix("s"))
     if factor is None or unit == "mss":
         raise ValueError(
-            f"expected a unit such as ms, seconds, minutes, hours or days, found {found[2]!r} "
+            f"expected a unit such as ms, seconds, minutes, hours or days, found {match[2]!r} "
             f"in the duration {duration!r}"
         )
-    number = float(found[1]) * factor
+    number = float(match[1]) * factor
     if number > LONGEST_MS:
         raise ValueError(_expected(duration))
     return _rounded(number)
 
 
 def _rounded(number_ms: float) -> int:
-    # What is not 0 stays so: a deadline that has not come is not over.
+    # A positive duration stays positive: a deadline in the future has not passed.
     return round(number_ms) or int(number_ms > 0)
 
 
-def _expected(found: object) -> str:
+def _expected(duration: object) -> str:
     return (
         'expected a duration: milliseconds as a number that is not negative, or text such as "10 '
-        f'seconds", at most 100 years, found {found!r}'
+        f'seconds", at most 100 years, found {duration!r}'
     )

@@ -1,10 +1,10 @@
-"""The port of engines: what the house has to know of how the runs of one kind decide.
+"""Interface of engines, which decide the runs of one kind.
 
-Owners, snapshots, takeovers, the harness and the simulation know runs, and are handed their engines
-by whoever composes them. A run's `kind` names its engine for as long as its instance exists.
+Owners, snapshots, restores, the test harness and the simulation know only runs; their engines are
+passed to them. A run's `kind` names its engine for as long as its instance exists.
 
-An engine is pure: no clock, no randomness, no I/O. It decides events; whoever appends them applies
-them, one by one and in order, before it asks again.
+An engine is pure: no clock, no randomness, no I/O. It decides events; the caller appends and
+applies them, one by one and in order, before the next decision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,105 +21,116 @@ R = TypeVar("R", bound=Run)
 
 
 class Engine(Protocol[R]):
-    """How the runs of one kind decide."""
+    """Decides the runs of one kind."""
 
     @property
     def kind(self) -> str:
-        """The name by which histories and snapshots know it."""
+        """Name of the engine in histories and snapshots."""
 
     # -- deciding
 
     def decide_command(self, run: R | None, command: RunCommand, facts: Facts) -> Decision:
-        """Decides a command; without a run it creates an instance."""
+        """Decide a command; without a run it creates an instance."""
 
     def decide(self, run: R, request: Request, now_ms: int) -> Decision:
-        """Decides what code, a step, a host or the clock asks for; too late, it is rejected."""
+        """Decide a request of code, a step, a host or the clock; a late one is rejected."""
 
-    def give_up(self, run: R, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
-        """Ends a run that cannot go on.
+    def fail_run(self, run: R, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
+        """Fail a run that cannot continue.
 
-        Shape:  without its children, if to end them is too large for a record.
+        Args:
+            run: The run.
+            failure: Why it fails.
+            with_children: Whether to end its children; False if that is too large for a record.
         """
 
-    def place_of(self, run: R, decided: Sequence[RunEvent], event: RunEvent) -> str:
-        """Where in its run an event of a decision belongs, for its author; empty for all of it."""
+    def event_location(self, run: R, decided: Sequence[RunEvent], event: RunEvent) -> str:
+        """Return where in its run an event belongs, for its author; empty for the whole run."""
 
     @property
-    def to_decide_less(self) -> str:
-        """What an author can do if too much is decided at once."""
+    def size_advice(self) -> str:
+        """What an author can do if one decision is too large."""
 
     # -- applying
 
     def begin(self, before: R | None, record: HistoryAppended) -> R:
-        """The state of a new run after the RunStarted that its record begins with.
+        """Return the state of a new run after the RunStarted that its record begins with.
 
-        Shape:  before is the run before it, which may be kept in part.
+        Args:
+            before: The previous run; parts of it may be kept.
+            record: The record.
         """
 
     def apply(self, run: R, event: LogEvent, at_ms: int) -> object:
-        """Applies an event other than RunStarted, in place.
+        """Apply an event other than RunStarted, in place.
 
-        Errors: InvariantViolation, for what cannot follow the state.
+        Raises:
+            InvariantViolation: The event does not fit the state.
         """
 
-    # -- what follows
+    # -- effects
 
     def message_for_host(
         self, run: R, event: RunEvent, activation: int, sequence: int
     ) -> HostMessage | None:
-        """What the code of a run has to see of an event, once that is applied and durable.
+        """Return what the host has to know about an event that is applied and durable, or None.
 
-        Shape:  sequence is the event's.
+        Args:
+            run: The run after the event.
+            event: The event.
+            activation: Number of the activation.
+            sequence: Sequence of the event.
         """
 
     def activate(self, run: R, activation: int) -> HostMessage | None:
-        """What makes a host work on a run; None if the run has no code.
+        """Return the message that activates a run in a host; None if the run has no code.
 
-        Shape:  holds nothing that later events change.
+        The message shares nothing that later events change.
         """
 
     def is_runnable(self, run: R, now_ms: int) -> bool:
-        """Whether the code of a run can go on now."""
+        """Return whether the code of a run can continue now."""
 
     def attempts_due(self, run: R, activation: int, now_ms: int) -> Mapping[str, HostMessage]:
-        """The attempts that a host has to begin now, by the keys of their entries.
+        """Return the attempts that a host has to start now, by entry key.
 
-        Shape:  some may be under way.
+        Some of them may be running already.
         """
 
     def next_wake_ms(self, run: R, after_ms: int = 0) -> int | None:
-        """When, after a time, time next moves the run, or None."""
+        """Return when, after `after_ms`, a timer next changes the run, or None."""
 
-    def attempt_awaited(self, run: R, key: str) -> int | None:
-        """The number of the attempt of a step whose result is still wanted, or None."""
+    def expected_attempt(self, run: R, key: str) -> int | None:
+        """Return the number of the attempt of a step whose result is still expected, or None."""
 
-    # -- the state at rest
+    # -- stored state
 
     @property
     def format(self) -> int:
-        """The version of the encoding of states."""
+        """Version of the state encoding."""
 
     def encode(self, run: R) -> bytes:
-        """The bytes of a state."""
+        """Encode a state."""
 
     def decode(self, state: bytes) -> R:
-        """The state of bytes of this format."""
+        """Decode a state of this format."""
 
     def drop_finished(self, run: R) -> None:
-        """Takes out of a run that has ended what neither a restart nor a retry needs."""
+        """Drop what neither a restart nor a retry needs from a run that has ended."""
 
     def steps(self, run: R) -> list[tuple[str, Entry]]:
-        """The entries that people see, in the order in which they were first reached."""
+        """Return the entries for display, in the order in which they were first reached."""
 
 
-#: Engines by kind. What is decided within is a matter of each; between them only runs are known.
+#: Engines by kind.
 Engines: TypeAlias = Mapping[str, Engine[Any]]
 
 
 def engine_of(engines: Engines, kind: str) -> Engine[Any]:
-    """The engine of a kind of runs.
+    """Return the engine of a kind of runs.
 
-    Errors: NewerSchema, for a kind that nobody has handed in.
+    Raises:
+        NewerSchema: There is no engine of this kind.
     """
     engine = engines.get(kind)
     if engine is None:

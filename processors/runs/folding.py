@@ -1,4 +1,4 @@
-"""Folds a history, whichever engines decide for its runs."""
+"""Fold a history, whichever engines decide its runs."""
 
 from typing import Any, Final, get_args
 
@@ -6,15 +6,23 @@ from headwater.processors.runs.engine import Engines, engine_of
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import HistoryAppended, PostsSent, RunEvent, RunStarted
 
-#: What happens to runs; claims and rejections do not.
+#: Events of runs; claims and rejections are not among them.
 _RUN_EVENTS: Final = frozenset(get_args(RunEvent))
 
 
 def fold(engines: Engines, run: Any, record: HistoryAppended) -> Any:  # noqa: ANN401, the engine's
-    """Applies a record that counts (see `processors.runs.claims`).
+    """Apply a record that counts (see `processors.runs.claims`).
 
-    Shape:  (engines, state of the record's instance or None) -> its state after the record.
-    Errors: InvariantViolation for a gap in the runs or in the sequence, and for what cannot follow
+    Args:
+        engines: The engines by kind.
+        run: State of the record's instance, or None.
+        record: The record.
+
+    Returns:
+        The state after the record.
+
+    Raises:
+        InvariantViolation: There is a gap in the runs or in the sequence, or an event does not fit
             the state.
     """
     expected = record.sequence
@@ -38,9 +46,9 @@ def fold(engines: Engines, run: Any, record: HistoryAppended) -> Any:  # noqa: A
     return run
 
 
-def _expect(record: HistoryAppended, what: str, expected: int, found: int) -> None:
-    if found != expected:
+def _expect(record: HistoryAppended, what: str, expected: int, actual: int) -> None:
+    if actual != expected:
         raise InvariantViolation(
             f"expected {what} {expected} next in the history of "
-            f"{record.workflow}/{record.instance_id}, found {found}"
+            f"{record.workflow}/{record.instance_id}, found {actual}"
         )

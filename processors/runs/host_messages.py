@@ -1,7 +1,7 @@
-"""What owners and code hosts send each other, as far as every engine has it.
+"""Messages between owners and code hosts that all engines share.
 
-A run that a host works on is an activation, with a number that is never used again: a message about
-an older one concerns nobody. Many messages travel in one frame.
+An activation of a run in a host has a number that is never reused: messages about older activations
+are ignored. One frame carries many messages.
 """
 
 from typing import Generic, TypeVar
@@ -22,54 +22,55 @@ class HostMessage(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_li
 # -- owner to host
 
 
-class Drop(HostMessage, frozen=True):
-    """An attempt took too long: what it still returns is not wanted."""
+class AbandonAttempt(HostMessage, frozen=True):
+    """An attempt timed out: its result is ignored."""
 
     key: str
 
 
-class Ask(HostMessage, frozen=True):
-    """Say whether anything moves."""
+class PollProgress(HostMessage, frozen=True):
+    """Report whether anything progresses."""
 
 
-class Forget(HostMessage, frozen=True):
-    """Let a run go, whatever it is doing."""
+class Evict(HostMessage, frozen=True):
+    """Release a run, whatever it is doing."""
 
 
-class Allow(HostMessage, frozen=True):
-    """Begin so many attempts of steps from now on, and no more; None for any number.
+class AllowAttempts(HostMessage, frozen=True):
+    """Limit the number of attempts of steps that may start from now on; None for any number.
 
-    Shape:  concerns all runs of the host, whatever the activation is.
+    Applies to all runs of the host, whatever the activation is.
     """
 
     attempts: int | None
 
 
 class Ping(HostMessage, frozen=True):
-    """Answer with `Pong` when all that came before this is done; concerns no activation."""
+    """Reply with `Pong` once all earlier messages are processed; applies to no activation."""
 
 
 # -- host to owner
 
 
 class Requested(HostMessage, Generic[R], frozen=True):
-    """The code of a run, or a step of it, asks for something."""
+    """A request of a run's code or of one of its steps."""
 
     request: R
 
 
-class HandBack(HostMessage, frozen=True):
-    """The host may begin no more attempts: a run goes on once it is given it again."""
+class YieldBack(HostMessage, frozen=True):
+    """The host may start no further attempts: the run continues after its next activation."""
 
 
 class Pong(HostMessage, frozen=True):
-    """All that came before a `Ping` is done."""
+    """All messages before a `Ping` are processed."""
 
 
-class Started(HostMessage, frozen=True):
-    """An attempt is under way that may take a while; the owner watches its timeout.
+class AttemptStarted(HostMessage, frozen=True):
+    """An attempt that may take long is running; the owner watches its timeout.
 
-    Shape:  with `rollback` it is one of the step's rollback handler, with the handler's timeout.
+    Attributes:
+        rollback: Whether it is an attempt of the step's rollback handler, with its timeout.
     """
 
     step: Reached

@@ -1,4 +1,4 @@
-"""Labels of instances: a few names with texts, given with the creation, by which they are found."""
+"""Labels of instances: a few names with texts, set at creation, by which instances are queried."""
 
 import re
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ LABEL_VALUE_MAX: Final = 256
 _NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]*")
 
 
-def label_types_fault(labels: object) -> str | None:
-    """Return why labels are no texts by name, if they are not."""
+def label_types_problem(labels: object) -> str | None:
+    """Return why labels do not map text to text, or None if they do."""
     if not isinstance(labels, Mapping):
         return f"expected labels as a dict, found {labels!r:.120}"
     for name in labels:
@@ -23,8 +23,8 @@ def label_types_fault(labels: object) -> str | None:
     return None
 
 
-def labels_fault(labels: Mapping[str, object]) -> str | None:
-    """Says what is wrong with labels, if anything."""
+def labels_problem(labels: Mapping[str, object]) -> str | None:
+    """Return what is wrong with labels, or None."""
     if len(labels) > LABELS_MAX:
         return f"expected at most {LABELS_MAX} labels, found {len(labels)}"
     for name, value in labels.items():
@@ -42,21 +42,21 @@ def labels_fault(labels: Mapping[str, object]) -> str | None:
 
 
 def labels_of(labels: Mapping[str, str]) -> tuple[Label, ...]:
-    """Labels as commands and histories have them: by name, so that equal ones look alike."""
+    """Return labels as commands and histories store them: sorted by name, so that they compare."""
     return tuple(Label(name, labels[name]) for name in sorted(labels))
 
 
 def checked_labels(labels: Mapping[str, str] | None) -> tuple[Label, ...]:
-    """Return the labels that an author passed.
+    """Check and return the labels that an author passed.
 
     Raises:
-        TypeError: They are no texts by name.
-        ValueError: They break the rules.
+        TypeError: They do not map text to text.
+        ValueError: They violate the rules.
     """
-    fault = label_types_fault(labels or {})
-    if fault:
-        raise TypeError(fault)
-    fault = labels_fault(labels or {})
-    if fault:
-        raise ValueError(fault)
+    problem = label_types_problem(labels or {})
+    if problem:
+        raise TypeError(problem)
+    problem = labels_problem(labels or {})
+    if problem:
+        raise ValueError(problem)
     return labels_of(labels or {})

@@ -1,16 +1,16 @@
-"""Idempotency keys: what a caller asks for under one is done once, however often it is asked for.
+"""Idempotency keys: a request with a key is executed once, however often it is sent.
 
-The instance itself remembers its keys, in its history and its state: so two gateways, a caller who
-tries again, and a new owner after a crash all come to the same answer. The key of its creation is
-remembered as long as the instance is; those of events for a day at least, and as many as a mailbox
-holds: one who sends more within a day, and repeats the first of them then, sends it anew.
+The instance itself stores its keys, in its history and its state, so that two gateways, a client
+that retries, and a new owner after a crash all get the same result. The key of the creation is
+stored as long as the instance; keys of events for at least a day, at most as many as a mailbox
+holds. A client that sends more within a day and then repeats the first creates a new event.
 """
 
 from typing import Final
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import MAILBOX_MAX
-from headwater.processors.runs.state import Remembered, Run
+from headwater.processors.runs.state import Run, StoredKey
 from headwater.schemas.failures import (
     EVENT_ALREADY_RECEIVED,
     IDEMPOTENCY_CONFLICT,
@@ -23,16 +23,18 @@ REMEMBERED_MAX: Final = MAILBOX_MAX
 
 
 def created_before(run: Run, once: Once | None) -> Rejection | None:
-    """What a creation is answered whose key created the instance already; None if it did not."""
+    """Return the response to a creation whose key created the instance already, else None."""
     if once is None or run.once is None or run.once.key != once.key:
         return None
     if run.once.digest != once.digest:
         return _conflict(once, f"the creation of {run.instance_id}")
-    return Rejection(INSTANCE_CREATED_BEFORE, f"{run.instance_id} was created so before")
+    return Rejection(
+        INSTANCE_CREATED_BEFORE, f"{run.instance_id} was created by this request before"
+    )
 
 
 def received_before(run: Run, once: Once | None) -> Rejection | None:
-    """What an event is answered whose key the instance remembers; None if it does not."""
+    """Return the response to an event whose key is stored in the instance, else None."""
     known = run.keys.get(once.key) if once else None
     if once is None or known is None:
         return None
@@ -50,19 +52,19 @@ def _conflict(once: Once, what: str) -> Rejection:
 
 
 def _chosen(once: Once) -> str:
-    """The key as its caller chose it: before it, there may be what tells callers apart."""
+    """Return the key as its client chose it, without the prefix that scopes it to the client."""
     return once.key.rpartition(" ")[2]
 
 
 def remember(run: Run, event: EventReceived, at_ms: int) -> None:
-    """Remembers the key of an event, and forgets those that are old enough or too many."""
+    """Store the key of an event, and drop keys that are too old or too many."""
     if event.once is None:
         return
     keys = run.keys
-    keys[event.once.key] = Remembered(event.once.digest, at_ms)
+    keys[event.once.key] = StoredKey(event.once.digest, at_ms)
     while len(keys) > REMEMBERED_MAX or _oldest_ms(keys) <= at_ms - REMEMBERED_MS:
         del keys[next(iter(keys))]
 
 
-def _oldest_ms(keys: dict[str, Remembered]) -> int:
+def _oldest_ms(keys: dict[str, StoredKey]) -> int:
     return next(iter(keys.values())).at_ms

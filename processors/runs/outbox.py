@@ -1,4 +1,4 @@
-"""What a run sends to others: it is queued in the same record as the reason for it."""
+"""Outbox of a run: messages are queued in the same record as the event that causes them."""
 
 from collections.abc import Sequence
 
@@ -16,20 +16,25 @@ from headwater.schemas.history import (
 
 
 def queue(run: Run, posts: Sequence[Post]) -> list[RunEvent]:
-    """Puts posts into the outbox; they get their numbers here, and what may be refused its sender.
+    """Put posts into the outbox, numbered, and with their sender if they may be rejected.
 
-    Shape:  (run, posts without numbers) -> one event, or none for no posts.
+    Args:
+        run: The sending run.
+        posts: Posts without numbers.
+
+    Returns:
+        One event, or none if there are no posts.
     """
     if not posts:
         return []
-    numbered = (_numbered(run, post, run.posted + place) for place, post in enumerate(posts))
+    numbered = (_numbered(run, post, run.posted + index) for index, post in enumerate(posts))
     return [PostsQueued(tuple(numbered))]
 
 
 def _numbered(run: Run, post: Post, number: int) -> Post:
     command = post.command
     if isinstance(command, SendEvent):
-        # The mailbox of the receiver tells by this id what it has received before.
+        # The receiver's mailbox recognizes duplicates by this id.
         event_id = f"{run.workflow}/{run.instance_id}#{number}"
         sender = Sender(run.workflow, run.instance_id, run.run_number, number)
         command = SendEvent(event_id, command.type, command.payload, sender)
@@ -40,16 +45,20 @@ def _numbered(run: Run, post: Post, number: int) -> Post:
 
 
 def in_order(events: list[RunEvent], order: int) -> list[RunEvent]:
-    """Gives the records among posts their place among all that their partition publishes.
+    """Set the order of the records among posts, relative to all that their partition publishes.
 
-    Shape:  (events, the place) -> events; those that are decided together may share a place.
+    Args:
+        events: Events that may contain queued posts.
+        order: The order; events that are decided together may share it.
     """
     if not any(type(event) is PostsQueued for event in events):
         return events
-    return [_placed(event, order) if isinstance(event, PostsQueued) else event for event in events]
+    return [
+        _with_order(event, order) if isinstance(event, PostsQueued) else event for event in events
+    ]
 
 
-def _placed(event: PostsQueued, order: int) -> PostsQueued:
+def _with_order(event: PostsQueued, order: int) -> PostsQueued:
     return PostsQueued(
         tuple(
             post if post.topic is None else msgspec.structs.replace(post, order=order)

@@ -1,4 +1,4 @@
-"""Whether the params of an instance are those that its workflow takes, before it is created."""
+"""Validate the params of an instance against its workflow's schema, before it is created."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,9 +14,9 @@ from headwater.processors.json_schemas import JsonSchema
 from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.schemas.history import Json
 
-#: Compiled schemas that are kept: those of all workflows that most workers will ever have.
+#: Compiled schemas that are cached: enough for all workflows of most workers.
 _COMPILED_MAX: Final = 1_024
-#: With all of its hyphens, or with none.
+#: With all of its hyphens, or without any.
 _UUID: Final = re.compile(
     "[0-9a-fA-F]{32}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}", re.ASCII
 )
@@ -49,9 +49,9 @@ def _any_text(_text: str) -> bool:
     return True
 
 
-#: The formats that params have to have: what is read later as such a value, by the same library.
+#: The formats that params have to match: values that the same library parses later.
 #: A date-time may have no offset, as types have a pattern for that. Other formats of JSON Schema
-#: are annotations, also those that the validator knows: who reads them may be more lenient.
+#: are annotations, including those that the validator knows: their readers may be more lenient.
 FORMATS: Final[Mapping[str, Callable[[str], bool]]] = {
     **dict.fromkeys(
         (
@@ -71,21 +71,22 @@ FORMATS: Final[Mapping[str, Callable[[str], bool]]] = {
 }
 
 
-def params_fault(
+def params_problem(
     schema: Json | None, params: Json, evaluations: Evaluations | None = None
 ) -> str | None:
-    """What is wrong with params, with the path of each fault; None without a schema.
+    """Return what is wrong with params, with the path of every problem; None without a schema.
 
-    Errors: SchemaInvalid.
+    Raises:
+        SchemaInvalid: The schema is invalid.
     """
     if schema is None:
         return None
     try:
         value = read_json(params)
     except JsonInvalid as error:
-        # Numbers of any length are JSON; what reads it here has its bounds.
+        # JSON has numbers of any length; the reader has limits.
         return f"params that cannot be read: {error}"
-    return _compiled(schema).fault(value, "params", evaluations)
+    return _compiled(schema).problem(value, "params", evaluations)
 
 
 @lru_cache(_COMPILED_MAX)

@@ -1,7 +1,7 @@
-"""What is asked of a run that is under way: by its code, a step, its host or the clock.
+"""Requests for an active run: by its code, a step, its host or the clock.
 
-Requests are not durable: after a crash they are made again. Here are those that any engine may
-meet; what else the code of a run may ask for is a matter of its engine.
+Requests are not durable: after a crash they are made again. This module has those that every engine
+may receive; engines define further requests of their own.
 """
 
 import msgspec
@@ -14,9 +14,12 @@ class Request(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_like=T
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How a failed step is tried again.
+    """How a failed step is retried.
 
-    Shape:  limit is the number of retries, -1 any; backoff is constant, linear or exponential.
+    Attributes:
+        limit: Number of retries; -1 for any number.
+        delay_ms: Base delay in ms.
+        backoff: `constant`, `linear` or `exponential`.
     """
 
     limit: int
@@ -25,7 +28,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A step that code has come to."""
+    """A step that the code has reached."""
 
     key: str
     name: str
@@ -36,9 +39,11 @@ class Reached(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepReturned(Request, frozen=True):
-    """An attempt has its result, and its transaction what it wants done with it.
+    """An attempt returned its result, with the messages and SQL of its transaction.
 
-    Shape:  posts have no numbers yet; statements are pairs of SQL and its parameters as JSON text.
+    Attributes:
+        posts: Messages, not numbered yet.
+        statements: Pairs of SQL and its parameters as JSON text.
     """
 
     step: Reached
@@ -61,7 +66,7 @@ class StepRaised(Request, frozen=True):
 
 
 class StepUnderWay(Request, frozen=True):
-    """An attempt takes so long that people may want to see it."""
+    """An attempt takes long enough that it should be visible."""
 
     step: Reached
     attempt: int
@@ -75,16 +80,18 @@ class RollbackRaised(Request, frozen=True):
     failure: Failure
 
 
-class HostGone(Request, frozen=True):
-    """The host ended or stood still while the run's code had its turn."""
+class HostFailed(Request, frozen=True):
+    """The host exited or stopped responding while it executed the run's code."""
 
     reason: str
 
 
 class Wake(Request, frozen=True):
-    """What is due until this time is due.
+    """Process everything that is due until a time.
 
-    Shape:  complete if all that others have sent until then is known, that moment included.
+    Attributes:
+        until_ms: The time, in ms since the epoch.
+        complete: Whether everything sent until then, inclusive, is known.
     """
 
     until_ms: int

@@ -1,7 +1,7 @@
-"""The state of an instance, as far as it does not depend on how its workflow is written.
+"""State of an instance, as far as it does not depend on the kind of its workflow.
 
-States are changed in place, by appliers alone: a state belongs to one owner, and to copy one for
-each event would make a step cost as much as its history is long.
+States are changed in place, only by appliers: a state belongs to one owner, and copying it for
+every event would make a step as expensive as its history is long.
 """
 
 from typing import Final
@@ -21,11 +21,11 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
-__all__ = ["BEGINNING", "UNRESOLVED", "Entry", "Received", "Remembered", "Run", "Slot"]
+__all__ = ["BEGINNING", "UNRESOLVED", "Entry", "Received", "Run", "Slot", "StoredKey"]
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event in the mailbox that nobody has consumed."""
+    """An event in the mailbox that is not consumed yet."""
 
     event_id: str
     type: str
@@ -33,18 +33,20 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sent_at_ms: int
 
 
-class Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What was asked for under an idempotency key, and when it was done."""
+class StoredKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Digest of a request under an idempotency key, and the time of its execution."""
 
     digest: str
     at_ms: int
 
 
 class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The slot that a run has of its workflow's limit of concurrency, or waits for.
+    """The slot that a run has or waits for, under its workflow's concurrency limit.
 
-    Shape:  the instance that counts the slots, the key of the limit if it has one, and whether the
-            slot was granted.
+    Attributes:
+        slots: Instance that counts the slots.
+        key: Key of the limit, if it has one.
+        granted: Whether the slot was granted.
     """
 
     slots: str
@@ -55,12 +57,16 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Run(msgspec.Struct, kw_only=True, array_like=True):
     """An instance in its current run.
 
-    Shape:  kind names its engine; sequence is the number of the next event, `posted` that of the
-            next post; `unsent` is the outbox; `received` the highest post number taken from each
-            instance that sends events here; `once` the key under which the instance was created,
-            and `keys` those of events, the oldest first (see `processors.runs.once`); `limits` what
-            its code is held to, None for the usual; slot that of its workflow's limit of
-            concurrency, if there is one (see `processors.runs.slots`).
+    Attributes:
+        kind: Name of its engine.
+        sequence: Sequence of the next event.
+        posted: Number of the next post.
+        unsent: The outbox.
+        received: Highest post number received from every instance that sends events here.
+        once: Idempotency key under which the instance was created.
+        keys: Idempotency keys of events, the oldest first (see `processors.runs.once`).
+        limits: Limits of its code; None for the defaults.
+        slot: Slot of its workflow's concurrency limit, if any (see `processors.runs.slots`).
     """
 
     workflow: str
@@ -85,51 +91,55 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     deployment: Artifact | None = None
     labels: tuple[Label, ...] = ()
     once: Once | None = None
-    keys: dict[str, Remembered] = {}
+    keys: dict[str, StoredKey] = {}
     limits: Limits | None = None
     slot: Slot | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over."""
+        """Whether the run has ended."""
         return self.status in ENDED
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether the run begins only when it has its slot."""
+        """Whether the run starts only when its slot is granted."""
         return self.slot is not None and not self.slot.granted
 
     @property
-    def stands_still(self) -> bool:
-        """Whether neither its code nor time moves it: it is paused, or waits for its slot."""
+    def is_halted(self) -> bool:
+        """Whether neither its code nor timers change it: it is paused, or waits for its slot."""
         return self.status is RunStatus.PAUSED or self.waits_for_slot
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether nothing of it is to be kept once it rests."""
+        """Whether nothing of it has to be kept when it becomes idle."""
         return False
 
 
-#: The sequence of an entry without a result. What a retry has kept has one below it.
+#: Sequence of an entry without a result. Entries kept by a retry have lower ones.
 UNRESOLVED: Final = -1
-#: What has seen no event yet: before all sequences, those of what a retry has kept, too.
+#: Sequence before all others, including those of entries kept by a retry.
 BEGINNING: Final = -(2**53)
 
 
 class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """An entry.
 
-    Shape:  ordinal counts entries in the order in which they were first reached; sequence is that
-            of the event that resolved it, by which results are given; that of a loop which is open
-            is of its latest commit. wake_at_ms is the end of a
-            sleep, the deadline of a wait or of a child, or the time of a step's next attempt.
-            created_at_ms is when the code first came to it, last_attempt_at_ms when the latest
-            attempt of a step began, and completed_at_ms when it ended, however.
-            max_attempts 0 is any number. `iteration` and `commits` (state by iteration) belong to a
-            loop, which replays from its latest commit and rolls back from its earliest; what lies
-            before its iteration `trimmed` is forgotten (see `processors.replay.trimming`).
-            The code need not come to one that is `excused`: a retry has kept it behind what that
-            does again, or the run was told that its code comes to it no more.
+    Attributes:
+        ordinal: Position in the order in which entries were first reached.
+        sequence: Sequence of the event that resolved it, which orders results during replay; for
+            an open loop, that of its latest commit.
+        wake_at_ms: End of a sleep, deadline of a wait or child, or time of a step's next attempt.
+        created_at_ms: When the code first reached it.
+        last_attempt_at_ms: When the latest attempt of a step started.
+        completed_at_ms: When it ended, successfully or not.
+        max_attempts: 0 for any number.
+        iteration: Current iteration of a loop.
+        commits: State of a loop by iteration. It replays from the latest and rolls back from the
+            earliest.
+        trimmed: Iterations of a loop before this one are dropped (`processors.replay.trimming`).
+        excused: Whether the code need not reach it again: a retry kept it although it came after
+            an entry that is executed again, or a log line stated that the code skips it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The tokens of a graph's run as people see them, folded from its events."""
+"""Tokens of a graph's run for display, folded from its events."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
@@ -26,15 +26,16 @@ from headwater.schemas.history import (
 )
 
 _WAITS: Final = "waiting_for_siblings"
-#: A token in one of these goes nowhere any more.
+#: Final statuses of a token.
 _ENDED: Final = frozenset({"completed", "failed", "timed_out", "cancelled"})
 
 
 class TokenView(msgspec.Struct, kw_only=True, gc=False):
     """A token, whether it has ended or not.
 
-    Shape:  `again` is its status in a retry of its run, which takes it up again; None for one that
-            had ended before. `wake_at_ms` is when its wait ends at the latest; it stays.
+    Attributes:
+        again: Its status at the start of a retry that continues it; None if it had ended before.
+        wake_at_ms: Deadline of its wait; it stays after the wait.
     """
 
     number: int
@@ -70,16 +71,16 @@ class TokenView(msgspec.Struct, kw_only=True, gc=False):
 Tokens: TypeAlias = dict[int, TokenView]
 
 
-def taken_up(tokens: Tokens, at_ms: int) -> Tokens:
-    """The tokens of a run as a retry of it begins with them."""
-    return {number: _taken_up(token, at_ms) for number, token in tokens.items()}
+def retried_tokens(tokens: Tokens, at_ms: int) -> Tokens:
+    """Return the tokens of a run as a retry of it starts with them."""
+    return {number: _retried_token(token, at_ms) for number, token in tokens.items()}
 
 
-def _taken_up(token: TokenView, at_ms: int) -> TokenView:
+def _retried_token(token: TokenView, at_ms: int) -> TokenView:
     if token.again is None:
         return msgspec.structs.replace(token)
-    # Who waits for siblings has as much time left as when the run ended.
-    still_ms = token.wake_at_ms if token.again == _WAITS else None
+    # A token that waits for siblings has as much time left as when the run ended.
+    deadline_ms = token.wake_at_ms if token.again == _WAITS else None
     return msgspec.structs.replace(
         token,
         status=token.again,
@@ -89,7 +90,7 @@ def _taken_up(token: TokenView, at_ms: int) -> TokenView:
         result=None,
         failure=None,
         retry_at_ms=None,
-        wake_at_ms=None if still_ms is None else still_ms + at_ms - token.updated_at_ms,
+        wake_at_ms=None if deadline_ms is None else deadline_ms + at_ms - token.updated_at_ms,
         reason=None,
         child=None,
         idempotency_token=None,
@@ -100,7 +101,7 @@ def _taken_up(token: TokenView, at_ms: int) -> TokenView:
 
 
 def apply(tokens: Tokens, event: LogEvent, at_ms: int) -> None:
-    """Applies an event, if it is about tokens."""
+    """Apply an event, if it is about tokens."""
     applier = _APPLIERS.get(type(event))
     if applier is not None:
         applier(tokens, event, at_ms)
@@ -159,7 +160,7 @@ def _timed_out(tokens: Tokens, event: TokensTimedOut, at_ms: int) -> None:
 
 
 def _set(tokens: Tokens, number: int, at_ms: int, status: str, **fields: Any) -> TokenView:  # noqa: ANN401
-    """Gives a token a status, and what goes with it: nobody has it, none of its attempts waits."""
+    """Set the status of a token and reset its worker, lease and retry time."""
     token = tokens[number]
     token.status, token.updated_at_ms, token.retry_at_ms = status, at_ms, None
     token.completed_at_ms = at_ms if status in _ENDED else None
@@ -170,7 +171,7 @@ def _set(tokens: Tokens, number: int, at_ms: int, status: str, **fields: Any) ->
 
 
 def _create(tokens: Tokens, event: TokensCreated, at_ms: int) -> None:
-    taken = {each.ref: each.times for each in event.taken}
+    taken = {transition.ref: transition.times for transition in event.taken}
     for nth in range(event.count):
         number, branch = event.first + nth, event.branch + nth
         tokens[number] = TokenView(

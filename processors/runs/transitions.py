@@ -1,9 +1,9 @@
-"""The life of a run: every move that its status makes.
+"""Life cycle of a run: every transition of its status.
 
-What is not in the table cannot happen: `decide` answers it with a rejection, and an applier that
-meets it in a history raises InvariantViolation. Events that are not named here leave the status
-as it is, and none of them follows the end of a run. To be read as: in this status, this event
-leads to that one. Code that has passed its last step boundary may end while the run is paused.
+A transition that is not in the table cannot happen: `decide` rejects it, and an applier that meets
+it in a history raises InvariantViolation. Events without a row leave the status as it is, and none
+of them follows the end of a run. Read a row as: in this status, this event leads to that status.
+Code that has passed its last step boundary may end while the run is paused.
 """
 
 from typing import Final
@@ -40,13 +40,13 @@ TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
     RunSuspended: {_ACTIVE: _WAITING},
     RunPaused: {_ACTIVE: _PAUSED, _WAITING: _PAUSED},
     RunResumed: {_PAUSED: _ACTIVE},
-    # One that is paused goes on first.
+    # A paused run is resumed first.
     CancelRequested: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE},
     RollbackStarted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     RunTerminated: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.TERMINATED),
     RunCompleted: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.COMPLETE),
     RunErrored: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.ERRORED),
-    # Only when no attempt is left: a retry resolves nothing.
+    # Only when no attempt is left: a failed attempt that is retried resolves nothing.
     StepFailed: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     StepsRetried: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE},
     StepCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},

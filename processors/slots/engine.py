@@ -65,16 +65,16 @@ class SlotsEngine:
         return adjust(run, self._limit(run.workflow, run)) if isinstance(request, Wake) else STALE
 
     @staticmethod
-    def give_up(run: SlotsRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
+    def fail_run(run: SlotsRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
         """It is asked of no such run: what they may hold has bounds of its own."""
         return []
 
     @staticmethod
-    def place_of(run: SlotsRun, decided: Sequence[RunEvent], event: RunEvent) -> str:
+    def event_location(run: SlotsRun, decided: Sequence[RunEvent], event: RunEvent) -> str:
         """None: it has no author."""
         return ""
 
-    to_decide_less = "let fewer runs wait for a slot"
+    size_advice = "let fewer runs wait for a slot"
 
     # -- applying
 
@@ -112,7 +112,7 @@ class SlotsEngine:
         return max(run.updated_at_ms, after_ms) + 1
 
     @staticmethod
-    def attempt_awaited(run: SlotsRun, key: str) -> int | None:
+    def expected_attempt(run: SlotsRun, key: str) -> int | None:
         """None: it has no steps."""
         return None
 

@@ -1,1 +1,1 @@
-"""Which deliveries start and signal which workflows: rules, and what they say of a delivery."""
+"""Rules: which deliveries start and signal which workflows."""

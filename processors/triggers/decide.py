@@ -1,11 +1,11 @@
-"""What a delivery does to workflows: the effects that rules find, and commands for effects.
+"""Decide the effects of a delivery on workflows, and the commands for these effects.
 
-Once. An effect is named by its delivery and its rule, and those who carry effects out pass over one
-that was there before. A start is repeated without harm, because its id is taken then. A signal says
-who sent it, and under which number: the rule, the partition of the topic `effects`, the offset.
-Owners take no number twice from one sender, and none below the highest that they have taken; so
-signals must be sent in the order of the offsets, as often as need be. Each rule is a sender of its
-own: two may signal one instance.
+An effect takes place once. It is identified by its delivery and its rule, and consumers skip one
+that was there before. A repeated start does nothing, because the instance id is taken. A signal
+names its sender and its number: the rule, the partition of the topic `effects`, and the offset.
+Owners accept no number twice from one sender, and none below the highest accepted one. So signals
+must be sent in the order of offsets, but may be sent any number of times. Every rule is a separate
+sender, because two rules may signal one instance.
 """
 
 from collections.abc import Iterable
@@ -14,38 +14,38 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from headwater.processors.evaluations import Evaluations, Evaluator, Fault
-from headwater.processors.expressions import Expression, Facts
+from headwater.processors.evaluations import EvaluationProblem, Evaluations, Evaluator
+from headwater.processors.expressions import Expression, ExpressionValues
 from headwater.processors.json_texts import JsonInvalid, read_json
 from headwater.processors.providers.results import Effect
-from headwater.processors.runs.labels import labels_fault, labels_of
+from headwater.processors.runs.labels import labels_of, labels_problem
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
     PROGRAM,
     WORKFLOW_NAME_MAX,
-    name_fault,
-    value_fault,
+    name_problem,
+    value_problem,
 )
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
 from headwater.schemas.history import Command, Json, Label, Sender, SendEvent, StartRun
 from headwater.schemas.records import EffectDecided, WebhookAdmitted
 
-#: Reasons of dead letters; a refusal's is its code in small letters.
+#: Reasons of dead letters. For a rejected command it is the lowercase code.
 RULE_FAILED: Final = "rule_failed"
 BODY_NOT_JSON: Final = "body_not_json"
 INVALID_EFFECT: Final = "invalid_effect"
 
-#: Processor time of what the rules evaluate of one delivery beside the pipeline.
+#: Processor time, in ns, of all rules of one delivery that are evaluated outside the pipeline.
 TASKS_NS: Final = 10_000_000_000
 
-#: The name of an effect is that of a sender, too, behind a mark.
+#: An effect's name is also part of a sender's name, after a prefix.
 EFFECT_NAME_MAX: Final = WORKFLOW_NAME_MAX - len(PROGRAM)
 
 
-class Send(msgspec.Struct, frozen=True):
-    """A command that is sent for an effect; `command_id` is the same however often it is sent."""
+class EffectCommand(msgspec.Struct, frozen=True):
+    """The command of an effect; `command_id` is the same however often it is sent."""
 
     name: str
     command_id: str
@@ -54,8 +54,8 @@ class Send(msgspec.Struct, frozen=True):
     command: Command
 
 
-class NoEffect(msgspec.Struct, frozen=True):
-    """An effect that a delivery cannot have; name and detail name it, by its rule."""
+class RejectedEffect(msgspec.Struct, frozen=True):
+    """An effect that a delivery cannot have, identified by its rule."""
 
     name: str
     reason: str
@@ -68,68 +68,71 @@ def decide(
     *,
     only: str | None = None,
     evaluator: Evaluator | None = None,
-) -> list[Effect | NoEffect]:
-    """Follows the rules that concern a delivery, in their order.
+) -> list[Effect | RejectedEffect]:
+    """Evaluate the rules that match a delivery, in their order.
 
-    Shape:  only is the name of the one rule to follow, None for all. evaluator evaluates what may
-            take long; without it nothing is limited.
+    Args:
+        rules: All rules.
+        event: The delivery.
+        only: Name of the only rule to evaluate; None for all.
+        evaluator: Evaluates expensive expressions; without it there are no limits.
     """
-    found = [
+    matching = [
         rule
         for rule in rules
         if rule.concerns(event.source, event.type) and only in (None, rule.name)
     ]
-    if not found:
+    if not matching:
         return []
-    about = {name: getattr(event, name) for name in _ABOUT}
+    metadata = {name: getattr(event, name) for name in _METADATA}
     try:
-        facts = _Delivery({"event": {**about, "body": _read(event.body)}}, evaluator)
+        facts = _Delivery({"event": {**metadata, "body": _parsed(event.body)}}, evaluator)
     except JsonInvalid as error:
         detail = f"expected a body that is JSON with numbers and depth in bounds, found: {error}"
-        return [_failed(rule, BODY_NOT_JSON, detail) for rule in found]
-    whole = _Whole(about, event.body)
-    decided = (_follow(rule, facts, whole, event) for rule in found)
-    return [each for each in decided if each is not None]
+        return [_failed(rule, BODY_NOT_JSON, detail) for rule in matching]
+    whole = _WholeDelivery(metadata, event.body)
+    decided = (_effect_of(rule, facts, whole, event) for rule in matching)
+    return [effect for effect in decided if effect is not None]
 
 
-def checked(effect: Effect) -> Effect | NoEffect:
-    """An effect of a normalizer, or what is wrong with it."""
+def check_effect(effect: Effect) -> Effect | RejectedEffect:
+    """Return an effect of a normalizer, or its rejection if it is invalid."""
     command = effect.command
-    faults = [
-        name_fault("the name of an effect", effect.name, EFFECT_NAME_MAX),
-        name_fault("workflow", effect.workflow, WORKFLOW_NAME_MAX),
-        name_fault("an instance id", effect.instance_id, INSTANCE_ID_MAX),
+    problems = [
+        name_problem("the name of an effect", effect.name, EFFECT_NAME_MAX),
+        name_problem("workflow", effect.workflow, WORKFLOW_NAME_MAX),
+        name_problem("an instance id", effect.instance_id, INSTANCE_ID_MAX),
     ]
     if isinstance(command, SendEvent):
-        faults.append(name_fault("an event type", command.type, EVENT_TYPE_MAX))
-        faults.append(value_fault("payload", command.payload))
+        problems.append(name_problem("an event type", command.type, EVENT_TYPE_MAX))
+        problems.append(value_problem("payload", command.payload))
     params = command.params if isinstance(command, StartRun) else command.start
-    faults.append(value_fault("params", params or ""))
-    for fault in filter(None, faults):
-        return NoEffect(effect.name, INVALID_EFFECT, f"effect {effect.name!a}: {fault}")
+    problems.append(value_problem("params", params or ""))
+    for problem in filter(None, problems):
+        return RejectedEffect(effect.name, INVALID_EFFECT, f"effect {effect.name!a}: {problem}")
     return effect
 
 
-def send_of(effect: EffectDecided, partition: int, offset: int) -> Send:
-    """The command for an effect that lies at an offset of a partition of `effects`."""
+def command_for(effect: EffectDecided, partition: int, offset: int) -> EffectCommand:
+    """Return the command for an effect at an offset of a partition of `effects`."""
     sender = Sender(f"{PROGRAM}{effect.name}", f"effects-{partition}", 0, offset)
     command_id = f"{sender.workflow}/{sender.instance_id}#{sender.number}"
     command = effect.command
     if isinstance(command, SendEvent):
         command = msgspec.structs.replace(command, event_id=command_id, sender=sender)
-    return Send(effect.name, command_id, effect.workflow, effect.instance_id, command)
+    return EffectCommand(effect.name, command_id, effect.workflow, effect.instance_id, command)
 
 
-def refused(send: Send, code: str, message: str) -> NoEffect | None:
-    """What a command's outcome means for its effect: None if it did what was asked."""
+def refused(send: EffectCommand, code: str, message: str) -> RejectedEffect | None:
+    """Return the failure of an effect by its command's outcome, or None if it took place."""
     exists = code == INSTANCE_EXISTS and isinstance(send.command, StartRun)
     if exists or not is_refused(code):
         return None
-    return NoEffect(send.name, code.lower(), f"{send.name}: {message}")
+    return RejectedEffect(send.name, code.lower(), f"{send.name}: {message}")
 
 
-#: What expressions and payloads have of a delivery, beside its body.
-_ABOUT: Final = (
+#: Fields of a delivery that expressions and payloads can use, besides its body.
+_METADATA: Final = (
     "event_id",
     "request_id",
     "source",
@@ -143,36 +146,37 @@ _ABOUT: Final = (
 )
 
 
-class _Whole:
-    """The delivery as a payload: its body is passed on as the text that it came as."""
+class _WholeDelivery:
+    """The delivery as a payload: its body is passed on as the text that was received."""
 
-    def __init__(self, about: dict[str, Any], body: bytes) -> None:
-        self._about = about
+    def __init__(self, metadata: dict[str, Any], body: bytes) -> None:
+        self._metadata = metadata
         self._body = body
         self._text: Json | None = None
 
     def text(self) -> Json:
         if self._text is None:
-            whole = {**self._about, "body": msgspec.Raw(self._body.strip())}
+            whole = {**self._metadata, "body": msgspec.Raw(self._body.strip())}
             self._text = msgspec.json.encode(whole).decode()
         return self._text
 
 
 class _Delivery:
-    """What the expressions of all rules see of a delivery, and what they may spend on it."""
+    """Values for the expressions of all rules of a delivery, and their evaluation budget."""
 
     def __init__(self, values: dict[str, Any], evaluator: Evaluator | None) -> None:
-        self._facts = Facts(values)
+        self._facts = ExpressionValues(values)
         self._evaluations = Evaluations(evaluator, TASKS_NS)
 
-    def value(self, expression: Expression) -> Any | Fault:  # noqa: ANN401
+    def value(self, expression: Expression) -> Any | EvaluationProblem:  # noqa: ANN401
         return expression.evaluate(self._facts, evaluations=self._evaluations)
 
 
-def _read(body: bytes) -> Any:  # noqa: ANN401
-    """A body for expressions. The library ends a text at a NUL, so it gets another character.
+def _parsed(body: bytes) -> Any:  # noqa: ANN401
+    """Parse a body for expressions, with NUL replaced, because the library ends texts at NUL.
 
-    Errors: JsonInvalid.
+    Raises:
+        JsonInvalid: The body is not JSON or exceeds a limit.
     """
     # CEL has no integers beyond 64 bits; orjson makes them floats.
     value = read_json(body, orjson.loads)
@@ -184,26 +188,26 @@ def _without_nul(value: Any) -> Any:  # noqa: ANN401
         case str():
             return value.replace("\0", "\ufffd")
         case dict():
-            return {_without_nul(key): _without_nul(each) for key, each in value.items()}
+            return {_without_nul(key): _without_nul(item) for key, item in value.items()}
         case list():
-            return [_without_nul(each) for each in value]
+            return [_without_nul(item) for item in value]
         case _:
             return value
 
 
-class _Unfit(Exception):
-    """A rule that has no command for a delivery."""
+class _RuleFailed(Exception):
+    """A rule cannot produce a command for a delivery."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
 
 
-def _follow(
-    rule: Rule, facts: _Delivery, whole: _Whole, event: WebhookAdmitted
-) -> Effect | NoEffect | None:
+def _effect_of(
+    rule: Rule, facts: _Delivery, whole: _WholeDelivery, event: WebhookAdmitted
+) -> Effect | RejectedEffect | None:
     try:
-        if not _holds(rule, facts):
+        if not _matches(rule, facts):
             return None
         instance_id = _instance_id(rule, facts)
         command: StartRun | SendEvent
@@ -215,68 +219,69 @@ def _follow(
             start = None if rule.mode == "signal" else _json(rule, "params", facts, whole)
             type_, labels = _event_type(rule, event), _labels(rule, facts)
             command = SendEvent("", type_, payload, None, start, labels=labels)
-    except _Unfit as unfit:
-        return _failed(rule, unfit.reason, str(unfit))
+    except _RuleFailed as failure:
+        return _failed(rule, failure.reason, str(failure))
     return Effect(rule.name, rule.workflow, instance_id, command)
 
 
-def _failed(rule: Rule, reason: str, detail: str) -> NoEffect:
-    return NoEffect(rule.name, reason, f"rule {rule.name}: {detail}")
+def _failed(rule: Rule, reason: str, detail: str) -> RejectedEffect:
+    return RejectedEffect(rule.name, reason, f"rule {rule.name}: {detail}")
 
 
-def _holds(rule: Rule, facts: _Delivery) -> bool:
+def _matches(rule: Rule, facts: _Delivery) -> bool:
     if rule.when is None:
         return True
-    found = facts.value(rule.when)
-    if isinstance(found, Fault):
-        if found.missing:
+    value = facts.value(rule.when)
+    if isinstance(value, EvaluationProblem):
+        if value.missing:
             return False
-        raise _unfit("when", rule.when, found)
-    return bool(found)
+        raise _rule_failed("when", rule.when, value)
+    return bool(value)
 
 
 def _instance_id(rule: Rule, facts: _Delivery) -> str:
-    found = _value("id", rule.id, facts)
-    fault = name_fault("an instance id", found, INSTANCE_ID_MAX)
-    if fault:
-        raise _Unfit("invalid_instance_id", f"{fault}\n  {rule.id.source}")
-    return found
+    value = _value("id", rule.id, facts)
+    problem = name_problem("an instance id", value, INSTANCE_ID_MAX)
+    if problem:
+        raise _RuleFailed("invalid_instance_id", f"{problem}\n  {rule.id.source}")
+    return value
 
 
 def _event_type(rule: Rule, event: WebhookAdmitted) -> str:
-    found = event.type if rule.event is None else rule.event
-    fault = name_fault("an event type", found, EVENT_TYPE_MAX)
-    if fault:
-        raise _Unfit("invalid_event_type", fault)
-    return found
+    value = event.type if rule.event is None else rule.event
+    problem = name_problem("an event type", value, EVENT_TYPE_MAX)
+    if problem:
+        raise _RuleFailed("invalid_event_type", problem)
+    return value
 
 
-def _json(rule: Rule, field: str, facts: _Delivery, whole: _Whole) -> Json:
+def _json(rule: Rule, field: str, facts: _Delivery, whole: _WholeDelivery) -> Json:
     expression: Expression | None = getattr(rule, field)
     text = whole.text() if expression is None else _value(field, expression, facts)
-    fault = value_fault(field, text)
-    if fault:
-        raise _Unfit(f"{field}_too_large", f"{fault}; name what is needed in {field}")
+    problem = value_problem(field, text)
+    if problem:
+        raise _RuleFailed(f"{field}_too_large", f"{problem}; name what is needed in {field}")
     return text
 
 
 def _labels(rule: Rule, facts: _Delivery) -> tuple[Label, ...]:
     if rule.labels is None:
         return ()
-    found = msgspec.json.decode(_value("labels", rule.labels, facts))
-    fault = labels_fault(found) if isinstance(found, dict) else "expected texts by name"
-    if fault:
-        raise _Unfit("invalid_labels", f"{fault}\n  {rule.labels.source}")
-    return labels_of(found)
+    labels = msgspec.json.decode(_value("labels", rule.labels, facts))
+    problem = labels_problem(labels) if isinstance(labels, dict) else "expected texts by name"
+    if problem:
+        raise _RuleFailed("invalid_labels", f"{problem}\n  {rule.labels.source}")
+    return labels_of(labels)
 
 
 def _value(field: str, expression: Expression, facts: _Delivery) -> str:
-    found = facts.value(expression)
-    if isinstance(found, Fault):
-        raise _unfit(field, expression, found)
-    return str(found)
+    value = facts.value(expression)
+    if isinstance(value, EvaluationProblem):
+        raise _rule_failed(field, expression, value)
+    return str(value)
 
 
-def _unfit(field: str, expression: Expression, fault: Fault) -> _Unfit:
-    detail = f"expected {field} to give {expression.gives.value}, found: {fault.message}"
-    return _Unfit(RULE_FAILED, f"{detail}\n  {expression.source}")
+def _rule_failed(field: str, expression: Expression, problem: EvaluationProblem) -> _RuleFailed:
+    expected = expression.result_kind.value
+    detail = f"expected {field} to give {expected}, found: {problem.message}"
+    return _RuleFailed(RULE_FAILED, f"{detail}\n  {expression.source}")

@@ -1,4 +1,4 @@
-"""Rules, as operators write them: a TOML file of `[[rule]]` tables, read and checked whole.
+"""Rules, as operators write them: a TOML file of `[[rule]]` tables, parsed and checked whole.
 
     [[rule]]
     name = "night-review"           # names its signals and its dead letters
@@ -7,11 +7,11 @@
     workflow = "night-review"
     mode = "start"                  # start, signal, or signal_with_start
     id = '"night-" + event.user_id' # CEL
-    when = 'size(event.body.data) > 0'  # CEL; a field that is missing makes it false
+    when = 'size(event.body.data) > 0'  # CEL; a missing field makes it false
     params = '{"user": event.user_id}'  # CEL; without it, the delivery
-    labels = '{"source": event.source}' # CEL; texts by name, by which the instance is found
+    labels = '{"source": event.source}' # CEL; texts by name, by which instances are queried
 
-For a signal `event` is its type (without it, the delivery's), `payload` is CEL like `params`.
+For a signal, `event` is its type (default: the delivery's type), `payload` is CEL like `params`.
 """
 
 import tomllib
@@ -20,28 +20,33 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from headwater.processors.expressions import Expression, ExpressionInvalid, Gives
-from headwater.processors.runs.limits import EVENT_TYPE_MAX, PROGRAM, WORKFLOW_NAME_MAX, name_fault
-from headwater.processors.written_tables import fields_of
+from headwater.processors.expressions import Expression, ExpressionInvalid, ResultKind
+from headwater.processors.runs.limits import (
+    EVENT_TYPE_MAX,
+    PROGRAM,
+    WORKFLOW_NAME_MAX,
+    name_problem,
+)
+from headwater.processors.toml_tables import read_fields
 from headwater.schemas.errors import Disposition, HeadwaterError
 
 Mode = Literal["start", "signal", "signal_with_start"]
 
-#: The name of a rule is that of a sender, too, behind a mark.
+#: A rule's name is also part of a sender's name, after a prefix.
 _NAME_MAX: Final = WORKFLOW_NAME_MAX - len(PROGRAM)
 
-#: The fields that are expressions, and what each has to give.
-_EXPRESSIONS: Final[Mapping[str, Gives]] = {
-    "id": Gives.TEXT,
-    "when": Gives.CONDITION,
-    "params": Gives.JSON,
-    "payload": Gives.JSON,
-    "labels": Gives.JSON,
+#: The fields that are expressions, and the kind of their results.
+_EXPRESSIONS: Final[Mapping[str, ResultKind]] = {
+    "id": ResultKind.TEXT,
+    "when": ResultKind.CONDITION,
+    "params": ResultKind.JSON,
+    "payload": ResultKind.JSON,
+    "labels": ResultKind.JSON,
 }
 
 
 class RulesInvalid(HeadwaterError):
-    """Rules that cannot be used; one line each, which names rule and place."""
+    """Invalid rules; one line per problem, with rule and position."""
 
     disposition = Disposition.REJECT
     code = "rules_invalid"
@@ -68,10 +73,13 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule, compiled.
+    """A compiled rule.
 
-    Shape:  types None stands for all; event None for the delivery's type; params and payload None
-            for the delivery.
+    Attributes:
+        types: Types of deliveries; None for all.
+        event: Type of the signal; None for the delivery's type.
+        params: None for the whole delivery.
+        payload: None for the whole delivery.
     """
 
     name: str
@@ -87,14 +95,19 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     payload: Expression | None
 
     def concerns(self, source: str, type_: str) -> bool:
-        """Whether it is about deliveries of this source and type."""
+        """Return whether it matches deliveries of this source and type."""
         return self.source == source and (self.types is None or type_ in self.types)
 
 
 def read_rules(text: str, sources: Collection[str] | None = None) -> tuple[Rule, ...]:
-    """Reads the text of a file of rules, about these sources if they are known.
+    """Parse a rules file.
 
-    Errors: RulesInvalid, with every problem of every rule.
+    Args:
+        text: Text of the file.
+        sources: Known sources; None if they are unknown.
+
+    Raises:
+        RulesInvalid: Lists every problem of every rule.
     """
     try:
         tables = msgspec.convert(tomllib.loads(text), _File).rule
@@ -103,8 +116,8 @@ def read_rules(text: str, sources: Collection[str] | None = None) -> tuple[Rule,
     except msgspec.ValidationError as error:
         raise RulesInvalid(f"expected [[rule]] tables, found: {error}") from None
     problems: list[str] = []
-    rules = [_read(number, each, sources, problems) for number, each in enumerate(tables, 1)]
-    names = [str(each["name"]) for each in tables if "name" in each]
+    rules = [_read(number, table, sources, problems) for number, table in enumerate(tables, 1)]
+    names = [str(table["name"]) for table in tables if "name" in table]
     problems += [
         f"rule {name}: expected each name once, found {names.count(name)}"
         for name in sorted(set(names))
@@ -116,9 +129,10 @@ def read_rules(text: str, sources: Collection[str] | None = None) -> tuple[Rule,
 
 
 def check_workflows(rules: Iterable[Rule], workflows: Collection[str]) -> None:
-    """Sees that the workflows that rules name are there.
+    """Check that the workflows of rules exist.
 
-    Errors: RulesInvalid.
+    Raises:
+        RulesInvalid: Some do not exist.
     """
     problems = [
         f"rule {rule.name}: {_unknown('workflow', rule.workflow, workflows)}"
@@ -134,22 +148,22 @@ def _unknown(field: str, name: str, names: Iterable[str]) -> str:
 
 
 def _read(
-    number: int, table: Mapping[str, Any], sources: Collection[str] | None, problems: list[str]
+    number: int, table: Mapping[str, Any], sources: Collection[str] | None, all_problems: list[str]
 ) -> Rule | None:
-    fields, faults = fields_of(table, _Written)
+    fields, problems = read_fields(table, _Written)
     expressions: dict[str, Any] = {}
-    for field, gives in _EXPRESSIONS.items():
+    for field, kind in _EXPRESSIONS.items():
         source = fields.get(field)
         try:
-            expressions[field] = None if source is None else Expression(source, gives)
+            expressions[field] = None if source is None else Expression(source, kind)
         except ExpressionInvalid as error:
-            faults.append(f"{field}, {error}\n  {source}")
-    faults += _faults(fields)
-    # No delivery would ever be of another source.
+            problems.append(f"{field}, {error}\n  {source}")
+    problems += _field_problems(fields)
+    # No delivery could have another source.
     if sources is not None and fields.get("source", "") not in {*sources, ""}:
-        faults.append(_unknown("source", fields["source"], sources))
-    problems += [f"rule {table.get('name', number)}: {fault}" for fault in faults]
-    if faults:
+        problems.append(_unknown("source", fields["source"], sources))
+    all_problems += [f"rule {table.get('name', number)}: {problem}" for problem in problems]
+    if problems:
         return None
     return Rule(
         name=fields["name"],
@@ -167,28 +181,29 @@ def _types(fields: Mapping[str, Any]) -> frozenset[str] | None:
     return None if types is None else frozenset([types] if isinstance(types, str) else types)
 
 
-def _faults(fields: Mapping[str, Any]) -> Iterable[str]:
-    """What is wrong with fields of a rule beside their types; those that are wrong are left out."""
+def _field_problems(fields: Mapping[str, Any]) -> Iterable[str]:
+    """Yield problems of a rule's fields besides their types; fields of wrong type are missing."""
     for field, longest in (("name", _NAME_MAX), ("workflow", WORKFLOW_NAME_MAX)):
-        fault = name_fault(field, fields[field], longest) if field in fields else None
-        if fault:
-            yield fault
+        problem = name_problem(field, fields[field], longest) if field in fields else None
+        if problem:
+            yield problem
     event, mode = fields.get("event"), fields.get("mode")
     if mode == "start":
         if event is not None or fields.get("payload") is not None:
             yield "expected event and payload with the modes signal and signal_with_start only"
         return
-    given = [name for name in ("params", "labels") if fields.get(name) is not None]
-    if mode == "signal" and given:
-        yield f"expected {' and '.join(given)} with the modes start and signal_with_start only"
+    start_fields = [name for name in ("params", "labels") if fields.get(name) is not None]
+    if mode == "signal" and start_fields:
+        names = " and ".join(start_fields)
+        yield f"expected {names} with the modes start and signal_with_start only"
     if mode is not None and "type" in fields and "event" in fields:
-        yield from _event_faults(event, _types(fields))
+        yield from _event_problems(event, _types(fields))
 
 
-def _event_faults(event: str | None, types: frozenset[str] | None) -> Iterable[str]:
+def _event_problems(event: str | None, types: frozenset[str] | None) -> Iterable[str]:
     if event is None and types is None:
         yield "expected event, the type of the signal, for a rule about every type; found none"
-    for each in sorted(types or ()) if event is None else [event]:
-        fault = name_fault("event, the type of the signal,", each, EVENT_TYPE_MAX)
-        if fault:
-            yield fault
+    for type_ in sorted(types or ()) if event is None else [event]:
+        problem = name_problem("event, the type of the signal,", type_, EVENT_TYPE_MAX)
+        if problem:
+            yield problem

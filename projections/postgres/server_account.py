@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 
 __all__ = [
     "ELSEWHERE",
@@ -39,7 +39,7 @@ def account_instead_of_root(data: Path) -> pwd.struct_passwd | None:
         data: The server's data; once they exist, their owner runs it.
 
     Raises:
-        PartUnavailable: No account would do.
+        ProcessUnavailable: No account would do.
     """
     if os.geteuid() != 0:
         return None
@@ -48,7 +48,7 @@ def account_instead_of_root(data: Path) -> pwd.struct_passwd | None:
     for name in _INSTEAD_OF_ROOT:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise PartUnavailable(
+    raise ProcessUnavailable(
         f"Postgres refuses to run as root, and none of the users {_INSTEAD_OF_ROOT} exists. "
         "Create one (useradd postgres), or run Headwater as an ordinary user."
     )

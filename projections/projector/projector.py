@@ -30,7 +30,7 @@ from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, refusal
 from headwater.projections.projector.store import Place, Store
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.newer import Waiting, readable, why_waits
+from headwater.schemas.newer import Waiting, newer_schema_message, readable
 from headwater.schemas.topics import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class Projector:
             return ()
         known, newer = readable(found)
         if newer is not None:
-            self._waiting.begin((tp.topic, tp.partition), why_waits(newer))
+            self._waiting.begin((tp.topic, tp.partition), newer_schema_message(newer))
             if self._consumer is not None:
                 self._consumer.pause(tp)
         return known

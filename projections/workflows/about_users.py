@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.wipes import FORGET, Forgotten, digest
+from headwater.processors.wipes import FORGET, ForgetResult, digest
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import PARSE_ERRORS
@@ -59,7 +59,7 @@ async def wiped_partitions(reader: PooledReader, user_sha256: str, ordered_at_ms
     return int(rows[0]["done"])
 
 
-async def forgotten(reader: PooledReader, wipe_id: str) -> Forgotten | None:
+async def forgotten(reader: PooledReader, wipe_id: str) -> ForgetResult | None:
     """What a wipe has removed of instances; None when that is not done.
 
     Errors: StoreUnavailable.
@@ -67,8 +67,8 @@ async def forgotten(reader: PooledReader, wipe_id: str) -> Forgotten | None:
     named = {"workflow_name": FORGET, "instance_id": wipe_id}
     (row,) = await reader.answers(statement("wipe_of_instances"), **named)
     if row["output"] is not None:
-        return msgspec.json.decode(row["output"], type=Forgotten)
-    return None if row["has_workers"] else Forgotten()
+        return msgspec.json.decode(row["output"], type=ForgetResult)
+    return None if row["has_workers"] else ForgetResult()
 
 
 def _names(params: str, user_sha256: str) -> bool:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from headwater.processors.runs.retention import FOR_EVER, Retention
+from headwater.processors.runs.retention import KEEP_FOREVER, Retention
 from headwater.projections.postgres.statements import OF_INSTANCES
 from headwater.projections.projector.plan import Work, works
 from headwater.projections.workflows.rows import (
@@ -114,7 +114,7 @@ class _Stage:
 class Patches:
     """The patches of one batch, collected event by event."""
 
-    def __init__(self, retention: Retention = FOR_EVER) -> None:
+    def __init__(self, retention: Retention = KEEP_FOREVER) -> None:
         self._retention = retention
         #: Run after run of each instance; only the last still changes.
         self._instances: dict[_Key, list[_Instance]] = {}

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.runs.retention import FOR_EVER, Retention
+from headwater.processors.runs.retention import KEEP_FOREVER, Retention
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.projections.projector.plan import Plan, works
 from headwater.projections.projector.projection import Projection
@@ -88,7 +88,7 @@ _UNNUMBERED: Final = frozenset(
 )
 
 
-def plan_history(records: Iterable[LogRecord], retention: Retention = FOR_EVER) -> Plan:
+def plan_history(records: Iterable[LogRecord], retention: Retention = KEEP_FOREVER) -> Plan:
     """Plans records of `workflow-history`, as `read_history` gives them."""
     patches = Patches(retention)
     refused: list[SqlRow] = []

@@ -1,6 +1,6 @@
-"""The facts of workflows: commands, events, and the records that carry them.
+"""The facts of workflows: commands, events, and the records that contain them.
 
-What a module of this room defines is had from here; its own imports are not.
+The package exports everything that its modules define, but not their imports.
 """
 
 from headwater.schemas.history.code import *

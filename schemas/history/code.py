@@ -1,4 +1,4 @@
-"""The events of a code workflow: its steps and its other entries."""
+"""Events of a code workflow: its steps and its other entries."""
 
 from typing import TypeAlias
 
@@ -7,42 +7,42 @@ from headwater.schemas.statuses import EntryKind
 
 
 class StepStarted(Tagged, frozen=True):
-    """The first attempt of a `step.do` takes a while; that of a short step is not recorded."""
+    """The first attempt of a `step.do` takes long; that of a short step is not recorded."""
 
     #: The step within its run.
     key: str
-    #: The author's name for it.
+    #: The author's name of it.
     name: str
-    #: Its place among the entries of the run.
+    #: Its position among the entries of the run.
     ordinal: int
-    #: When the run came to it, and the attempt began, Unix milliseconds.
+    #: When the code reached it and the attempt started, Unix milliseconds.
     reached_at_ms: int
-    #: The attempt that is under way: the first, 1.
+    #: The running attempt: the first, 1.
     attempt: int
-    #: How many it may have; 0 for any number.
+    #: Maximum number of attempts; 0 for any number.
     max_attempts: int
-    #: How long an attempt may take.
+    #: Timeout of an attempt, milliseconds.
     timeout_ms: int
 
 
 class StepCompleted(Tagged, frozen=True):
-    """A `step.do` has its result. Most are never opened: one record a step is enough."""
+    """A `step.do` has its result. Most steps have no earlier event: one record each is enough."""
 
     #: The step within its run.
     key: str
-    #: The author's name for it.
+    #: The author's name of it.
     name: str
-    #: Its place among the entries of the run.
+    #: Its position among the entries of the run.
     ordinal: int
-    #: When the run came to it, Unix milliseconds.
+    #: When the code reached it, Unix milliseconds.
     reached_at_ms: int
     #: The attempt that succeeded; the first is 1.
     attempt: int
-    #: How many it may have; 0 for any number.
+    #: Maximum number of attempts; 0 for any number.
     max_attempts: int
-    #: How long an attempt may take.
+    #: Timeout of an attempt, milliseconds.
     timeout_ms: int
-    #: What it returned, JSON text.
+    #: The result, JSON text.
     result: Json
     #: Whether it has a rollback handler.
     rollback: bool = False
@@ -53,51 +53,51 @@ class StepFailed(Tagged, frozen=True):
 
     #: The step within its run.
     key: str
-    #: The author's name for it.
+    #: The author's name of it.
     name: str
-    #: Its place among the entries of the run.
+    #: Its position among the entries of the run.
     ordinal: int
-    #: When the run came to it, Unix milliseconds.
+    #: When the code reached it, Unix milliseconds.
     reached_at_ms: int
     #: The attempt that failed; the first is 1.
     attempt: int
-    #: How many it may have; 0 for any number.
+    #: Maximum number of attempts; 0 for any number.
     max_attempts: int
-    #: How long an attempt may take.
+    #: Timeout of an attempt, milliseconds.
     timeout_ms: int
-    #: What it failed with.
+    #: The error.
     failure: Failure
-    #: When it is tried again, Unix milliseconds; null if this was the last attempt.
+    #: When it is retried, Unix milliseconds; null if this was the last attempt.
     retry_at_ms: int | None = None
 
 
 class StepsRetried(Tagged, frozen=True):
-    """The next attempts of steps begin: the time of each has come."""
+    """The next attempts of steps start, because they are due."""
 
     #: The steps within their run.
     keys: tuple[str, ...]
 
 
 class EntryOpened(Tagged, frozen=True):
-    """An entry other than a step begins."""
+    """An entry other than a step was opened."""
 
     #: The entry within its run.
     key: str
-    #: The author's name for it.
+    #: The author's name of it.
     name: str
     #: sleep, wait_for_event, loop, join, race, child, checkpoint, removed or now.
     kind: EntryKind
-    #: Its place among the entries of the run.
+    #: Its position among the entries of the run.
     ordinal: int
-    #: When time ends it, Unix milliseconds.
+    #: When its time is over, Unix milliseconds.
     wake_at_ms: int | None = None
-    #: The types of events that it waits for.
+    #: The event types that it waits for.
     event_types: tuple[str, ...] | None = None
-    #: How many of them it takes at most.
+    #: Maximum number of events that it consumes.
     limit: int | None = None
     #: The instance that it started.
     child: Child | None = None
-    #: JSON text that a loop starts from.
+    #: Initial state of a loop, JSON text.
     state: Json | None = None
 
 
@@ -108,7 +108,7 @@ class EntryCompleted(Tagged, frozen=True):
     key: str
     #: The result, JSON text.
     result: Json
-    #: Ids of the events that it took out of the mailbox.
+    #: Ids of the events that it consumed from the mailbox.
     consumed: tuple[str, ...] = ()
 
 
@@ -122,73 +122,73 @@ class EntryErrored(Tagged, frozen=True):
 
 
 class EntriesCancelled(Tagged, frozen=True):
-    """Entries that were open and that the code awaits no longer, as those of a race's losers."""
+    """Open entries that the code no longer awaits, for example those of a race's losers."""
 
     #: The entries within their run.
     keys: tuple[str, ...]
-    #: Whether the code has ended: a retry continues with the sleeps and containers among them.
+    #: Whether the code has ended: a retry continues the sleeps and containers among them.
     ended: bool = False
 
 
 class LoopAdvanced(Tagged, frozen=True):
-    """A loop has come to an iteration."""
+    """A loop has advanced to an iteration."""
 
     #: The loop's entry.
     key: str
-    #: The iteration that begins.
+    #: The iteration that starts.
     iteration: int
-    #: What it begins with, JSON text.
+    #: Its initial state, JSON text.
     state: Json
-    #: Iterations before this one are forgotten.
+    #: Iterations before this one are dropped.
     trim_before: int = 0
 
 
 class CancelRequested(Tagged, frozen=True):
-    """The run is to end; its code is told here, after what came before and before what follows."""
+    """The run is to end; its code is notified after earlier events and before later ones."""
 
-    #: Why, for people.
+    #: Reason, for people.
     reason: str
-    #: How long its code may clean up, Unix milliseconds.
+    #: End of the time in which its code may clean up, Unix milliseconds.
     until_ms: int
 
 
 class RollbackStarted(Tagged, frozen=True):
-    """The run failed or was cancelled; rollback handlers run now."""
+    """The run failed or was canceled; its rollback handlers run now."""
 
-    #: Why.
+    #: The reason.
     failure: Failure
-    #: Whether its code was not asked: its time to clean up was over, or it had returned already.
+    #: Whether its code was not involved: its cleanup time was over, or it had returned already.
     cut_off: bool = False
 
 
 class EntryRolledBack(Tagged, frozen=True):
-    """A rollback handler is through: it is done, or given up."""
+    """A rollback handler returned, or failed finally."""
 
     #: The entry whose handler it is.
     key: str
-    #: What its last attempt failed with, if it was given up.
+    #: Error of its last attempt, if it failed finally.
     failure: Failure | None = None
 
 
 class RollbackFailed(Tagged, frozen=True):
-    """An attempt of a rollback handler failed and is tried again."""
+    """An attempt of a rollback handler failed and is retried."""
 
     #: The entry whose handler it is.
     key: str
     #: The attempt that failed; the first is 1.
     attempt: int
-    #: What it failed with.
+    #: The error.
     failure: Failure
-    #: When it is tried again, Unix milliseconds.
+    #: When it is retried, Unix milliseconds.
     retry_at_ms: int
 
 
 class HostLost(Tagged, frozen=True):
-    """The code host died or stood still while the run's own code, not a step, was running."""
+    """The code host died or hung while it executed the run's own code, not a step."""
 
-    #: What was seen of it.
+    #: What was observed.
     reason: str
-    #: When the run goes on, Unix milliseconds.
+    #: When the run continues, Unix milliseconds.
     retry_at_ms: int
 
 

@@ -1,6 +1,6 @@
-"""Commands: what an instance may be told to do, and refuse.
+"""Commands to an instance, which it may reject.
 
-They travel on `workflow-commands`, and wait in the outboxes of instances that send some.
+They are sent through `workflow-commands`, and queued in the outboxes of instances that send them.
 """
 
 from typing import TypeAlias
@@ -21,21 +21,21 @@ from headwater.schemas.history.values import (
 class StartRun(Tagged, frozen=True):
     """Create an instance; for a parent also: restart its own child."""
 
-    #: What the author's function is given, JSON text.
+    #: Params of the author's function, JSON text.
     params: Json
-    #: Whose entry waits for the end of it.
+    #: The parent's entry that waits for its end.
     parent: Parent | None = None
-    #: The instance whose step has asked for it, and does not wait for its end.
+    #: The instance whose step requested it and does not wait for its end.
     sender: Sender | None = None
-    #: The engine that is to decide for it; empty when that is for the owner to know.
+    #: The engine of the instance; empty if the owner chooses it.
     kind: str = ""
-    #: The definition that it is to be made from.
+    #: The definition that it is created from.
     definition: Artifact | None = None
-    #: The deployment that it is to belong to.
+    #: The deployment that it belongs to.
     deployment: Artifact | None = None
-    #: The key under which it is created once.
+    #: Idempotency key of the creation.
     once: Once | None = None
-    #: By what it is found, by name.
+    #: Its labels.
     labels: tuple[Label, ...] = ()
 
 
@@ -46,146 +46,146 @@ class SendEvent(Tagged, frozen=True):
     event_id: str
     #: The author's event type.
     type: str
-    #: What it carries, JSON text.
+    #: The payload, JSON text.
     payload: Json
-    #: Who sent it and as which of its posts, if a program did.
+    #: The sender and its post, if a program sent it.
     sender: Sender | None = None
-    #: Params of the instance that is created if there is none, JSON text; null to create none.
+    #: Params of the instance that is created if none exists, JSON text; null to create none.
     start: Json | None = None
-    #: The key under which it is received once.
+    #: Idempotency key of the event.
     once: Once | None = None
-    #: Labels of the instance that is created if there is none.
+    #: Labels of the instance that is created if none exists.
     labels: tuple[Label, ...] = ()
 
 
 class PauseRun(Tagged, frozen=True):
-    """Stop at the next step boundary."""
+    """Pause at the next step boundary."""
 
 
 class ResumeRun(Tagged, frozen=True):
-    """Go on after a pause."""
+    """Continue after a pause."""
 
 
 class TerminateRun(Tagged, frozen=True):
-    """End a run for good; with a parent, only if the instance is that parent's child."""
+    """End a run immediately; with a parent, only if the instance is that parent's child."""
 
-    #: Why, for people.
+    #: Reason, for people.
     reason: str = ""
-    #: The entry that asks for it, if one does.
+    #: The entry that requests it, if any.
     parent: Parent | None = None
 
 
 class CancelRun(Tagged, frozen=True):
     """End a run once its code has cleaned up; with a parent, only if it is that parent's child."""
 
-    #: Why, for people.
+    #: Reason, for people.
     reason: str = ""
-    #: The entry that asks for it, if one does.
+    #: The entry that requests it, if any.
     parent: Parent | None = None
 
 
 class DeleteInstance(Tagged, frozen=True):
-    """Forget an instance that has ended, with all of its runs; one that is not there is none."""
+    """Delete an instance that has ended, with all of its runs; it need not exist."""
 
-    #: Only if nothing has happened to it after this time, Unix milliseconds; null whatever has.
+    #: Only if it has not changed after this time, Unix milliseconds; null for any.
     unchanged_since_ms: int | None = None
 
 
 class RestartRun(Tagged, frozen=True):
-    """Begin a new run of the same instance."""
+    """Start a new run of the same instance."""
 
 
 class RetryRun(Tagged, frozen=True):
-    """Begin a new run of an errored instance that keeps what was done."""
+    """Start a new run of an errored instance that keeps completed entries."""
 
-    #: The first entry that is done again; null for the one that failed.
+    #: The first entry that is executed again; null for the one that failed.
     from_key: str | None = None
 
 
 class FinishChild(Tagged, frozen=True):
-    """Tell a parent how its child ended: with an output or a failure."""
+    """Notify a parent of its child's end, with an output or a failure."""
 
     #: The parent's run.
     run_number: int
     #: The parent's entry.
     key: str
-    #: What the child returned, JSON text.
+    #: The child's output, JSON text.
     output: Json | None = None
-    #: What it failed with.
+    #: The child's error.
     failure: Failure | None = None
 
 
 class NoteRefusal(Tagged, frozen=True):
-    """Tell an instance that a command which it had sent was refused."""
+    """Notify an instance that a command which it had sent was rejected."""
 
     #: The run that had sent it.
     run_number: int
-    #: Why, as a sentence for people.
+    #: Reason, as a sentence for people.
     message: str
 
 
 class ActivateJob(Tagged, frozen=True):
-    """Give a job to a worker, which holds it for the length of a lease."""
+    """Lease a job to a worker."""
 
-    #: The attempt that is to begin.
+    #: The attempt to start.
     attempt: Attempt
-    #: Who takes it, for people.
+    #: The worker, for people.
     worker: str
-    #: How long it is the worker's, counted from when this was sent.
+    #: Length of the lease, from the time at which this was sent, milliseconds.
     lease_ms: int
 
 
 class CompleteJob(Tagged, frozen=True):
-    """Take the result of a job."""
+    """Accept the result of a job."""
 
-    #: The attempt that gave it.
+    #: The attempt with the result.
     attempt: Attempt
     #: The result, JSON text.
     output: Json
 
 
 class FailJob(Tagged, frozen=True):
-    """Take note that an attempt of a job failed."""
+    """Record that an attempt of a job failed."""
 
     #: The attempt.
     attempt: Attempt
-    #: What it failed with.
+    #: The error.
     failure: Failure
-    #: Whether it may be tried again, as often as its node says.
+    #: Whether it may be retried, as often as its node allows.
     retryable: bool = True
-    #: When it is tried again, counted from now; null for when its node says.
+    #: When it is retried, milliseconds from now; null for the delay of its node.
     retry_after_ms: int | None = None
 
 
 class ExtendJob(Tagged, frozen=True):
-    """Leave a job to its worker for longer."""
+    """Extend the lease of a job."""
 
-    #: The attempt that is under way.
+    #: The running attempt.
     attempt: Attempt
-    #: How long it is the worker's, counted from when this was sent.
+    #: Length of the lease, from the time at which this was sent, milliseconds.
     lease_ms: int
 
 
 class AskSlot(Tagged, frozen=True):
-    """Wait for one of the slots of a limit, and take it when it is free."""
+    """Queue for a slot of a limit, and take it when it is free."""
 
-    #: Who asks.
+    #: Ticket of the requesting run.
     ticket: str
     #: The key of the limit, JSON text; null for a limit without one.
     key: Json | None = None
 
 
 class ReturnSlot(Tagged, frozen=True):
-    """Give a slot back, or wait for it no longer; one that is not there is given back already."""
+    """Return a slot, or leave the queue; an unknown ticket has been returned already."""
 
-    #: Who had asked.
+    #: Ticket of the requesting run.
     ticket: str
 
 
 class GrantSlot(Tagged, frozen=True):
-    """Tell a run that it has its slot, or that it gets none."""
+    """Notify a run that it has its slot, or that it gets none."""
 
-    #: Who had asked.
+    #: Ticket of the requesting run.
     ticket: str
     #: The instance that counts the slots, of the same workflow.
     slots: str
@@ -193,11 +193,11 @@ class GrantSlot(Tagged, frozen=True):
     failure: Failure | None = None
 
 
-#: How runs come by the slots of a limit of concurrency.
+#: Commands that grant and return the slots of a concurrency limit.
 SlotCommand: TypeAlias = AskSlot | ReturnSlot | GrantSlot
-#: What workers outside do with the jobs of an instance.
+#: Commands of external workers about the jobs of an instance.
 JobCommand: TypeAlias = ActivateJob | CompleteJob | FailJob | ExtendJob
-#: What the engine of a run decides.
+#: Commands that the engine of a run decides.
 RunCommand: TypeAlias = (
     StartRun
     | SendEvent
@@ -216,7 +216,7 @@ Command: TypeAlias = RunCommand | DeleteInstance
 
 
 def creates(command: Command) -> bool:
-    """Whether a command creates the instance that it is for, if there is none."""
+    """Return whether a command creates its instance if none exists."""
     return isinstance(command, StartRun) or (
         isinstance(command, SendEvent) and command.start is not None
     )

@@ -1,7 +1,7 @@
-"""The events of a graph's run: its tokens, what their tasks came to, and where branches meet.
+"""Events of a graph's run: its tokens, results of tasks, and joins of branches.
 
-A record holds many tokens: those of one fork that differ by their place alone are one event, so
-that a fan-out of thousands costs as much of the log as one of two.
+A record contains many tokens: tokens of one fork that differ only by their position are one event,
+so that a fan-out of thousands takes as much of the log as one of two.
 """
 
 from typing import TypeAlias
@@ -10,11 +10,11 @@ from headwater.schemas.history.values import Child, Failure, Json, Part, Tagged
 
 
 class OfGraph(Tagged, frozen=True):
-    """Base of the events that only the run of a graph has."""
+    """Base of the events that only a graph's run has."""
 
 
 class TimesTaken(Part, frozen=True):
-    """How often a token, or those before it, took a transition."""
+    """How often a token, or its ancestors, took a transition."""
 
     #: The transition.
     ref: str
@@ -23,71 +23,71 @@ class TimesTaken(Part, frozen=True):
 
 
 class TaskDispatch(Part, frozen=True):
-    """An attempt of a task that begins."""
+    """An attempt of a task that starts."""
 
-    #: The token whose task it is.
+    #: The token of the task.
     token: int
     #: The attempt; the first is 1.
     attempt: int
-    #: What the task is given, JSON text; null for what it was given before.
+    #: Input of the task, JSON text; null for the same input as before.
     input: Json | None = None
-    #: The idempotency token of its job, if workers outside are to take it; null if a code host is.
+    #: Idempotency token of its job, if external workers execute it; null if a code host does.
     job: str | None = None
 
 
 class ContextChange(Part, frozen=True):
-    """A value that was set."""
+    """A value that was set in the context."""
 
-    #: Where, from its section on: `state.a.b` or `output.c`.
+    #: Path of the value, with its section: `state.a.b` or `output.c`.
     path: str
     #: The value, JSON text.
     value: Json
 
 
 class GraphStarted(OfGraph, frozen=True):
-    """The run of a graph begins. It stays on this definition."""
+    """The run of a graph starts. It stays on this definition."""
 
     #: The definition, JSON text.
     document: Json
 
 
 class ForkOpened(OfGraph, frozen=True):
-    """A token has ended in branches, which meet again or not."""
+    """A token has split into branches, which a join may merge."""
 
     #: The fork within its run.
     fork: str
-    #: The name of the group that its tokens are siblings in.
+    #: The name of the sibling group of its tokens.
     group: str | None
-    #: How many branches it has.
+    #: Number of its branches.
     total: int
-    #: The token that it began at.
+    #: The token that was split.
     origin: int
 
 
 class TokensCreated(OfGraph, frozen=True):
-    """Tokens come to a node: one, or those of branches that follow each other."""
+    """Tokens were created at a node: one, or those of consecutive branches."""
 
-    #: Number of the first within its run; the others follow.
+    #: Number of the first token within its run; the others follow.
     first: int
-    #: How many.
+    #: Number of tokens.
     count: int
     #: The node.
     node: str
-    #: The token that they come from; null for the first of a run.
+    #: Their parent token; null for the first of a run.
     parent: int | None
-    #: The transition that they came by; null for the first of a run.
+    #: The transition by which they arrived; null for the first of a run.
     transition: str | None
-    #: Their path; of several it is what comes before the number of the branch.
+    #: Their path; of several tokens it is the part before the number of the branch.
     path: str
-    #: The fork whose branches they are of; null outside of forks.
+    #: The fork of their branches; null outside of forks.
     fork: str | None
-    #: The group that they are siblings in.
+    #: Their sibling group.
     group: str | None
-    #: Branch of the first; the others follow.
+    #: Branch of the first token; the others follow.
     branch: int
-    #: How many branches there are.
+    #: Number of branches of the fork.
     total: int
-    #: How often which transitions were taken on the way.
+    #: How often they and their ancestors took transitions.
     taken: tuple[TimesTaken, ...]
     #: The name of a branch's item in expressions.
     item_name: str | None = None
@@ -100,57 +100,57 @@ class TokensCreated(OfGraph, frozen=True):
 
 
 class TasksDispatched(OfGraph, frozen=True):
-    """Attempts of tasks begin."""
+    """Attempts of tasks start."""
 
     #: The attempts.
     tasks: tuple[TaskDispatch, ...]
 
 
 class TaskUnderWay(OfGraph, frozen=True):
-    """An attempt takes so long that people may want to see it."""
+    """An attempt takes long enough that it should be visible."""
 
-    #: The token whose task it is.
+    #: The token of the task.
     token: int
     #: The attempt.
     attempt: int
 
 
 class JobActivated(OfGraph, frozen=True):
-    """A worker outside has taken an attempt of a task."""
+    """An external worker has leased an attempt of a task."""
 
-    #: The token whose task it is.
+    #: The token of the task.
     token: int
     #: The attempt.
     attempt: int
-    #: Who has it.
+    #: The worker.
     worker: str
-    #: Until when it is theirs, Unix milliseconds.
+    #: End of the lease, Unix milliseconds.
     until_ms: int
-    #: When the attempt has taken too long, Unix milliseconds; null for never.
+    #: When the attempt times out, Unix milliseconds; null for never.
     ends_at_ms: int | None = None
 
 
 class JobExtended(OfGraph, frozen=True):
-    """A worker has an attempt for longer."""
+    """The lease of an attempt was extended."""
 
     #: The token.
     token: int
     #: The attempt.
     attempt: int
-    #: Who has it.
+    #: The worker.
     worker: str
-    #: Until when it is theirs, Unix milliseconds.
+    #: End of the lease, Unix milliseconds.
     until_ms: int
 
 
 class LeaseExpired(OfGraph, frozen=True):
-    """A worker was not heard of in time: the next attempt is there for anybody to take."""
+    """A lease expired: the next attempt is available to any worker."""
 
     #: The token.
     token: int
-    #: The attempt that is over.
+    #: The attempt that has ended.
     attempt: int
-    #: What is said of it.
+    #: The error that is recorded for it.
     failure: Failure
 
 
@@ -172,60 +172,60 @@ class TokenFailed(OfGraph, frozen=True):
     token: int
     #: The attempt that failed.
     attempt: int
-    #: What it failed with.
+    #: The error.
     failure: Failure
-    #: When it is tried again, Unix milliseconds; null if its run fails with it.
+    #: When it is retried, Unix milliseconds; null if its run fails with it.
     retry_at_ms: int | None = None
-    #: Whether time ended it.
+    #: Whether it timed out.
     timed_out: bool = False
-    #: What it gave, JSON text, if its run cannot go on with that; null for an attempt that failed.
+    #: Its result, JSON text, if its run cannot continue with it; null if the attempt failed.
     result: Json | None = None
 
 
 class ContextChanged(OfGraph, frozen=True):
-    """Values of the context that the whole run shares were set."""
+    """Values of the run's shared context were set."""
 
     #: The values, in this order.
     changes: tuple[ContextChange, ...]
 
 
 class BranchChanged(OfGraph, frozen=True):
-    """A branch has another output; it is its own until branches meet."""
+    """The output of a branch changed; it is visible only in the branch until the join."""
 
     #: The fork.
     fork: str
     #: The branch.
     branch: int
-    #: The fields of its output that changed, an object as JSON text.
+    #: The changed fields of its output, an object as JSON text.
     output: Json
 
 
 class TokenArrived(OfGraph, frozen=True):
-    """A token waits where branches of its fork meet: at its node."""
+    """A token waits at a join."""
 
     #: The token.
     token: int
-    #: When those that have arrived wait no longer, Unix milliseconds; null for ever.
+    #: End of the wait, Unix milliseconds; null for no limit.
     until_ms: int | None = None
 
 
 class BranchMerge(Part, frozen=True):
-    """What becomes of the outputs of branches that meet."""
+    """How outputs of joined branches are merged."""
 
-    #: The transition that their tokens came by.
+    #: The transition by which their tokens arrived.
     transition: str
-    #: What is taken of each output, such as `_branch.output.n`.
+    #: The merged value of every output, such as `_branch.output.n`.
     source: str
-    #: Where the merged value goes, from its section on.
+    #: Path of the merged value, with its section.
     target: str
-    #: How they are put together.
+    #: How the values are merged.
     strategy: str
 
 
 class FanInActivated(OfGraph, frozen=True):
-    """Branches have met: the tokens that had arrived have ended, their outputs are merged.
+    """Branches were joined: their waiting tokens have ended, their outputs are merged.
 
-    The merged values follow from the outputs: together these may be more than a record can hold.
+    The merged values are computed from the outputs: together they may not fit into a record.
     """
 
     #: The fork.
@@ -234,30 +234,30 @@ class FanInActivated(OfGraph, frozen=True):
     node: str
     #: The tokens.
     tokens: tuple[int, ...]
-    #: The merges of the transitions that they came by.
+    #: The merges of the transitions by which they arrived.
     merges: tuple[BranchMerge, ...] = ()
 
 
 class TokensCancelled(OfGraph, frozen=True):
-    """Tokens that are no longer wanted."""
+    """Tokens were canceled."""
 
     #: The tokens.
     tokens: tuple[int, ...]
-    #: Why.
+    #: The reason.
     reason: str
-    #: Whether their run has failed with them, and a retry takes them up again.
+    #: Whether their run has failed with them, so that a retry continues them.
     kept: bool = False
 
 
 class TokensTimedOut(OfGraph, frozen=True):
-    """Tokens have waited too long for their siblings, and their run fails."""
+    """Tokens timed out while they waited for their siblings, and their run fails."""
 
     #: The tokens.
     tokens: tuple[int, ...]
 
 
 class ForkEnded(OfGraph, frozen=True):
-    """No token of a fork is left, nor of those within it."""
+    """No token of a fork, or of forks within it, is left."""
 
     #: The fork.
     fork: str
@@ -270,7 +270,7 @@ class SubworkflowStarted(OfGraph, frozen=True):
     token: int
     #: The instance.
     child: Child
-    #: When it has taken too long, Unix milliseconds; null for never.
+    #: When it times out, Unix milliseconds; null for never.
     until_ms: int | None = None
 
 

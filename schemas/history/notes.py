@@ -1,10 +1,10 @@
-"""Events of the log that belong to no run: who owns the partition, and what was refused."""
+"""Events that belong to no run: claims of partitions, and rejections."""
 
 from typing import Final
 
 from headwater.schemas.history.values import Artifact, Part, Tagged
 
-#: In place of a leader epoch that is not known; Kafka's own value.
+#: Stands for an unknown leader epoch; Kafka's own value.
 NO_LEADER_EPOCH: Final = -1
 
 
@@ -13,17 +13,17 @@ class ClaimedWorkflow(Part, frozen=True):
 
     #: Its name.
     name: str
-    #: The engine that decides for its runs.
+    #: The engine of its runs.
     kind: str
     #: Its definition.
     definition: Artifact | None = None
     #: Its deployment.
     deployment: Artifact | None = None
-    #: The JSON Schema of its params, as text; None where it declares no type for them.
+    #: The JSON Schema of its params, as text; None if it declares no type for them.
     params: str | None = None
-    #: How many of its runs may be under way at once, or for each key; None for any number.
+    #: Maximum number of active runs, in total or per key; None for any number.
     limit: int | None = None
-    #: The expression that gives the key; None where the limit is for all runs together.
+    #: The expression that returns the key; None if the limit is for all runs together.
     limit_key: str | None = None
 
 
@@ -37,7 +37,7 @@ class PartitionClaimed(Tagged, frozen=True):
 
 
 class LeaderEpochNoted(Tagged, frozen=True):
-    """The owner reads commands that a later leader of their partition appended, or lost ones.
+    """The owner reads commands of a later leader epoch of their partition, or after a data loss.
 
     Offsets of commands are comparable only as long as the broker loses none. Leader epochs show
     whether it did.
@@ -45,20 +45,20 @@ class LeaderEpochNoted(Tagged, frozen=True):
 
     #: No command that was read was appended in a later leader epoch than this; -1 if not known.
     leader_epoch: int
-    #: Offset from which on the broker lost commands that have their outcomes; what is there now is
-    #: still to be carried out. -1 if it lost none. Without a leader epoch the log is another one,
-    #: and what it has before this offset is passed over.
+    #: Offset from which on the broker lost commands that have their outcomes; commands that are
+    #: there now are executed. -1 if it lost none. Without a leader epoch it is another log, and
+    #: records before this offset are skipped.
     lost_from: int = -1
 
 
 class InstanceDeleted(Tagged, frozen=True):
-    """The instance of the record is forgotten, whatever came before; it may be created anew."""
+    """The instance of the record is deleted, with its history; it may be created again."""
 
 
 class CommandRejected(Tagged, frozen=True):
-    """A command was refused and changed nothing."""
+    """A command was rejected and changed nothing."""
 
-    #: Why, as a word for programs.
+    #: Code of the reason.
     code: str
-    #: Why, as a sentence for people.
+    #: Reason, as a sentence for people.
     message: str

@@ -1,4 +1,4 @@
-"""The events of a run, whatever decides it: how it begins and ends, its mailbox, log and outbox."""
+"""Events of all runs, whatever their engine is: start and end, mailbox, log and outbox."""
 
 from typing import TypeAlias
 
@@ -17,19 +17,19 @@ from headwater.schemas.history.values import (
 
 
 class Post(Part, frozen=True):
-    """What an instance has decided to send: a command, or a record for a topic.
+    """A message of an instance: a command, or a record for a topic.
 
-    It stays in the instance's outbox until `PostsSent`. A command may be sent twice, always under
-    the same number, by which its receiver knows it.
+    It stays in the instance's outbox until `PostsSent`. A command may be sent twice, always with
+    the same number, by which its receiver recognizes it.
     """
 
-    #: Number within the instance; one that is sent twice keeps it.
+    #: Number within the instance; the same if it is sent twice.
     number: int
-    #: For a command: the addressee's workflow.
+    #: For a command: the receiver's workflow.
     workflow: str | None = None
-    #: For a command: the addressee.
+    #: For a command: the receiver.
     instance_id: str | None = None
-    #: For a command: what is to be done.
+    #: For a command: the command.
     command: Command | None = None
     #: For a record: its topic.
     topic: str | None = None
@@ -37,70 +37,71 @@ class Post(Part, frozen=True):
     key: str | None = None
     #: For a record: its value, JSON text.
     value: Json | None = None
-    #: For a record: its place among all that the partition's owners ever publish; -1 for a command.
+    #: For a record: its position among all that the partition's owners ever publish; -1 for a
+    #: command.
     order: int = -1
 
 
 class Reopened(Part, frozen=True):
-    """A join, race or loop that a retry has kept, and that goes on."""
+    """A join, race or loop that a retry has kept and that continues."""
 
     #: The entry.
     key: str
-    #: Iteration of a loop from which on its commits are forgotten.
+    #: Iteration of a loop from which on its commits are dropped.
     iteration: int | None = None
 
 
 class RunStarted(Tagged, frozen=True):
-    """A run begins; number 0 is the creation of its instance."""
+    """A run starts; number 0 is the creation of its instance."""
 
-    #: What the author's function is given, JSON text.
+    #: Params of the author's function, JSON text.
     params: Json
-    #: What the run's random numbers come from.
+    #: Seed of the run's random numbers.
     seed: str
-    #: Whose entry waits for the end of it.
+    #: The parent's entry that waits for its end.
     parent: Parent | None = None
-    #: Keys of the entries that a retry takes over from the run before, with its mailbox; null for a
+    #: Keys of the entries that a retry keeps from the previous run, with its mailbox; null for a
     #: run from the beginning. Reopened ones are not among them.
     kept: tuple[str, ...] | None = None
-    #: Entries that a retry takes over and that go on.
+    #: Entries that a retry keeps and that continue.
     reopened: tuple[Reopened, ...] = ()
-    #: The engine that decides for the run.
+    #: The engine of the run.
     kind: str = ""
-    #: The definition that it was made from.
+    #: The definition that it was created from.
     definition: Artifact | None = None
     #: The deployment that it belongs to.
     deployment: Artifact | None = None
-    #: The key under which its instance was created.
+    #: Idempotency key of the instance's creation.
     once: Once | None = None
-    #: By what its instance is found, by name.
+    #: Labels of its instance.
     labels: tuple[Label, ...] = ()
-    #: What its code is held to; null for the usual limits.
+    #: Limits of its code; null for the defaults.
     limits: Limits | None = None
 
 
 class RunSuspended(Tagged, frozen=True):
-    """Nothing can move without time or an event."""
+    """The run can continue only after a timer or an event."""
 
 
 class RunPaused(Tagged, frozen=True):
-    """An operator stopped the run."""
+    """An operator paused the run."""
 
 
 class RunResumed(Tagged, frozen=True):
-    """An operator let the run go on."""
+    """An operator resumed the run."""
 
 
 class RunTerminated(Tagged, frozen=True):
     """The run was ended from outside."""
 
-    #: Why, for people.
+    #: Reason, for people.
     reason: str
-    #: Whether it was cancelled, so that its code could clean up.
+    #: Whether it was canceled, so that its code could clean up.
     cancelled: bool = False
 
     @property
     def failure(self) -> Failure | None:
-        """What is told of it as an error: that it was cancelled, or why it was terminated."""
+        """Error of the run: that it was canceled, or why it was terminated."""
         reason = f": {self.reason}" if self.reason else ""
         if self.cancelled:
             return Failure("Cancelled", f"the instance was cancelled{reason}")
@@ -110,29 +111,29 @@ class RunTerminated(Tagged, frozen=True):
 class RunCompleted(Tagged, frozen=True):
     """The author's function returned."""
 
-    #: What it returned, JSON text.
+    #: The output, JSON text.
     output: Json
 
 
 class RunErrored(Tagged, frozen=True):
     """The author's function raised, after all rollbacks."""
 
-    #: What it raised.
+    #: The error.
     failure: Failure
 
 
 class EventReceived(Tagged, frozen=True):
-    """An event lies in the mailbox."""
+    """An event was added to the mailbox."""
 
     #: The event.
     event_id: str
     #: The author's event type.
     type: str
-    #: What it carries, JSON text.
+    #: The payload, JSON text.
     payload: Json
     #: When it was sent, Unix milliseconds, by the sender's clock.
     sent_at_ms: int
-    #: The key under which it is received once.
+    #: Idempotency key of the event.
     once: Once | None = None
 
 
@@ -141,42 +142,42 @@ class LogWritten(Tagged, frozen=True):
 
     #: debug, info, warn or error.
     level: str
-    #: Who wrote it; system is the engine.
+    #: The writer; `system` is the engine.
     category: str
     #: The line.
     message: str
-    #: What goes with it, JSON text.
+    #: Structured data, JSON text.
     data: Json | None = None
     #: The step that wrote it; null for the run's own code.
     step_key: str | None = None
     #: The attempt of that step.
     attempt: int | None = None
-    #: Whether it was written while the run was being replayed.
+    #: Whether it was written during a replay.
     is_replay: bool = False
-    #: What the engine says only once in a run; null for lines that may come again.
+    #: Name of a warning that the engine logs only once in a run; null for other lines.
     once: str | None = None
-    #: Recorded entries of which it says that the run's code comes to them no more.
+    #: Recorded entries that, according to this line, the run's code no longer reaches.
     missed: tuple[str, ...] = ()
-    #: The latest event that the run's own code had seen when it wrote it; null for other lines.
+    #: The latest event that the run's own code had seen when it wrote the line; else null.
     seen: int | None = None
 
 
 class PostsQueued(Tagged, frozen=True):
-    """The outbox has grown."""
+    """Messages were added to the outbox."""
 
-    #: What is to be sent, in this order.
+    #: The messages, in order.
     posts: tuple[Post, ...]
 
 
 class PostsSent(Tagged, frozen=True):
     """The posts up to and including this number are acknowledged by Kafka."""
 
-    #: Number of the last of them.
+    #: Number of the last one.
     through: int
 
 
 class SlotAsked(Tagged, frozen=True):
-    """The run begins once it has a slot of its workflow's limit of concurrency."""
+    """The run starts once it has a slot of its workflow's concurrency limit."""
 
     #: The instance that counts the slots, of the same workflow.
     slots: str

@@ -1,7 +1,7 @@
-"""Events of slots: how a limit of concurrency is counted, by one instance for each limit.
+"""Events of slots: one instance per concurrency limit counts them.
 
-A ticket names who asks: the instance, its run, and the seed of that, so that a run of an instance
-that was deleted and created anew has another.
+A ticket identifies the requesting run: the instance, the number and the seed of the run, so that a
+run of an instance that was deleted and created again has another ticket.
 """
 
 from typing import TypeAlias
@@ -14,34 +14,34 @@ class OfSlots(Tagged, frozen=True):
 
 
 class SlotsLimited(OfSlots, frozen=True):
-    """There are as many slots from now on."""
+    """The number of slots from now on."""
 
-    #: How many; null for any number.
+    #: Number of slots; null for any number.
     limit: int | None = None
 
 
 class SlotQueued(OfSlots, frozen=True):
     """A run waits for a slot."""
 
-    #: Whose place it is.
+    #: Ticket of the run.
     ticket: str
-    #: Its number, in the order of arrival.
+    #: Its number in the queue, in the order of arrival.
     number: int
     #: The key of the limit, JSON text; null for a limit without one.
     key: Json | None = None
 
 
 class SlotsGiven(OfSlots, frozen=True):
-    """Whoever has waited longest has a slot."""
+    """Slots were granted to the runs that have waited longest."""
 
-    #: All who have waited with this number, or one before it.
+    #: Granted to all that have waited up to this number.
     through: int
 
 
 class SlotReturned(OfSlots, frozen=True):
-    """A run needs its slot no longer, or does not wait for one any more."""
+    """A run no longer needs its slot, or has left the queue."""
 
-    #: The number of its place.
+    #: The run's number in the queue.
     number: int
 
 

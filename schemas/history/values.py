@@ -1,17 +1,17 @@
-"""What commands and events are made of: their two kinds of struct, and the values within them.
+"""Base structs of commands and events, and the values within them.
 
-Values of authors (params, results, payloads) are JSON text, never looked into. All are structs,
-because building a frozen dataclass costs microseconds.
+Values of authors (params, results, payloads) are JSON text and are not parsed. All are structs,
+because creating a frozen dataclass takes microseconds.
 """
 
 from typing import Final, TypeAlias
 
 import msgspec
 
-#: JSON text, as an author's code gave it.
+#: JSON text from an author's code.
 Json: TypeAlias = str
-#: Levels of lists and objects in a value, its own included. JSON of services has a few, and parsers
-#: give up at some hundred, each at another.
+#: Levels of lists and objects in a value, including its own. JSON of services has a few, and
+#: parsers stop at some hundred, at different depths.
 NESTING_MAX: Final = 128
 
 
@@ -20,14 +20,14 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Tagged(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_like=True, gc=False):
-    """A value that says what it is, for where there are several."""
+    """A tagged value, for unions."""
 
 
 class Limits(Part, frozen=True):
-    """What names and values of workflows may not exceed; each is the setting of its name.
+    """Limits of names and values of workflows; each is the setting of its name.
 
-    What comes from outside is held to those of today. What a run's own code does is held to those
-    that the run began with, so that a setting that changes changes no replay.
+    Input from outside is checked against the current limits. A run's own code is checked against
+    the limits at its start, so that a changed setting changes no replay.
     """
 
     #: Characters of the name of a workflow.
@@ -38,7 +38,7 @@ class Limits(Part, frozen=True):
     max_event_type: int = 100
     #: Characters of the name of an entry.
     max_step_name: int = 256
-    #: Bytes of JSON that an instance is created with.
+    #: Bytes of JSON of an instance's params.
     max_params_bytes: int = 1024 * 1024
     #: Bytes of JSON of an event's payload.
     max_event_bytes: int = 1024 * 1024
@@ -59,14 +59,14 @@ class Failure(Part, frozen=True):
 
     #: The error's class.
     name: str
-    #: What it says.
+    #: The error's message.
     message: str
-    #: JSON text, for errors that carry more than a message, such as a join's.
+    #: JSON text, for errors that have more than a message, such as a join's.
     detail: Json | None = None
 
 
 class Parent(Part, frozen=True):
-    """Whose entry a child instance belongs to."""
+    """The entry of a parent instance that a child instance belongs to."""
 
     #: The parent's workflow.
     workflow: str
@@ -88,7 +88,7 @@ class Child(Part, frozen=True):
 
 
 class Sender(Part, frozen=True):
-    """The instance whose outbox a command comes from, and its number there."""
+    """The instance that sent a command from its outbox, and the number of its post."""
 
     #: The sender's workflow.
     workflow: str
@@ -101,20 +101,20 @@ class Sender(Part, frozen=True):
 
 
 class Label(Part, frozen=True):
-    """A text by which an instance is found."""
+    """A text by which instances are queried."""
 
     #: Its name, unique in the instance.
     name: str
-    #: What it says.
+    #: Its text.
     value: str
 
 
 class Once(Part, frozen=True):
-    """A caller's key for what is to be done once, however often it is asked for."""
+    """A client's idempotency key."""
 
-    #: The key, as the caller chose it; before it, and a space, what tells callers apart.
+    #: The key as the client chose it, after a space and a prefix that identifies the client.
     key: str
-    #: The digest of what was asked for under it.
+    #: The digest of the request.
     digest: str
 
 
@@ -130,7 +130,7 @@ class Attempt(Part, frozen=True):
 
 
 class Artifact(Part, frozen=True):
-    """What runs were made from: a definition, or a deployment."""
+    """The definition or deployment that runs were created from."""
 
     #: Its name.
     name: str

@@ -1,1 +1,1 @@
-"""What producers send, as types, a module each."""
+"""Types of the payloads that producers send, one module per producer."""

@@ -1,7 +1,7 @@
-"""What the house tells of itself: facts that become deliveries of the provider `headwater`.
+"""System events: deliveries of the provider `headwater`, which Headwater itself publishes.
 
-A fact is told once: two that are equal are one delivery, however often they are appended. So each
-says when it became true, and whoever tells it again after a failure tells the same.
+Equal system events are one delivery, however often they are appended. So every one contains the
+time at which it became true, and a retry after a failure publishes an equal one.
 """
 
 from typing import ClassVar
@@ -10,16 +10,18 @@ import msgspec
 
 from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
 
-#: The source of deliveries that nobody posts.
-HOUSE = "headwater"
+#: Source of Headwater's own deliveries, which no client can post.
+SYSTEM_SOURCE = "headwater"
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
-    """Something that the house has learnt of a user of ours.
+class SystemEvent(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
+):
+    """Base of system events about a user. The tag is the type of the delivery.
 
-    Shape:  `subject_field` names the field with the id of what it is about. The tag is the type of
-            its delivery.
-    Units:  at_ms in Unix milliseconds: what was learnt later counts.
+    Attributes:
+        subject_field: Name of the field with the id of what it is about.
+        at_ms: When it became true, in Unix milliseconds; of two, the later one counts.
     """
 
     subject_field: ClassVar[str]
@@ -34,12 +36,12 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_u
 
     @property
     def subject(self) -> str:
-        """The id of what it is about; empty where there is none yet."""
+        """The id of what it is about; empty if there is none yet."""
         return getattr(self, self.subject_field) or ""
 
 
-class LabUploaded(Fact, frozen=True, kw_only=True, tag="lab_uploaded"):
-    """A lab report was uploaded, and lies among the blobs."""
+class LabUploaded(SystemEvent, frozen=True, kw_only=True, tag="lab_uploaded"):
+    """A lab report was uploaded and stored as a blob."""
 
     subject_field: ClassVar[str] = "upload_id"
 
@@ -50,11 +52,13 @@ class LabUploaded(Fact, frozen=True, kw_only=True, tag="lab_uploaded"):
     size: int
 
 
-class LabSubmitted(Fact, frozen=True, kw_only=True, tag="lab_submitted"):
-    """A lab report was given to Terra, or could not be.
+class LabSubmitted(SystemEvent, frozen=True, kw_only=True, tag="lab_submitted"):
+    """A lab report was submitted to Terra, or could not be.
 
-    Shape:  terra_status is `submitted`, `failed:<HTTP status>` or `failed:network`; terra_upload_id
-            is there once it was submitted; terra_response is Terra's answer, or what went wrong.
+    Attributes:
+        terra_status: `submitted`, `failed:<HTTP status>` or `failed:network`.
+        terra_upload_id: Terra's id, once it was submitted.
+        terra_response: Terra's response, or the error.
     """
 
     subject_field: ClassVar[str] = "terra_upload_id"
@@ -65,8 +69,8 @@ class LabSubmitted(Fact, frozen=True, kw_only=True, tag="lab_submitted"):
     terra_response: str | None = None
 
 
-class ConnectionListed(Fact, frozen=True, kw_only=True, tag="connection_listed"):
-    """A connection that Terra has: it is active."""
+class ConnectionListed(SystemEvent, frozen=True, kw_only=True, tag="connection_listed"):
+    """A connection that exists at Terra: it is active."""
 
     subject_field: ClassVar[str] = "terra_user_id"
 
@@ -75,18 +79,19 @@ class ConnectionListed(Fact, frozen=True, kw_only=True, tag="connection_listed")
     scopes: str | None = None
 
 
-class ConnectionGone(Fact, frozen=True, kw_only=True, tag="connection_gone"):
-    """A connection that we had, and Terra has no more."""
+class ConnectionClosed(SystemEvent, frozen=True, kw_only=True, tag="connection_gone"):
+    """A connection that no longer exists at Terra."""
 
     subject_field: ClassVar[str] = "terra_user_id"
 
     terra_user_id: str
 
 
-def decode_fact(body: bytes, kind: type[Fact]) -> Fact:
-    """Reads a fact.
+def decode_system_event(body: bytes, kind: type[SystemEvent]) -> SystemEvent:
+    """Decode a system event.
 
-    Errors: MalformedPayload.
+    Raises:
+        MalformedPayload: The body is not such an event.
     """
     try:
         return msgspec.json.decode(body, type=kind)

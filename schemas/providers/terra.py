@@ -1,10 +1,10 @@
-"""What Terra sends, as far as Headwater reads it; fields that it does not name are passed over.
+"""Terra's payloads, as far as Headwater uses them; other fields are ignored.
 
-Numbers are read as floats: Terra documents integers and sends `11894.0` for some wearables. A
+Numbers are decoded as floats: Terra documents integers and sends `11894.0` for some wearables. A
 record with a field of the wrong type is `Unreadable`, with the path; nothing is guessed. The other
-records of its delivery are read.
+records of its delivery are decoded.
 
-Source: Terra's webhook reference (spec 2026.07.17.1) and the shapes the pipeline has met.
+Source: Terra's webhook reference (spec 2026.07.17.1) and the structures that the pipeline received.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """The part of a body that says what it is and whom it is about."""
+    """The part of a body that contains its type and the person it is about."""
 
     type: str | None = None
     status: str | None = None
@@ -41,7 +41,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
     @property
     def is_lab_report(self) -> bool:
-        """The untyped shape of a lab report: no type, an upload id, an array of data."""
+        """Whether it is a lab report without a type: an upload id, an array of data."""
         return (
             not self.type
             and isinstance(self.upload_id, str)
@@ -50,7 +50,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """When a record begins and ends, RFC 3339 with the wearer's own offset."""
+    """Start and end of a record, RFC 3339 with the wearer's own offset."""
 
     start_time: str | None = None
     end_time: str | None = None
@@ -58,7 +58,7 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 class Dated(msgspec.Struct, frozen=True):
-    """What records that are about a day have in common: the day, in one of several places."""
+    """Common fields of records about a day: the day, in one of several fields."""
 
     metadata: Metadata | None = None
     summary_date: str | None = None
@@ -189,7 +189,7 @@ class Sleep(msgspec.Struct, frozen=True):
 
 
 class ActivityMetadata(Metadata, frozen=True):
-    """When a workout begins and ends, and what it is."""
+    """Start and end of a workout, and its kind."""
 
     summary_id: str | None = None
     name: str | None = None
@@ -210,14 +210,14 @@ class ActivityHeartRate(msgspec.Struct, frozen=True):
 
 
 class ActivityDistanceSummary(msgspec.Struct, frozen=True):
-    """Metres and steps."""
+    """Meters and steps."""
 
     distance_meters: float | None = None
     steps: float | None = None
 
 
 class ActivityDistance(msgspec.Struct, frozen=True):
-    """`distance_data` of an activity, which has it one level further down than a day."""
+    """`distance_data` of an activity, one level deeper than that of a day."""
 
     summary: ActivityDistanceSummary | None = None
 
@@ -253,7 +253,7 @@ class Measurements(msgspec.Struct, frozen=True):
 
 
 class BloodPressureSample(msgspec.Struct, frozen=True):
-    """Millimetres of mercury."""
+    """Millimeters of mercury."""
 
     systolic_bp: float | None = None
     diastolic_bp: float | None = None
@@ -268,7 +268,7 @@ class BloodPressure(msgspec.Struct, frozen=True):
 
 
 class Body(Dated, frozen=True):
-    """One record of a `body` delivery; of its glucose only that there is some."""
+    """One record of a `body` delivery; of its glucose only whether there is any."""
 
     measurements_data: Measurements | None = None
     blood_pressure_data: BloodPressure | None = None
@@ -276,7 +276,7 @@ class Body(Dated, frozen=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A record that is not what Terra documents, with the path of the field in it."""
+    """A record that does not match Terra's documentation, with the path of the invalid field."""
 
     detail: str
 
@@ -288,7 +288,7 @@ class Delivery(msgspec.Struct, Generic[R], frozen=True):
     data: tuple[R | Unreadable, ...]
 
 
-#: A record with the JSON text it was read from: sessions and workouts keep it byte for byte.
+#: A record with the JSON text it was parsed from: sessions and workouts store it byte for byte.
 Night: TypeAlias = tuple[Sleep, str]
 Workout: TypeAlias = tuple[Activity, str]
 
@@ -313,9 +313,10 @@ _BODY: Final = msgspec.json.Decoder(Body)
 
 
 def decode_envelope(body: bytes) -> Envelope:
-    """Reads what a body is and whom it is about.
+    """Decode the type of a body and the person it is about.
 
-    Errors: MalformedPayload, which says whether it is no JSON or JSON of another shape.
+    Raises:
+        MalformedPayload: It is not JSON, or JSON of another structure; the message has the details.
     """
     try:
         return _ENVELOPE.decode(body)
@@ -324,13 +325,14 @@ def decode_envelope(body: bytes) -> Envelope:
             f"expected a Terra delivery, found another shape: {error}"
         ) from error
     except PARSE_ERRORS as error:
-        raise MalformedPayload(f"expected JSON, found {_glimpse(body)}: {error}") from error
+        raise MalformedPayload(f"expected JSON, found {_excerpt(body)}: {error}") from error
 
 
 def decode_daily(body: bytes) -> Delivery[Daily]:
-    """Reads a `daily` delivery.
+    """Decode a `daily` delivery.
 
-    Errors: MalformedPayload with the path of the field that no record is at fault for.
+    Raises:
+        MalformedPayload: A field outside the records is invalid; the message has its path.
     """
     try:
         whole = _DAILY_BODY.decode(body)
@@ -340,25 +342,28 @@ def decode_daily(body: bytes) -> Delivery[Daily]:
 
 
 def decode_sleep(body: bytes) -> Delivery[Night]:
-    """Reads a `sleep` delivery.
+    """Decode a `sleep` delivery.
 
-    Errors: MalformedPayload with the path of the field that no record is at fault for.
+    Raises:
+        MalformedPayload: A field outside the records is invalid; the message has its path.
     """
     return _record_by_record(body, _night)
 
 
 def decode_activity(body: bytes) -> Delivery[Workout]:
-    """Reads an `activity` delivery.
+    """Decode an `activity` delivery.
 
-    Errors: MalformedPayload with the path of the field that no record is at fault for.
+    Raises:
+        MalformedPayload: A field outside the records is invalid; the message has its path.
     """
     return _record_by_record(body, _workout)
 
 
 def decode_body(body: bytes) -> Delivery[Body]:
-    """Reads a `body` delivery.
+    """Decode a `body` delivery.
 
-    Errors: MalformedPayload with the path of the field that no record is at fault for.
+    Raises:
+        MalformedPayload: A field outside the records is invalid; the message has its path.
     """
     return _record_by_record(body, _BODY.decode)
 
@@ -385,6 +390,6 @@ def _record_by_record(body: bytes, read: Callable[[msgspec.Raw], R]) -> Delivery
     return Delivery(raw.user, tuple(records))
 
 
-def _glimpse(body: bytes) -> str:
-    """The first bytes of a body, for an error message; never the whole of it."""
+def _excerpt(body: bytes) -> str:
+    """Return the first bytes of a body, for an error message."""
     return f"{len(body)} bytes that start with {body[:24]!r}" if body else "an empty body"

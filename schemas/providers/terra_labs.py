@@ -1,9 +1,9 @@
-"""What Terra sends of lab reports, in both of its shapes.
+"""Terra's lab reports, in both of their structures.
 
-The older one has no type, and its `data` is an array of reports; today's `lab_report.completed` has
-one report as its `data`. Their results differ too, so a field may be in one of several places; what
-is read here is all of them, and `processors` says which counts. A result that is not what this says
-is `Unreadable`, with the path; the others are read.
+The older structure has no type, and its `data` is an array of reports; today's
+`lab_report.completed` has one report as its `data`. Their results differ as well, so a value may be
+in one of several fields. All of them are decoded here, and `processors` chooses. A result that does
+not match is `Unreadable`, with the path; the others are decoded.
 """
 
 from typing import Final, TypeAlias
@@ -13,7 +13,7 @@ import msgspec
 from headwater.schemas.errors import PARSE_ERRORS, MalformedPayload
 from headwater.schemas.providers.terra import Unreadable
 
-#: A number, or what a lab wrote in its place.
+#: A number, or the lab's text in its place.
 Reading: TypeAlias = float | str | None
 
 
@@ -25,7 +25,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """`biomarker` as today's shape has it."""
+    """`biomarker` in today's structure."""
 
     key: str | None = None
     display_name: str | None = None
@@ -33,7 +33,7 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class Printed(msgspec.Struct, frozen=True):
-    """`source` of a result: what is printed in the report."""
+    """`source` of a result: the text printed in the report."""
 
     name: str | None = None
     value: Reading = None
@@ -43,21 +43,21 @@ class Printed(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`measurement` of a result: what Terra read it as."""
+    """`measurement` of a result: Terra's interpretation."""
 
     numeric: float | None = None
     units: str | None = None
 
 
 class Interpretation(msgspec.Struct, frozen=True):
-    """What the lab makes of a result."""
+    """The lab's interpretation of a result."""
 
     flag: str | None = None
     reference_range: Range | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One result of a report, in either shape."""
+    """One result of a report, in either structure."""
 
     biomarker: str | Marker | None = None
     name: str | None = None
@@ -97,7 +97,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 class LabFailure(msgspec.Struct, frozen=True):
-    """A delivery that says that a report could not be read."""
+    """A delivery about a report that could not be read."""
 
     upload_id: str | None = None
     data: _Failure = _Failure()
@@ -127,9 +127,10 @@ _REFERENCED: Final = msgspec.json.Decoder(_Referenced)
 
 
 def decode_lab_report(body: bytes) -> LabDelivery:
-    """Reads a lab report of either shape.
+    """Decode a lab report of either structure.
 
-    Errors: MalformedPayload with the path of what no report is at fault for.
+    Raises:
+        MalformedPayload: A field outside the reports is invalid; the message has its path.
     """
     try:
         whole = _BODY.decode(body)
@@ -141,9 +142,10 @@ def decode_lab_report(body: bytes) -> LabDelivery:
 
 
 def decode_lab_failure(body: bytes) -> LabFailure:
-    """Reads a `lab_report.failed` delivery.
+    """Decode a `lab_report.failed` delivery.
 
-    Errors: MalformedPayload.
+    Raises:
+        MalformedPayload: It is invalid.
     """
     try:
         return _FAILURE.decode(body)
@@ -152,7 +154,7 @@ def decode_lab_failure(body: bytes) -> LabFailure:
 
 
 def reference_in(data: msgspec.Raw) -> str | None:
-    """The id of ours that today's shape has among its data; what cannot be read has none."""
+    """Return Headwater's id in the data of today's structure; None if it cannot be decoded."""
     try:
         return _REFERENCED.decode(data).reference_id
     except PARSE_ERRORS:
@@ -161,10 +163,10 @@ def reference_in(data: msgspec.Raw) -> str | None:
 
 def _report(raw: msgspec.Raw) -> Report | Unreadable:
     try:
-        found = _REPORT.decode(raw)
+        report = _REPORT.decode(raw)
     except PARSE_ERRORS as error:
         return Unreadable(str(error))
-    return Report(found.report_date, found.collection_date, tuple(map(_result, found.results)))
+    return Report(report.report_date, report.collection_date, tuple(map(_result, report.results)))
 
 
 def _result(raw: msgspec.Raw) -> Result | Unreadable:

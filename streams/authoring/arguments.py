@@ -19,7 +19,7 @@ from headwater.processors.runs.limits import (
     WAIT_MAX_MS,
     WAIT_MIN_MS,
     control_character,
-    name_fault,
+    name_problem,
 )
 from headwater.processors.runs.requests import RetryPolicy
 from headwater.schemas.failures import ROLLBACK, UNIQUE_CONSTRAINT
@@ -203,7 +203,7 @@ def types_of(name: str, given: object, limits: Limits) -> tuple[str, ...]:
         )
     found = tuple(given)
     for each in found:
-        fault = name_fault("an event type", each, limits.max_event_type, "max_event_type")
+        fault = name_problem("an event type", each, limits.max_event_type, "max_event_type")
         if fault:
             raise ValueError(f'{fault}, in the wait "{name}"')
     return found

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from headwater.processors.runs.limits import INSTANCE_ID_MAX, INSTANCE_ID_TOP, name_fault
+from headwater.processors.runs.limits import INSTANCE_ID_MAX, INSTANCE_ID_TOP, name_problem
 from headwater.schemas.failures import INVALID_INSTANCE_ID, refused
 from headwater.streams.authoring.request_arguments import checked_instance_id
 
@@ -34,9 +34,9 @@ def batch_of(batch: Iterable[Mapping[str, Any]]) -> list[New]:
                 f"found {given!r:.200} as number {number}"
             )
         instance_id = checked_instance_id(each["id"])
-        if name_fault("an instance id", instance_id, INSTANCE_ID_TOP):
+        if name_problem("an instance id", instance_id, INSTANCE_ID_TOP):
             # A setting of the server may allow longer ones than usual.
-            fault = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
+            fault = name_problem("an instance id", instance_id, INSTANCE_ID_MAX)
             raise refused(INVALID_INSTANCE_ID, f"{fault}, as number {number} of the batch")
         found.append(New(instance_id, each.get("params"), each.get("labels") or {}))
     return found

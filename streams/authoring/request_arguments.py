@@ -6,8 +6,8 @@ the error that the server would have for it.
 
 from typing import Any
 
-from headwater.processors.runs.labels import label_types_fault, labels_fault, labels_of
-from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
+from headwater.processors.runs.labels import label_types_problem, labels_of, labels_problem
+from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_problem
 from headwater.schemas.failures import (
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
@@ -26,7 +26,7 @@ def checked_instance_id(given: object) -> str:
     """
     if not isinstance(given, str) or sound(given) != given:
         raise refused(
-            INVALID_INSTANCE_ID, name_fault("an instance id", given, INSTANCE_ID_MAX) or ""
+            INVALID_INSTANCE_ID, name_problem("an instance id", given, INSTANCE_ID_MAX) or ""
         )
     return given
 
@@ -38,7 +38,9 @@ def checked_event_type(given: object) -> str:
         InvalidEventTypeError: It is no text that UTF-8 can hold.
     """
     if not isinstance(given, str) or sound(given) != given:
-        raise refused(INVALID_EVENT_TYPE, name_fault("an event type", given, EVENT_TYPE_MAX) or "")
+        raise refused(
+            INVALID_EVENT_TYPE, name_problem("an event type", given, EVENT_TYPE_MAX) or ""
+        )
     return given
 
 
@@ -49,7 +51,7 @@ def checked_labels(given: object) -> tuple[Label, ...]:
         InvalidLabelsError: They are no texts by name, or break the rules.
     """
     labels: Any = given
-    fault = label_types_fault(labels) or labels_fault(labels)
+    fault = label_types_problem(labels) or labels_problem(labels)
     if fault:
         raise refused(INVALID_LABELS, fault)
     return labels_of(labels)

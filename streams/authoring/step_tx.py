@@ -7,13 +7,13 @@ from typing import Any
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.labels import checked_labels
 from headwater.processors.runs.limits import (
+    DEFAULT_LIMITS,
     POSTS_BYTES_MAX,
     POSTS_MAX,
-    USUAL,
-    name_fault,
+    name_problem,
 )
 from headwater.schemas.history import Json, Limits, Post, SendEvent, StartRun
-from headwater.schemas.topics import authors_topic_fault
+from headwater.schemas.topics import author_topic_problem
 from headwater.streams.authoring.sql_parameters import sql_parameters
 from headwater.streams.authoring.values import check_sound, encode, encode_object, encode_params
 from headwater.streams.authoring.workflow_values import Named, name_of
@@ -25,7 +25,9 @@ class StepTx:
     Everything is only noted here, and done when the result is recorded.
     """
 
-    def __init__(self, limits: Limits = USUAL, publishes: Collection[str] | None = None) -> None:
+    def __init__(
+        self, limits: Limits = DEFAULT_LIMITS, publishes: Collection[str] | None = None
+    ) -> None:
         self._limits = limits
         #: The topics that its workflow declares; None where it declares none.
         self._publishes = publishes
@@ -56,7 +58,7 @@ class StepTx:
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Appends a record to a Kafka topic; the value is JSON."""
         check_sound("the name of a topic", topic)
-        fault = authors_topic_fault(topic) or self._undeclared(topic)
+        fault = author_topic_problem(topic) or self._undeclared(topic)
         if fault:
             raise ValueError(fault)
         if key is not None:
@@ -148,6 +150,6 @@ class StepTx:
 
 
 def _check(what: str, name: str, longest: int, setting: str) -> None:
-    fault = name_fault(what, name, longest, setting)
+    fault = name_problem(what, name, longest, setting)
     if fault:
         raise ValueError(fault)

@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 from typing_extensions import ParamSpec, TypeVar, override
 
-from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_problem
 from headwater.streams.authoring.arguments import misfit_of
 
 #: Of what an author writes: a function of the node's input. It may be async, and have `info`, too.
@@ -40,7 +40,7 @@ class Task(Generic[A, R]):
     """A task: an author's function and its name. Nothing is registered by making one."""
 
     def __init__(self, name: str, function: Callable[A, R]) -> None:
-        fault = name_fault("the name of a task", name, WORKFLOW_NAME_MAX)
+        fault = name_problem("the name of a task", name, WORKFLOW_NAME_MAX)
         if fault:
             raise ValueError(fault)
         if not callable(function):

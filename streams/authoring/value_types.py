@@ -9,7 +9,7 @@ import msgspec
 from typing_extensions import override
 
 from headwater.processors.json_schemas import SchemaInvalid
-from headwater.processors.runs.params import params_fault
+from headwater.processors.runs.params import params_problem
 from headwater.schemas.history import Json
 from headwater.streams.authoring.pydantic_models import read_model
 from headwater.streams.authoring.type_schemas import Schema, TypeSchema
@@ -120,7 +120,7 @@ class ValueType:
         # Some rules of msgspec's are found only by its decoder.
         msgspec.json.Decoder(self._form, dec_hook=_read_custom)
         try:
-            params_fault(text, "null")
+            params_problem(text, "null")
         except SchemaInvalid as error:
             raise TypeError(f"its JSON Schema cannot be checked: {error}") from error
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.processors.replay.errors import UnserialisableError
-from headwater.processors.runs.limits import VALUE_BYTES_MAX, value_fault
+from headwater.processors.runs.limits import VALUE_BYTES_MAX, value_problem
 from headwater.schemas.history import NESTING_MAX, Json
 from headwater.streams.authoring.pydantic_models import dumped
 
@@ -54,7 +54,7 @@ def encode(
         )
     if _ODD_KEY(text) and not _keys_are_text(value):
         raise UnserialisableError(_refusal(value, what, "a key that is not text"))
-    fault = value_fault(what, text, most, setting)
+    fault = value_problem(what, text, most, setting)
     if fault:
         raise UnserialisableError(fault)
     return text

@@ -20,9 +20,9 @@ import msgspec
 from headwater.processors.graph.builder import GraphWorkflow
 from headwater.processors.graph.state import KIND as GRAPH
 from headwater.processors.replay.decide import KIND
-from headwater.processors.runs.limits import HOUSE_PREFIX
-from headwater.processors.runs.params import params_fault
-from headwater.processors.runs.slot_keys import concurrency_fault
+from headwater.processors.runs.limits import BUILTIN_PREFIX
+from headwater.processors.runs.params import params_problem
+from headwater.processors.runs.slot_keys import concurrency_problem
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.authoring.tasks import Task
@@ -211,7 +211,7 @@ def check_concurrency(workflow: Workflow) -> None:
 
     Errors: ValueError.
     """
-    fault = concurrency_fault(workflow.concurrency) if workflow.concurrency else None
+    fault = concurrency_problem(workflow.concurrency) if workflow.concurrency else None
     if fault is not None:
         raise ValueError(f"of the workflow {workflow.name}: {fault}")
 
@@ -301,9 +301,9 @@ def _by_name(spec: str, workflows: list[_Runs]) -> dict[str, _Runs]:
                 f"{_place(other)} and {_place(each)}"
             )
     for name, each in found.items():
-        if name.startswith(HOUSE_PREFIX):
+        if name.startswith(BUILTIN_PREFIX):
             raise AppNotLoaded(
-                f"expected no workflow whose name begins with {HOUSE_PREFIX}, as those do that "
+                f"expected no workflow whose name begins with {BUILTIN_PREFIX}, as those do that "
                 f"come with Headwater, found {name} ({_place(each)})"
             )
     return found
@@ -334,7 +334,7 @@ def _schedules(
 def _check_params(schedule: Schedule, workflow: object) -> None:
     schema = workflow.params_type().schema() if isinstance(workflow, Workflow) else None
     declared = schedule.declared
-    fault = params_fault(schema, json.dumps(params_at(declared, "2026-01-01T00:00:00Z")))
+    fault = params_problem(schema, json.dumps(params_at(declared, "2026-01-01T00:00:00Z")))
     if fault:
         raise AppNotLoaded(
             f"expected the params of the schedule {declared.schedule!r} ({schedule.place}), to "

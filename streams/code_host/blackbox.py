@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.runs.host_messages import Started
+from headwater.processors.runs.host_messages import AttemptStarted
 from headwater.streams.code_host.frames import UNSENDABLE
 from headwater.streams.deadlines import anonymous_file
 
@@ -37,7 +37,7 @@ _NOBODY: Final = -1
 _REPORT_MAX: Final = 64 * 1024
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(list[Started])
+_DECODER: Final = msgspec.msgpack.Decoder(list[AttemptStarted])
 
 _THREAD: Final = re.compile(r"^(?=(?:Current thread|Thread) )", re.MULTILINE)
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+|\?\?\?) in (.+)$', re.MULTILINE)
@@ -89,7 +89,7 @@ class BlackBox:
         """Notes how many threads callbacks hold that were given up and have not returned."""
         self._head[_HELD] = number
 
-    def note(self, starting: Sequence[Started]) -> bool:
+    def note(self, starting: Sequence[AttemptStarted]) -> bool:
         """Notes attempts that may run before the parent knows of them.
 
         Shape:  replaces the note before; False if they cannot be noted, or are too many.
@@ -124,7 +124,7 @@ class BlackBox:
         turn = self._head[_TURN]
         return None if turn == _NOBODY else turn
 
-    def starting(self) -> list[Started]:
+    def starting(self) -> list[AttemptStarted]:
         """The attempts of the last note."""
         data = self._map[_HEAD : _HEAD + self._head[_LENGTH]]
         # Whoever may write to the memory may also write nonsense.

@@ -25,7 +25,7 @@ import uvloop
 
 from headwater.processors.replay.commands import Raise
 from headwater.processors.replay.host_messages import FromHost
-from headwater.processors.runs.host_messages import Forget, Requested
+from headwater.processors.runs.host_messages import Evict, Requested
 from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure
 from headwater.streams.clock import now_ms
@@ -104,7 +104,7 @@ class Child:
             except msgspec.DecodeError:
                 traceback.print_exc()
                 _die(EXIT_BROKEN)
-            self._forgotten.update(each.activation for each in messages if isinstance(each, Forget))
+            self._forgotten.update(each.activation for each in messages if isinstance(each, Evict))
             self._frames.append(messages)
         if not busy:
             self._handle_next()
@@ -122,7 +122,7 @@ class Child:
         host, box = self._host, self._box
         try:
             for message in self._frames[0]:
-                if isinstance(message, Forget):
+                if isinstance(message, Evict):
                     self._forgotten.discard(message.activation)
                 elif message.activation in self._forgotten:
                     continue

@@ -16,23 +16,23 @@ from headwater.processors.replay.commands import Raise
 from headwater.processors.replay.host_messages import (
     Activate,
     Advanced,
-    Again,
     Cancelled,
     FromHost,
-    HandlerAgain,
     HandlerDone,
     Resolved,
+    RetryHandler,
+    RetrySteps,
 )
 from headwater.processors.replay.host_messages import ToHost as ToCodeHost
 from headwater.processors.runs.host_messages import (
-    Allow,
-    Ask,
-    Drop,
-    Forget,
+    AbandonAttempt,
+    AllowAttempts,
+    AttemptStarted,
+    Evict,
     Ping,
+    PollProgress,
     Pong,
     Requested,
-    Started,
 )
 from headwater.processors.runs.limits import bounded
 from headwater.schemas.failures import INVALID_PARAMS, WORKFLOW_NOT_FOUND
@@ -100,7 +100,7 @@ class Host:
                 self._activate(message)
             elif isinstance(message, CallTasks):
                 self._call_tasks(message)
-            elif isinstance(message, Allow):
+            elif isinstance(message, AllowAttempts):
                 self._services.allowance.left = message.attempts
             elif isinstance(message, Ping):
                 self._emit(Pong(message.activation))
@@ -136,11 +136,11 @@ class Host:
 
     def _pass_on_tasks(self, hosted: HostedTasks, message: ToHost) -> None:
         match message:
-            case Drop():
+            case AbandonAttempt():
                 hosted.drop((message.key,))
             case DropTasks():
                 hosted.drop(message.keys)
-            case Forget():
+            case Evict():
                 del self._graphs[message.activation]
                 hosted.close()
             case _:
@@ -162,18 +162,18 @@ class Host:
                 activation.cancelled(message.sequence)
             case HandlerDone():
                 activation.handler_done(message.key)
-            case Again():
+            case RetrySteps():
                 activation.retry(message.attempts, message.sequence)
-            case HandlerAgain():
+            case RetryHandler():
                 activation.retry_handler(message.key, message.attempt)
-            case Drop():
+            case AbandonAttempt():
                 activation.timed_out(message.key)
-            case Ask():
+            case PollProgress():
                 activation.check_rest()
-            case Forget():
+            case Evict():
                 del self._runs[message.activation]
                 run.close()
-            case Activate() | CallTasks() | DropTasks() | Allow() | Ping():
+            case Activate() | CallTasks() | DropTasks() | AllowAttempts() | Ping():
                 pass
 
     def stop(self) -> None:
@@ -191,7 +191,7 @@ class Host:
         """Return the attempts that are under way."""
         return [each.current for each in self._services.running]
 
-    def still_running(self) -> list[Started]:
+    def still_running(self) -> list[AttemptStarted]:
         """The attempts that have started since the last call and not ended; owners time them."""
         found = self.starting()
         self._services.fresh.clear()
@@ -201,7 +201,7 @@ class Host:
         """Whether `still_running` would give any."""
         return any(each.counts() for each in self._services.fresh)
 
-    def starting(self) -> list[Started]:
+    def starting(self) -> list[AttemptStarted]:
         """What `still_running` would give now: before the first turn of what has started."""
         return [each.started() for each in self._services.fresh if each.counts()]
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import msgspec
 
 from headwater.processors.replay.commands import BeginRollback, CodeCommand, Raise
-from headwater.processors.replay.ends import TOLD
+from headwater.processors.replay.ends import CANCELLED_ERROR
 from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
 from headwater.processors.replay.host_messages import Activate, FromHost
-from headwater.processors.runs.host_messages import HandBack, Requested, Started
-from headwater.processors.runs.limits import USUAL
+from headwater.processors.runs.host_messages import AttemptStarted, Requested, YieldBack
+from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.processors.runs.requests import (
     Reached,
     RetryPolicy,
@@ -98,12 +98,12 @@ class Attempt:
         #: None for a callback that takes none.
         self.tx = tx
 
-    def started(self) -> Started:
+    def started(self) -> AttemptStarted:
         """The message about it to the owner."""
         if self.call is not None:
-            return Started(self.run.number, self.call.reached, self.number, self.call.policy)
+            return AttemptStarted(self.run.number, self.call.reached, self.number, self.call.policy)
         reached = Reached(self.key, self.key, 0, 0, 0, self.timeout_ms)
-        return Started(self.run.number, reached, self.number, _OWNERS_POLICY, rollback=True)
+        return AttemptStarted(self.run.number, reached, self.number, _OWNERS_POLICY, rollback=True)
 
     def counts(self) -> bool:
         """Whether it has not ended, and nobody has cancelled it."""
@@ -173,7 +173,7 @@ class HostedRun:
         self._services = services
         self._begin = begin
         self.number = begin.activation
-        self._limits = begin.limits or USUAL
+        self._limits = begin.limits or DEFAULT_LIMITS
         self._publishes = workflow.publishes
         self._instance = f"{begin.workflow}/{begin.instance_id}"
         self._logged: Failure | None = None
@@ -199,7 +199,7 @@ class HostedRun:
         failure = command.failure
         # Code that ends because it was told to does not fail.
         ends = isinstance(command, BeginRollback | Raise)
-        if failure is self._logged or (ends and failure.name == TOLD):
+        if failure is self._logged or (ends and failure.name == CANCELLED_ERROR):
             return
         self._logged = failure
         what = f"run {self._begin.run_number}"
@@ -217,7 +217,7 @@ class HostedRun:
     def hands_back(self) -> bool:
         """Hands the run back, if an attempt of it could not begin; says whether."""
         if self._held:
-            self._services.emit(HandBack(self.number))
+            self._services.emit(YieldBack(self.number))
         return self._held
 
     def now_ms(self) -> int:

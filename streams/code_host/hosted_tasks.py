@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from headwater.processors.graph.host_messages import CallTasks, TaskCall
 from headwater.processors.replay.errors import NonRetryableError, UnserialisableError
-from headwater.processors.runs.host_messages import HandBack, Requested
-from headwater.processors.runs.limits import USUAL
+from headwater.processors.runs.host_messages import Requested, YieldBack
+from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
@@ -40,7 +40,7 @@ class HostedTasks:
         self._tasks = tasks
         self.number = begin.activation
         self._instance = f"{begin.workflow}/{begin.instance_id}"
-        self._limits = begin.limits or USUAL
+        self._limits = begin.limits or DEFAULT_LIMITS
         self.attempts: dict[str, Attempt] = {}
         self._held = False
 
@@ -69,7 +69,7 @@ class HostedTasks:
         """Hands the run back, if an attempt of it could not begin, and none is under way."""
         if self._held and not self.attempts:
             self._held = False
-            self._services.emit(HandBack(self.number))
+            self._services.emit(YieldBack(self.number))
 
     async def _run(self, attempt: Attempt, call: TaskCall, called: Task) -> None:
         ATTEMPT.set(attempt.current)

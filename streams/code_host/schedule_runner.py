@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from headwater.processors.cron import CATCH_UP_MAX, due, next_tick
+from headwater.processors.cron import CATCH_UP_MAX, due_ticks, next_tick
 from headwater.processors.replay.errors import NonRetryableError
 from headwater.schemas.history import Artifact, StartRun
 from headwater.schemas.statuses import EntryKind
@@ -204,7 +204,7 @@ def _due(
     found: list[tuple[Declared, Artifact | None, int]] = []
     missed = False
     for declared, on, after_ms, until_ms in segments:
-        ticks = due(
+        ticks = due_ticks(
             declared.at,
             after_ms,
             until_ms,

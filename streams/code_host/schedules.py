@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.cron import CatchUp, Cron, cron_fault
+from headwater.processors.cron import CatchUp, Cron, cron_problem
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.durations import Duration, milliseconds
-from headwater.processors.runs.labels import labels_fault
-from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.labels import labels_problem
+from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_problem
 from headwater.schemas.history import Artifact
 from headwater.streams.authoring.values import encode
 from headwater.streams.replay.workflow import Workflow
@@ -140,16 +140,16 @@ def params_at(declared: Declared, tick: str) -> dict[str, Any]:
 
 def declaration_fault(declared: Declared) -> str | None:
     """What is wrong with a schedule, if anything."""
-    fault = name_fault("the name of a schedule", declared.schedule, NAME_MAX)
+    fault = name_problem("the name of a schedule", declared.schedule, NAME_MAX)
     if fault:
         return fault
     what = f"the schedule {declared.schedule!r}"
-    fault = name_fault(f"the workflow of {what}", declared.workflow, WORKFLOW_NAME_MAX)
-    fault = fault or cron_fault(declared.at)
+    fault = name_problem(f"the workflow of {what}", declared.workflow, WORKFLOW_NAME_MAX)
+    fault = fault or cron_problem(declared.at)
     taken = sorted(declared.params.keys() & {SCHEDULE, SCHEDULED_FOR})
     if not fault and taken:
         fault = f"expected params without {SCHEDULE} and {SCHEDULED_FOR}, found {', '.join(taken)}"
-    fault = fault or labels_fault(declared.labels) or _params_fault(declared.params)
+    fault = fault or labels_problem(declared.labels) or _params_fault(declared.params)
     return fault and (fault if what in fault else f"{what}: {fault}")
 
 

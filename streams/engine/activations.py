@@ -6,7 +6,13 @@ paused, or whose code rests, is sent nothing: what it has to see is held until i
 
 from collections.abc import Callable, Collection, Iterator
 
-from headwater.processors.runs.host_messages import Ask, Drop, Forget, HostMessage, Started
+from headwater.processors.runs.host_messages import (
+    AbandonAttempt,
+    AttemptStarted,
+    Evict,
+    HostMessage,
+    PollProgress,
+)
 from headwater.processors.runs.state import Run
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.agenda import Agenda
@@ -108,7 +114,7 @@ class Activations:
             self._live[number] = live
             self._staging.effect(activate)
         elif live.resting:
-            self._staging.effect(*live.held, Ask(live.activation))
+            self._staging.effect(*live.held, PollProgress(live.activation))
             live.held.clear()
         live.resting = False
         self.begin_attempts(live, now_ms)
@@ -128,7 +134,7 @@ class Activations:
     def let_go(self, live: LiveInstance) -> None:
         """Takes an instance out of its host's hands."""
         if live.activation is not None:
-            self._staging.effect(Forget(live.activation))
+            self._staging.effect(Evict(live.activation))
         self._take_back(live)
 
     # -- attempts
@@ -146,7 +152,7 @@ class Activations:
             live.attempts[key] = None
             self._staging.effect(message)
 
-    def attempt_started(self, live: LiveInstance, started: Started, now_ms: int) -> None:
+    def attempt_started(self, live: LiveInstance, started: AttemptStarted, now_ms: int) -> None:
         """Watches an attempt that its host says takes a while."""
         live.attempts[started.step.key] = started
         self._agenda.watch(started, now_ms)
@@ -154,7 +160,7 @@ class Activations:
     def attempt_failed(self, live: LiveInstance, key: str) -> None:
         """Has the host drop an attempt: it may be running still, or believe that it returned."""
         if live.activation is not None:
-            self._staging.effect(Drop(live.activation, key))
+            self._staging.effect(AbandonAttempt(live.activation, key))
 
     def attempts_ended(self, live: LiveInstance, *keys: str) -> None:
         """Watches the attempts of these steps no longer."""
@@ -171,7 +177,7 @@ class Activations:
 
     # -- hosts that are gone
 
-    def take_back(self, host: int) -> Iterator[tuple[int, LiveInstance, list[Started]]]:
+    def take_back(self, host: int) -> Iterator[tuple[int, LiveInstance, list[AttemptStarted]]]:
         """Takes back all that a host had in hand: its activations, with the attempts under way."""
         for number, live in list(self._live.items()):
             if live.host == host:

@@ -4,7 +4,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
-from headwater.processors.runs.host_messages import Started
+from headwater.processors.runs.host_messages import AttemptStarted
 from headwater.processors.runs.requests import Request
 from headwater.streams.engine.attempts import timed_out, under_way
 from headwater.streams.engine.live_instances import LiveInstance
@@ -54,20 +54,22 @@ class Agenda:
         for key in keys:
             self._wakes.put(key, at_ms)
 
-    def watch(self, started: Started, now_ms: int) -> None:
+    def watch(self, started: AttemptStarted, now_ms: int) -> None:
         """Notes when an attempt takes too long, and when the first of a step is to be seen."""
         if started.step.timeout_ms:
             self._deadlines.put(_place(started), now_ms + started.step.timeout_ms)
         if started.attempt == 1 and not started.rollback:
             self._unseen[_place(started)] = now_ms + SEEN_AFTER_MS
 
-    def unwatch(self, started: Started) -> None:
+    def unwatch(self, started: AttemptStarted) -> None:
         """Forgets an attempt that has ended."""
         place = _place(started)
         self._deadlines.drop(place)
         self._unseen.pop(place, None)
 
-    def attempts_due(self, now_ms: int) -> Iterator[tuple[Place, Callable[[Started], Request]]]:
+    def attempts_due(
+        self, now_ms: int
+    ) -> Iterator[tuple[Place, Callable[[AttemptStarted], Request]]]:
         """Takes out the attempts whose time has come, each with what is then asked of its run."""
         for place in self._deadlines.due(now_ms):
             yield place, timed_out
@@ -91,5 +93,5 @@ class Agenda:
             yield self._rests.popleft()
 
 
-def _place(started: Started) -> Place:
+def _place(started: AttemptStarted) -> Place:
     return (started.activation, started.step.key, started.attempt)

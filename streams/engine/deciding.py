@@ -10,10 +10,10 @@ from headwater.processors.runs.command_names import names_refusal
 from headwater.processors.runs.decide import not_found
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.engine import Engines, engine_of
-from headwater.processors.runs.limits import VALUE_BYTES_TOP, bounded, value_fault
-from headwater.processors.runs.params import params_fault
-from headwater.processors.runs.slot_keys import place_of
-from headwater.processors.runs.slots import SLOTS, asking
+from headwater.processors.runs.limits import VALUE_BYTES_TOP, bounded, value_problem
+from headwater.processors.runs.params import params_problem
+from headwater.processors.runs.slot_keys import slot_scope
+from headwater.processors.runs.slots import SLOTS, with_slot_request
 from headwater.processors.runs.state import Run
 from headwater.schemas.failures import INVALID_PARAMS
 from headwater.schemas.history import (
@@ -115,10 +115,10 @@ def _begun(
         return decision
     place = None
     if concurrency is not None:
-        place = place_of(concurrency, started.params, evaluations)
+        place = slot_scope(concurrency, started.params, evaluations)
     if isinstance(place, Rejection):
         return place
-    return asking(run, (sent.workflow, sent.instance_id), decision, place)
+    return with_slot_request(run, (sent.workflow, sent.instance_id), decision, place)
 
 
 def _unfit(
@@ -135,10 +135,10 @@ def _unfit(
     else:
         params = command.params if isinstance(command, StartRun) else None
     schema = made.params
-    if schema is None or params is None or value_fault("params", params, VALUE_BYTES_TOP):
+    if schema is None or params is None or value_problem("params", params, VALUE_BYTES_TOP):
         return None
     try:
-        fault = params_fault(schema, params, evaluations)
+        fault = params_problem(schema, params, evaluations)
     except SchemaInvalid as error:
         # A release with other limits has taken it.
         fault = f"that they cannot be checked: {error}"

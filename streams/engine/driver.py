@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.host_messages import Forget, HandBack, HostMessage, Requested
+from headwater.processors.runs.host_messages import Evict, HostMessage, Requested, YieldBack
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import CommandSent, ReplySent, instance_key
@@ -112,7 +112,7 @@ class Driver:
         """Drives a partition no longer: nothing follows any more from what it has under way."""
         partition = self.partitions.pop(number, None)
         if partition is not None:
-            self._release([Forget(each) for each in partition.owner.activations()])
+            self._release([Evict(each) for each in partition.owner.activations()])
         return partition
 
     def drives(self, partition: Partition) -> bool:
@@ -330,7 +330,7 @@ class Driver:
         for message in messages:
             request = message.request if isinstance(message, Requested) else None
             if not isinstance(request, _ENDS_ATTEMPT):
-                self._handed_back |= isinstance(message, HandBack)
+                self._handed_back |= isinstance(message, YieldBack)
                 ready.append(message)
                 continue
             self._attempts_ended += 1

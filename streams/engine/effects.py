@@ -7,7 +7,7 @@ import msgspec
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.limits import HOUSE_PREFIX, bounded
+from headwater.processors.runs.limits import BUILTIN_PREFIX, bounded
 from headwater.processors.runs.state import Run
 from headwater.schemas.failures import INSTANCE_NOT_ENDED, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import (
@@ -62,7 +62,7 @@ def unknown_workflow(name: str, known: Collection[str], idle: str | None) -> Rej
 
     Shape:  idle is a deployment that has it and is not active, if there is one.
     """
-    authors = sorted(each for each in known if not each.startswith(HOUSE_PREFIX))
+    authors = sorted(each for each in known if not each.startswith(BUILTIN_PREFIX))
     names = ", ".join(authors) or "none"
     fault = bounded(f"expected one of the workflows {names}, found {name}")
     activate = f"`headwater deployments activate {idle}`"

@@ -17,7 +17,7 @@ from headwater.streams.engine import quarantine
 from headwater.streams.engine.instance_store import GONE, InstanceStore, MemoryStore, StoredState
 
 if TYPE_CHECKING:
-    from headwater.processors.runs.host_messages import HostMessage, Started
+    from headwater.processors.runs.host_messages import AttemptStarted, HostMessage
     from headwater.processors.runs.step_commits import StepId
 
 #: Bytes of a state that one record of Kafka's holds, which takes 11 MiB: a larger one has several.
@@ -62,7 +62,7 @@ class LiveInstance:
         #: The number of the host that has it in hand, while there is an activation.
         self.host = 0
         #: Attempts under way, by the key of their step; None until their host says they take long.
-        self.attempts: dict[str, Started | None] = {}
+        self.attempts: dict[str, AttemptStarted | None] = {}
         #: Steps whose SQL takes effect right now, whether or not their host is there to hear of it.
         self.committing: set[StepId] = set()
         #: Those of them whose SQL is with Postgres at this moment: it may have taken effect.

@@ -16,8 +16,13 @@ from typing import TypeVar
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.host_messages import HandBack, HostMessage, Requested, Started
-from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
+from headwater.processors.runs.host_messages import (
+    AttemptStarted,
+    HostMessage,
+    Requested,
+    YieldBack,
+)
+from headwater.processors.runs.requests import HostFailed, Request, StepReturned, Wake
 from headwater.processors.runs.sizes import fitting
 from headwater.processors.runs.slots import SLOTS
 from headwater.processors.runs.step_commits import StepCommit
@@ -175,9 +180,9 @@ class Owner:
         if isinstance(message, Requested):
             if not self.sql.holds(live, message, now_ms):
                 self._request(live, message.request, now_ms)
-        elif isinstance(message, Started):
+        elif isinstance(message, AttemptStarted):
             self._activations.attempt_started(live, message, now_ms)
-        elif isinstance(message, HandBack):
+        elif isinstance(message, YieldBack):
             self._activations.hand_back(live)
 
     def begin_sql(self, activation: int, returned: StepReturned, now_ms: int) -> StepCommit | None:
@@ -312,7 +317,7 @@ class Owner:
             if live is None:
                 continue  # It was deleted since.
             live.ready = False
-            if live.damaged or live.run.ended or live.run.stands_still:
+            if live.damaged or live.run.ended or live.run.is_halted:
                 continue
             mark = self._containment.begin()
             try:
@@ -374,7 +379,7 @@ class Owner:
                 self._agenda.wake_soon(woken[number:], until_ms)
                 return
             live = self.instances.find(key)
-            if live is None or live.damaged or live.run.ended or live.run.stands_still:
+            if live is None or live.damaged or live.run.ended or live.run.is_halted:
                 continue
             self._request(live, Wake(until_ms, complete), now_ms)
             if key in self._containment.damaged or key in self.instances.quarantined:
@@ -463,7 +468,7 @@ class Owner:
         for number, live, attempts in self._activations.take_back(host):
             requests: list[Request] = [lost(each, reason) for each in attempts if turn is None]
             if number == turn:
-                requests.append(HostGone(reason))
+                requests.append(HostFailed(reason))
             for request in requests:
                 if not live.damaged:
                     self._request(live, request, now_ms)
@@ -480,6 +485,6 @@ def _ended(live: LiveInstance, failure: Failure, attempt: int) -> list[RunEvent]
     engine, run = live.engine, live.run
     if attempt:
         return [RunErrored(failure)]
-    events = fitting(engine, run, engine.give_up(run, failure))
+    events = fitting(engine, run, engine.fail_run(run, failure))
     assert not isinstance(events, Rejection)  # noqa: S101, it has a run that is under way
     return events

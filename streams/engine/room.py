@@ -81,7 +81,7 @@ class Room:
         if received:
             return Rejection(MAILBOX_FULL, self._fault(run, size))
         return fitting(
-            engine, run, engine.give_up(run, Failure(RUN_TOO_LARGE, self._fault(run, size)))
+            engine, run, engine.fail_run(run, Failure(RUN_TOO_LARGE, self._fault(run, size)))
         )
 
     def _fault(self, run: Run, size: int) -> str:

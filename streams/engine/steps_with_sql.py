@@ -115,7 +115,7 @@ class StepsWithSql:
         live = self._instances.find(commit.key)
         if live is None or live.run.ended or live.run.run_number != commit.run_number:
             return None
-        attempt = live.engine.attempt_awaited(live.run, commit.returned.step.key)
+        attempt = live.engine.expected_attempt(live.run, commit.returned.step.key)
         return None if attempt is None else (live, attempt)
 
 

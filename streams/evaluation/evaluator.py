@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
-from headwater.processors.evaluations import Fault, Outcome, SharedValues, Task
+from headwater.processors.evaluations import EvaluationProblem, SharedValues, Task, TaskOutcome
 from headwater.processors.expressions import NO_MEMORY
-from headwater.processors.task_runner import Request, Response, decode, keep_shared
+from headwater.processors.task_runner import TaskRequest, TaskResponse, decode, keep_shared
 from headwater.streams.evaluation.frames import LENGTH_BYTES, READY, decode_response, framed
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class EvaluatorProcess:
         with self._lock:
             self._stop()
 
-    def __call__(self, task: Task, shared: SharedValues | None = None) -> Outcome:
+    def __call__(self, task: Task, shared: SharedValues | None = None) -> TaskOutcome:
         """Carry out a task within the limits."""
         with self._lock:
             reason = ""
@@ -89,35 +89,35 @@ class EvaluatorProcess:
                     self._stop()
                     reason = f"{error}"
             message = f"the process that evaluates expressions has ended: {reason}"
-            return Outcome(Fault(message), 0)
+            return TaskOutcome(EvaluationProblem(message), 0)
 
-    def _outcome(self, response: Response | int) -> Outcome:
+    def _outcome(self, response: TaskResponse | int) -> TaskOutcome:
         if isinstance(response, int):
             self._shared.clear()
             return self._slow() if response == signal.SIGPROF else self._large()
         if response.last:
             self._shared.clear()
-        if response.fault is None:
-            return Outcome(decode(response.value or b"null"), response.cpu_ns)
-        if response.fault.message == NO_MEMORY:
+        if response.problem is None:
+            return TaskOutcome(decode(response.value or b"null"), response.cpu_ns)
+        if response.problem.message == NO_MEMORY:
             return self._large()
-        return Outcome(response.fault, response.cpu_ns)
+        return TaskOutcome(response.problem, response.cpu_ns)
 
-    def _slow(self) -> Outcome:
+    def _slow(self) -> TaskOutcome:
         message = (
             f"expected an evaluation that takes at most {self._limits.cpu_s:g} s of processor "
             "time, it takes longer; evaluate less, or over less data"
         )
-        return Outcome(Fault(message), int(self._limits.cpu_s * 1e9))
+        return TaskOutcome(EvaluationProblem(message), int(self._limits.cpu_s * 1e9))
 
-    def _large(self) -> Outcome:
+    def _large(self) -> TaskOutcome:
         message = (
             f"expected an evaluation that takes at most {self._limits.memory_mib} MiB of memory, "
             "it takes more; evaluate less, or over less data"
         )
-        return Outcome(Fault(message), int(self._limits.cpu_s * 1e9))
+        return TaskOutcome(EvaluationProblem(message), int(self._limits.cpu_s * 1e9))
 
-    def _ask(self, task: Task, shared: SharedValues | None) -> Response | int:
+    def _ask(self, task: Task, shared: SharedValues | None) -> TaskResponse | int:
         process = self._started()
         if not self._ready:
             if self._read(process, time.monotonic() + _START_S) != READY:
@@ -127,15 +127,15 @@ class EvaluatorProcess:
         self._write(process, framed(self._request(task, shared)), deadline)
         return self._read(process, deadline)
 
-    def _request(self, task: Task, shared: SharedValues | None) -> Request:
+    def _request(self, task: Task, shared: SharedValues | None) -> TaskRequest:
         if shared is None:
-            return Request(task)
+            return TaskRequest(task)
         for key, kept in self._shared.items():
             if kept is shared:
-                return Request(task, key)
+                return TaskRequest(task, key)
         key = next(self._keys)
         keep_shared(self._shared, key, shared, len(shared.text))
-        return Request(task, key, shared.text)
+        return TaskRequest(task, key, shared.text)
 
     # -- the process
 
@@ -170,9 +170,9 @@ class EvaluatorProcess:
             except BlockingIOError:
                 _await(to, select.POLLOUT, deadline)
 
-    def _read(self, process: "subprocess.Popen[bytes]", deadline: float) -> Response | int:
+    def _read(self, process: "subprocess.Popen[bytes]", deadline: float) -> TaskResponse | int:
         size = int.from_bytes(self._bytes(process, LENGTH_BYTES, deadline), "big")
-        response: Response | int = decode_response(self._bytes(process, size, deadline))
+        response: TaskResponse | int = decode_response(self._bytes(process, size, deadline))
         return response
 
     def _bytes(self, process: "subprocess.Popen[bytes]", size: int, deadline: float) -> bytes:

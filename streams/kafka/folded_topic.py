@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Final, Generic, TypeVar
 
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord, UnknownSchema
-from headwater.schemas.newer import readable, why_waits
+from headwater.schemas.newer import newer_schema_message, readable
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
@@ -92,7 +92,7 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
                 log.error("%s cannot be read: %s", place_of(record), error)  # noqa: TRY400
             self._next = record.offset + 1
         if newer is not None:
-            raise NotYetReadable(why_waits(newer))
+            raise NotYetReadable(newer_schema_message(newer))
 
     async def append(self, name: str, value: bytes) -> OutcomeT:
         """Appends a record about a name; says what came of it once it is durable.

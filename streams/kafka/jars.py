@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 
 if TYPE_CHECKING:
     from jgo.maven import Artifact, MavenContext
@@ -136,7 +136,7 @@ def _fetch(context: "MavenContext", jar: Jar, directory: Path, progress: "_Progr
     artifact = context.project(jar.group, jar.artifact).at_version(jar.version).artifact()
     fetched = _download(artifact)
     if not _is_right(fetched, jar):
-        raise PartUnavailable(
+        raise ProcessUnavailable(
             f"{jar.filename} was fetched but is not the pinned one: expected SHA-256 {jar.sha256}, "
             f"found {_sha256(fetched)}. Usual cause: a proxy that answers with a page of its own. "
             "Nothing was kept; fetch again from a network without it."
@@ -156,7 +156,7 @@ def _download(artifact: "Artifact") -> Path:
             if attempt == _TRIES:
                 raise
         except RuntimeError as error:  # how jgo says that no repository has it
-            raise PartUnavailable(
+            raise ProcessUnavailable(
                 f"Maven Central did not hand out {artifact.filename}. Usual cause: a proxy or "
                 "firewall that refuses it, or too many requests from this network; try again later."
             ) from error
@@ -167,16 +167,16 @@ def _refuse(directory: Path, error: OSError) -> NoReturn:
     """Turns a failed fetch into one line that says what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         need_mb = sum(jar.size for jar in locked_jars()) // 1_000_000
-        raise PartUnavailable(
+        raise ProcessUnavailable(
             f"The disk is full: Kafka's jars need {need_mb} MB in {directory}. Free some space, or "
             "set HEADWATER_JARS to a directory elsewhere."
         ) from error
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        raise PartUnavailable(
+        raise ProcessUnavailable(
             f"Kafka's jars cannot be kept in {directory}: it is not writable. Set HEADWATER_JARS "
             "to a directory that is."
         ) from error
-    raise PartUnavailable(
+    raise ProcessUnavailable(
         f"No network: Kafka's jars could not be fetched ({type(error).__name__}). They are needed "
         "once; afterwards Headwater starts without a network. Try again, or set HEADWATER_KAFKA to "
         "a running cluster."
@@ -254,7 +254,7 @@ def write_lock(path: Path) -> int:
         artifacts = [kafka, *(each.artifact for each in transitive)]
         log4j = {a.version for a in artifacts if a.artifactId == "log4j-core"}
         if len(inputs) != 1 or log4j != {_LOG_BACKEND[2]}:
-            raise PartUnavailable(
+            raise ProcessUnavailable(
                 f"Expected Kafka to bring log4j-core {_LOG_BACKEND[2]}, found {sorted(log4j)}: set "
                 "_LOG_BACKEND to that version."
             )
@@ -292,7 +292,7 @@ def main() -> None:
             _say(f"Pinned {write_lock(Path(__file__).with_name(_LOCK_NAME))} jars.")
         else:
             fetch_jars(jars_directory(), _say)
-    except PartUnavailable as error:
+    except ProcessUnavailable as error:
         sys.exit(str(error))
 
 

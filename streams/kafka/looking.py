@@ -8,7 +8,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
-from headwater.schemas.forms import READS, announced
+from headwater.schemas.schema_versions import READABLE_VERSIONS, parse_announcement
 from headwater.schemas.topics import TOPICS
 from headwater.streams.kafka.clients import admin_of, consumer_of
 from headwater.streams.kafka.cluster import Cluster
@@ -55,8 +55,14 @@ async def _members(admin: AIOKafkaAdminClient) -> tuple[Member, ...]:
     ((_, _, _, _, _, members, *_),) = answer.groups  # type: ignore[attr-defined]
     found = []
     for _, _, _, metadata, *_ in members:
-        announcement = announced(ConsumerProtocolMemberMetadata.decode(metadata).user_data or b"")
-        older = sorted(name for name in READS if announcement.reads.get(name, 0) < READS[name])
+        announcement = parse_announcement(
+            ConsumerProtocolMemberMetadata.decode(metadata).user_data or b""
+        )
+        older = sorted(
+            name
+            for name in READABLE_VERSIONS
+            if announcement.reads.get(name, 0) < READABLE_VERSIONS[name]
+        )
         found.append(Member(announcement.member, tuple(older)))
     return tuple(sorted(found))
 

@@ -2,8 +2,8 @@
 
 Theory of operation. Every part of the house holds one member of the group `headwater-members`,
 which is assigned no partition. With its request to join, a member announces what it reads; the
-group's leader finds what is common to all (`schemas.forms`), and each member gets that with its
-assignment. So whenever somebody joins, leaves or is lost, all learn the forms in one rebalance,
+group's leader finds what is common to all (`schemas.schema_versions`), and each member gets that
+with its assignment. So whenever somebody joins, leaves or is lost, all learn it in one rebalance,
 which stops nothing else, and there is no topic and no heartbeat of our own.
 
 Before anything is known a process writes the oldest forms, which everybody reads; while the broker
@@ -30,15 +30,15 @@ from aiokafka.coordinator.protocol import (
 from aiokafka.errors import KafkaError
 from typing_extensions import override
 
-from headwater.schemas.codec import write_forms
-from headwater.schemas.forms import (
-    OLDEST_FORMS,
-    READS,
+from headwater.schemas.codec import set_write_versions
+from headwater.schemas.schema_versions import (
+    OLDEST_VERSIONS,
+    READABLE_VERSIONS,
     Announcement,
-    Form,
-    announced,
-    common,
-    read_forms,
+    SchemaVersion,
+    common_versions,
+    parse_announcement,
+    parse_versions,
 )
 from headwater.schemas.topics import WORKFLOW_REPLIES
 from headwater.streams.kafka.cluster import Cluster
@@ -65,7 +65,7 @@ class _Assignor(AbstractPartitionAssignor):
     name: Final = "headwater-forms"
 
     def __init__(
-        self, announcement: Announcement, learnt: Callable[[Mapping[str, Form]], None]
+        self, announcement: Announcement, learnt: Callable[[Mapping[str, SchemaVersion]], None]
     ) -> None:
         self._announcement = msgspec.json.encode(announcement)
         self._learnt = learnt
@@ -80,7 +80,9 @@ class _Assignor(AbstractPartitionAssignor):
     def assign(  # type: ignore[override]
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        forms = common([announced(each.user_data or b"") for each in members.values()])
+        forms = common_versions(
+            [parse_announcement(each.user_data or b"") for each in members.values()]
+        )
         data = msgspec.json.encode(forms)
         return {member: ConsumerProtocolMemberAssignment(_VERSION, [], data) for member in members}
 
@@ -88,7 +90,7 @@ class _Assignor(AbstractPartitionAssignor):
     def on_assignment(  # type: ignore[override]
         self, assignment: ConsumerProtocolMemberAssignment
     ) -> None:
-        forms = read_forms(assignment.user_data or b"")
+        forms = parse_versions(assignment.user_data or b"")
         if forms is not None:
             self._learnt(forms)
 
@@ -105,14 +107,14 @@ class Membership:
         *,
         cluster: Cluster,
         member: str,
-        reads: Mapping[str, int] = READS,
-        learnt: Callable[[Mapping[str, Form]], None] = write_forms,
+        reads: Mapping[str, int] = READABLE_VERSIONS,
+        learnt: Callable[[Mapping[str, SchemaVersion]], None] = set_write_versions,
     ) -> None:
         self._cluster = cluster
         self._reads = dict(reads)
         self._assignor = _Assignor(Announcement(member, self._reads), self._learn)
         self._learnt = learnt
-        self._known: Mapping[str, Form] = {}
+        self._known: Mapping[str, SchemaVersion] = {}
         self._started = False
         self._joined = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -149,7 +151,7 @@ class Membership:
         if self._task is not None:
             self._task.cancel()
 
-    def _learn(self, forms: Mapping[str, Form]) -> None:
+    def _learn(self, forms: Mapping[str, SchemaVersion]) -> None:
         held_back = {
             name: form
             for name, form in forms.items()
@@ -207,7 +209,7 @@ async def _poll(consumer: AIOKafkaConsumer) -> NoReturn:
 @contextlib.contextmanager
 def member_of_house(cluster: Cluster, member: str) -> Iterator[Membership]:
     """A membership that ends with the body, which begins it when it is ready to."""
-    write_forms(OLDEST_FORMS)
+    set_write_versions(OLDEST_VERSIONS)
     membership = Membership(cluster=cluster, member=member)
     try:
         yield membership

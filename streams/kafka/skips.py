@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 
 from headwater.schemas import newer
-from headwater.schemas.codec import decode, encode, fault_of
+from headwater.schemas.codec import decode, decode_problem, encode
 from headwater.schemas.errors import HeadwaterError, UndecodableRecord
 from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import CommandSent, ReplySent
-from headwater.schemas.newer import Place
+from headwater.schemas.newer import RecordPosition
 from headwater.schemas.topics import SKIPPED, TOPICS, WORKFLOW_COMMANDS, WORKFLOW_REPLIES
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -48,14 +48,16 @@ class Mark(msgspec.Struct, frozen=True):
 
 async def pass_over_skipped(cluster: Cluster) -> None:
     """Has this process pass over all records that are marked; waits for Kafka."""
-    places: list[Place] = []
+    places: list[RecordPosition] = []
 
     async def read() -> None:
         places.clear()
         async with aclosing(read_partition(cluster, [SKIPPED], _PARTITION)) as batches:
             async for records in batches:
                 marks = [msgspec.json.decode(record.value or b"", type=Mark) for record in records]
-                places.extend(Place(mark.topic, mark.partition, mark.offset) for mark in marks)
+                places.extend(
+                    RecordPosition(mark.topic, mark.partition, mark.offset) for mark in marks
+                )
 
     await Retrying(log, "waiting for Kafka to learn which records are skipped").until_done(read)
     for place in set(places) - newer.skipped():
@@ -63,7 +65,9 @@ async def pass_over_skipped(cluster: Cluster) -> None:
     newer.skip(places)
 
 
-async def find(cluster: Cluster, place: Place, *, force: bool = False) -> tuple[Incoming, str]:
+async def find(
+    cluster: Cluster, place: RecordPosition, *, force: bool = False
+) -> tuple[Incoming, str]:
     """Return a record that may be skipped, and what is wrong with it.
 
     Args:
@@ -82,7 +86,7 @@ async def find(cluster: Cluster, place: Place, *, force: bool = False) -> tuple[
     found = await _first(cluster, place)
     if found is None or found.offset != place.offset:
         raise UndecodableRecord(f"expected a record at {at}, found none")
-    faults = [fault_of(found.value, schema) for schema in schemas]
+    faults = [decode_problem(found.value, schema) for schema in schemas]
     if None not in faults:
         return found, str(faults[0])
     kind = schemas[faults.index(None)]
@@ -94,7 +98,7 @@ async def find(cluster: Cluster, place: Place, *, force: bool = False) -> tuple[
     return found, f"a {kind} that can be read, skipped by force"
 
 
-async def _first(cluster: Cluster, place: Place) -> Incoming | None:
+async def _first(cluster: Cluster, place: RecordPosition) -> Incoming | None:
     """The first record from a place on."""
     reading = read_partition(cluster, [place.topic], place.partition, start=place.offset)
     async with aclosing(reading) as batches:

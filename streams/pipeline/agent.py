@@ -24,9 +24,9 @@ from functools import partial
 from typing import Final
 
 from headwater.processors.epochs import epoch_after
-from headwater.schemas.codec import written_forms
+from headwater.schemas.codec import write_versions
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
-from headwater.schemas.newer import readable, why_waits
+from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
@@ -170,7 +170,7 @@ class Agent:
                 return
             known, newer = readable(batch.records)
             if newer is not None:
-                self._stopped.begin(batch.partition, why_waits(newer))
+                self._stopped.begin(batch.partition, newer_schema_message(newer))
                 before = sum(record.offset < newer.offset for record in batch.records)
                 if not before:
                     return
@@ -236,7 +236,7 @@ class Agent:
     @contextmanager
     def _writable(self, partition: int) -> Iterator[None]:
         """Forgets a partition whose memory has what may not be written yet, or what was not."""
-        forms = written_forms()
+        forms = write_versions()
         try:
             yield
         except NotYetReadable as error:
@@ -477,7 +477,7 @@ class Agent:
                 self._gets_on(partition, f"restored {place_of(records[-1])}")
                 known, newer = readable(records)
                 if newer is not None:
-                    self._stopped.begin(partition, why_waits(newer))
+                    self._stopped.begin(partition, newer_schema_message(newer))
                     return False
                 for record in known:
                     if fold.admit(record) and record.topic != OUTCOMES:

@@ -17,7 +17,7 @@ from headwater.processors.providers.results import (
     Skipped,
     details_of,
 )
-from headwater.processors.triggers.decide import NoEffect
+from headwater.processors.triggers.decide import RejectedEffect
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdmitted
@@ -96,9 +96,11 @@ class Emission:
         value = encode(outcome)
         self.records.append(Outgoing(OUTCOMES, self.partition, key, value, self.headers))
 
-    def effect(self, event: WebhookAdmitted, record: Incoming, found: Effect | NoEffect) -> None:
+    def effect(
+        self, event: WebhookAdmitted, record: Incoming, found: Effect | RejectedEffect
+    ) -> None:
         """Adds what a delivery does to a workflow, or a dead letter that names the rule."""
-        if isinstance(found, NoEffect):
+        if isinstance(found, RejectedEffect):
             letter = self._letter(record, event, found.reason, found.detail, rule=found.name)
             self.records.append(letter)
             return

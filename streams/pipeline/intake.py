@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
-from headwater.processors.wipes import order_of, user_in
+from headwater.processors.wipes import user_in, wipe_order_of
 from headwater.schemas.codec import decode, decode_row, encode, record_name
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_NAME
@@ -125,7 +125,7 @@ class Intake:
         if record.value is None:
             return  # The tombstone of a wiped delivery.
         delivery = decode(record.value, WebhookReceived)
-        order = order_of(delivery)
+        order = wipe_order_of(delivery)
         if order is not None:
             processing.note_users()  # What came before the order is not to be noted after it.
             processing.emission.records += forget(state, order, delivery, record)
@@ -178,7 +178,7 @@ def _take_rebuilt(state: PartitionState, record: Incoming) -> None:
         raise UndecodableRecord(f"expected a table of ours, found {rebuilt.table}")
     row = None if rebuilt.row is None else decode_row(table, rebuilt.row)
     if row is not None:
-        row = state.wipes.fences.left(user_in(table, row), row)
+        row = state.wipes.fences.remaining(user_in(table, row), row)
     state.rows.adopt(table, record.key or b"", row, rebuilt.ends)
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from headwater.processors.columns import RowUpdate, adopt, merge
 from headwater.processors.providers.provider import Lookup
-from headwater.processors.wipes import Fences, digest, is_before, row_left, user_in
+from headwater.processors.wipes import Fences, digest, is_before, remaining_row, user_in
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.epochs import WIPED
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
@@ -261,7 +261,7 @@ class Rows:
         for table, name, row in list(self._of_user(user)):
             if table.owner is Owner.SUBJECT:
                 subjects.append(row.key[0])
-            left = row_left(row, fence)
+            left = remaining_row(row, fence)
             if left != row:
                 self._stage(table, name, left)
                 self._kept[table.name, name] = left

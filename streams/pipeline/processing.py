@@ -20,7 +20,7 @@ import msgspec
 
 from headwater.processors.evaluations import Evaluator
 from headwater.processors.providers.envelope import UNREADABLE
-from headwater.processors.providers.heard_of import heard_of
+from headwater.processors.providers.first_seen import first_seen
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import NO_USER, DeliveryType, Lookup, Provider
 from headwater.processors.providers.results import (
@@ -29,7 +29,7 @@ from headwater.processors.providers.results import (
     NormalizeResult,
     updates_of,
 )
-from headwater.processors.triggers.decide import checked, decide
+from headwater.processors.triggers.decide import check_effect, decide
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import NotYetReadable, UnknownSource
@@ -191,7 +191,7 @@ class Processing:
     def note_users(self) -> None:
         """Writes when the users of a batch were heard of: two updates each, however many came."""
         for user, events in self._heard.items():
-            for update in heard_of(user, events):
+            for update in first_seen(user, events):
                 self._state.rows.merge(update)
         self._heard.clear()
 
@@ -204,7 +204,7 @@ class Processing:
         if not wanted and not self._rules:
             return
         only = text_header(record, RULE)
-        found = [checked(effect) for effect in wanted if only in (None, effect.name)]
+        found = [check_effect(effect) for effect in wanted if only in (None, effect.name)]
         if self._rules:
             found += decide(self._rules, event, only=only, evaluator=self._evaluator)
         for each in found:

@@ -16,7 +16,7 @@ from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import DeliveryType
 from headwater.processors.providers.results import updates_of
-from headwater.processors.wipes import order_of
+from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.records import Stamp, WebhookReceived
@@ -134,7 +134,7 @@ class Reading:
     def _read(self, record: Incoming) -> Ready | Whole | None:
         try:
             delivery = decode(record.value, WebhookReceived)
-            if order_of(delivery) is not None:
+            if wipe_order_of(delivery) is not None:
                 return Whole.of(record)
             kind = self.placement.kind_of(delivery)
             if kind is None or record.key != delivery.event_id.encode():

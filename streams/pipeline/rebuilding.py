@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 from typing_extensions import override
 
 from headwater.processors.columns import adopt
-from headwater.processors.epochs import Newest
+from headwater.processors.epochs import NewestEpoch
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.results import Effect, NormalizeResult
-from headwater.processors.triggers.decide import NoEffect
-from headwater.processors.wipes import order_of
+from headwater.processors.triggers.decide import RejectedEffect
+from headwater.processors.wipes import wipe_order_of
 from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
 from headwater.schemas.errors import NotYetReadable
@@ -64,7 +64,9 @@ class _Hops(Emission):
         """Says nothing."""
 
     @override
-    def effect(self, event: WebhookAdmitted, record: Incoming, found: Effect | NoEffect) -> None:
+    def effect(
+        self, event: WebhookAdmitted, record: Incoming, found: Effect | RejectedEffect
+    ) -> None:
         """Does nothing."""
 
     @override
@@ -214,7 +216,7 @@ class Rebuild:
     def _admit(self, processing: Processing, record: Incoming) -> None:
         delivery = decode(record.value, WebhookReceived)
         state = self._states[record.partition]
-        order = order_of(delivery)
+        order = wipe_order_of(delivery)
         if order is not None:
             self._note_users(processing)
             forget(state, order, delivery, record)
@@ -267,7 +269,7 @@ class Rebuild:
         """
         for number, store in enumerate(self._stores):
             store.drop(_LIVE)
-            newest = Newest()
+            newest = NewestEpoch()
             async with aclosing(read_partition(cluster, [table.topic], number)) as batches:
                 async for records in batches:
                     rows = {}

@@ -4,7 +4,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from headwater.schemas.codec import written_forms
+from headwater.schemas.codec import write_versions
 from headwater.schemas.errors import Disposition, HeadwaterError, NotYetReadable
 from headwater.schemas.newer import Waiting
 
@@ -39,7 +39,7 @@ class Stopped(Waiting):
 
         Errors: FormsChanged.
         """
-        if self._forms is not _NONE and self._forms is not written_forms():
+        if self._forms is not _NONE and self._forms is not write_versions():
             raise FormsChanged("expected the forms that some partitions wait for, found others")
 
     @override

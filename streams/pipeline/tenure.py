@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from headwater.processors.epochs import UNCLAIMED, Newest
+from headwater.processors.epochs import UNCLAIMED, NewestEpoch
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH, UNSEEN, epoch_of, is_claim, unseen_of
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.installed_tables import ALL_TABLES
@@ -54,8 +54,8 @@ class Fold:
 
     def __init__(self, mark: Mark | None = None) -> None:
         mark = mark or Mark()
-        self._newest: defaultdict[str, Newest] = defaultdict(
-            Newest, {topic: Newest(epoch) for topic, epoch in mark.epochs.items()}
+        self._newest: defaultdict[str, NewestEpoch] = defaultdict(
+            NewestEpoch, {topic: NewestEpoch(epoch) for topic, epoch in mark.epochs.items()}
         )
         #: The keys whose last record is void.
         self._hidden: defaultdict[str, dict[bytes, Incoming]] = defaultdict(dict)

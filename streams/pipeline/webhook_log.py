@@ -23,7 +23,7 @@ from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
-from headwater.schemas.providers.headwater import Fact
+from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
@@ -146,7 +146,7 @@ class WebhookLog:
         if self._background:
             await asyncio.wait(self._background, timeout=_STOP_S)
 
-    async def tell(self, fact: Fact, *, request_id: str) -> Appended:
+    async def tell(self, fact: SystemEvent, *, request_id: str) -> Appended:
         """Appends what the house has learnt, as a delivery of its own; returns when it is durable.
 
         Shape:  a fact that was told before is a duplicate, and changes nothing.

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import msgspec
 
-from headwater.processors.wipes import SOURCE, TYPE, Order
+from headwater.processors.wipes import SOURCE, TYPE, WipeOrder
 from headwater.schemas.codec import encode
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.topics import WEBHOOKS
@@ -42,7 +42,7 @@ class WipeLog:
         partitions = range(await self.partitions())
         ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
         fence = tuple(end[WEBHOOKS] for end in ends)
-        body = msgspec.json.encode(Order(wipe_id, user_id, fence))
+        body = msgspec.json.encode(WipeOrder(wipe_id, user_id, fence))
         now_ms = self._clock()
         await self._appender.append_or_stop(
             [_record(wipe_id, user_id, body, partition, now_ms) for partition in partitions]

@@ -18,12 +18,12 @@ from headwater.processors.providers.placement import Placement
 from headwater.processors.wipes import (
     SOURCE,
     TYPE,
-    Order,
+    WipeOrder,
     digest,
-    forgets,
+    forget_effect,
     is_before,
-    order_of,
     user_in,
+    wipe_order_of,
 )
 from headwater.schemas.codec import decode, decode_row, encode, record_name
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
@@ -58,7 +58,7 @@ _UNREADABLE: Final = (UndecodableRecord, UnknownSchema, ValueError, msgspec.Msgs
 
 
 def forget(
-    state: PartitionState, order: Order, delivery: WebhookReceived, record: Incoming
+    state: PartitionState, order: WipeOrder, delivery: WebhookReceived, record: Incoming
 ) -> list[Outgoing]:
     """Forgets a user's rows and waits; returns what says so, but for rows, which have changed."""
     before = state.wipes.get(order.user_id)
@@ -88,8 +88,8 @@ def forget(
     return [state.wipes.put(wipe), *ended, forgets_instances]
 
 
-def _effect(order: Order, delivery: WebhookReceived, record: Incoming) -> Outgoing:
-    effect = forgets(order, delivery)
+def _effect(order: WipeOrder, delivery: WebhookReceived, record: Incoming) -> Outgoing:
+    effect = forget_effect(order, delivery)
     key = msgspec.json.encode((effect.event_id, effect.name))
     return Outgoing(EFFECTS, record.partition, key, encode(effect))
 
@@ -194,7 +194,7 @@ class Search:
         return msgspec.structs.replace(self.counted(), names=[], done_at_ms=now_ms)
 
     def _is_order(self, record: Incoming) -> bool:
-        order = order_of(decode(record.value, WebhookReceived))
+        order = wipe_order_of(decode(record.value, WebhookReceived))
         return order is not None and order.user_id == self.wipe.names[0]
 
     def _is_delivery(self, record: Incoming) -> bool:

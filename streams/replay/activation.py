@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.processors.replay.commands import BeginRollback, Raise, Return, Suspend
-from headwater.processors.replay.ends import TOLD
+from headwater.processors.replay.ends import CANCELLED_ERROR
 from headwater.processors.replay.errors import HistoryDivergedError
 from headwater.processors.replay.host_messages import Activate, Advanced, Resolved
 from headwater.processors.replay.state import Entry
@@ -29,7 +29,7 @@ from headwater.streams.replay.rollback import Rollback, to_roll_back
 from headwater.streams.replay.workflow import Workflow
 
 #: Why a run fails whose code made nothing of it that the run is cancelled.
-_TOLD: Final = Failure(TOLD, "the run was cancelled")
+_TOLD: Final = Failure(CANCELLED_ERROR, "the run was cancelled")
 #: What is logged of a run that nothing can continue.
 _STUCK: Final = (
     "the code waits for something that no entry will bring: none of its entries is open, so "

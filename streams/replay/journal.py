@@ -3,13 +3,13 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headwater.processors.replay.entry_keys import (
-    keys_at_or_beneath,
-    keys_beneath,
+    keys_at_or_under,
     keys_of_iterations,
+    keys_under,
 )
 from headwater.processors.replay.errors import TooManyEntriesError
 from headwater.processors.replay.state import Entry
-from headwater.processors.runs.limits import key_fault, too_many_entries
+from headwater.processors.runs.limits import key_problem, too_many_entries
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 
 
@@ -69,7 +69,7 @@ class Journal:
 
         Errors: TooManyEntriesError; sleeps do not count. ValueError for a key that is too long.
         """
-        fault = key_fault(key)
+        fault = key_problem(key)
         if fault:
             raise ValueError(fault)
         if len(self.entries) >= self._entries_max and kind is not EntryKind.SLEEP:
@@ -92,7 +92,7 @@ class Journal:
 
     def cancel(self, scopes: Collection[str]) -> None:
         """Notes that the owner cancels what is open at some keys and beneath them."""
-        for key in keys_at_or_beneath(self.entries, scopes):
+        for key in keys_at_or_under(self.entries, scopes):
             entry = self.entries[key]
             if entry.status in OPEN:
                 entry.status = EntryStatus.CANCELLED
@@ -101,13 +101,13 @@ class Journal:
 
     def unvisited(self, scope: str = "") -> Iterator[str]:
         """Keys beneath a scope that the code has not come to, though it might have."""
-        for key in keys_beneath(self.entries, scope):
+        for key in keys_under(self.entries, scope):
             if key not in self.visited and key not in self._passed_over:
                 yield key
 
     def pass_over(self, key: str) -> None:
         """Notes that the code will visit nothing beneath a key."""
-        self._pass_over(list(keys_beneath(self.entries, key)))
+        self._pass_over(list(keys_under(self.entries, key)))
 
     def pass_over_iterations(self, key: str, before: int) -> None:
         """Notes that a loop begins at a later iteration.

@@ -8,7 +8,7 @@ from headwater.processors.replay.errors import NonDeterministicError
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.replay.state import Entry
 from headwater.processors.replay.trimming import trim
-from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, USUAL, bounded
+from headwater.processors.runs.limits import DEFAULT_LIMITS, LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import EntryStatus
 from headwater.streams.authoring.failures import failure_of
@@ -59,7 +59,7 @@ class RunContext:
         self.loop = WorkflowLoop(self.warn)  # type: ignore[abstract]
         self.warned: set[str] = set()
         self.entries = begin.entries
-        self.limits = begin.limits or USUAL
+        self.limits = begin.limits or DEFAULT_LIMITS
         self.journal = Journal(
             begin.entries, begin.entries_max, begin.ordinals, begin.first_ordinal
         )

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from headwater.processors.replay.commands import Cancel, Mark, Open
+from headwater.processors.replay.commands import Cancel, Open, OpenCompleted
 from headwater.processors.replay.entry_keys import entry_key
 from headwater.processors.replay.errors import (
     DuplicateStepError,
@@ -197,7 +197,7 @@ class Scope:
         """Records an entry that is over at once."""
         if not self.only_replays:
             ordinal = self.run.journal.open(key, name, kind)
-            self.run.send(Mark(key, name, kind, ordinal), awaits=awaits)
+            self.run.send(OpenCompleted(key, name, kind, ordinal), awaits=awaits)
 
     def result(self, key: str) -> asyncio.Future[Entry]:
         """The result of an entry, when its turn has come."""

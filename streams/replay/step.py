@@ -13,7 +13,7 @@ from headwater.processors.replay.errors import (
 )
 from headwater.processors.replay.state import Entry
 from headwater.processors.runs.durations import Duration, timeout_of
-from headwater.processors.runs.limits import name_fault
+from headwater.processors.runs.limits import name_problem
 from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.streams.authoring.arguments import (
@@ -368,9 +368,11 @@ class Step(DeterministicValues):
                     run.begin.workflow, run.begin.instance_id, key
                 )
                 longest = run.limits.max_workflow_name
-                fault = name_fault("the name of a workflow", child, longest, "max_workflow_name")
+                fault = name_problem("the name of a workflow", child, longest, "max_workflow_name")
                 longest = run.limits.max_instance_id
-                fault = fault or name_fault("an instance id", child_id, longest, "max_instance_id")
+                fault = fault or name_problem(
+                    "an instance id", child_id, longest, "max_instance_id"
+                )
                 if fault:
                     raise ValueError(fault)
                 wait_ms = None

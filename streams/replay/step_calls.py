@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from headwater.processors.replay.entry_keys import keys_at_or_beneath
+from headwater.processors.replay.entry_keys import keys_at_or_under
 from headwater.streams.replay.host_port import Call, HostPort
 
 
@@ -73,7 +73,7 @@ class StepCalls:
 
     def discard(self, scopes: Collection[str]) -> list[Call]:
         """Ends the calls at some keys and beneath them, and gives them."""
-        discarded = [self._calls.pop(key) for key in keys_at_or_beneath(self._calls, scopes)]
+        discarded = [self._calls.pop(key) for key in keys_at_or_under(self._calls, scopes)]
         for call in discarded:
             self._host.cancel(call.reached.key)
         return discarded

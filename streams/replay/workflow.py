@@ -6,10 +6,10 @@ from typing import Any, Generic, Literal, TypeAlias, get_args
 
 from typing_extensions import override
 
-from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_problem
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
-from headwater.schemas.topics import authors_topic_fault
+from headwater.schemas.topics import author_topic_problem
 from headwater.streams.authoring.arguments import misfit_of
 from headwater.streams.authoring.params import params_of, result_of
 from headwater.streams.authoring.read_only import frozen
@@ -42,7 +42,7 @@ class Workflow(Generic[P_contra, R_co]):
         publishes: Collection[str] | None = None,
         versioning: Versioning = "pinned",
     ) -> None:
-        fault = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
+        fault = name_problem("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if fault:
             raise ValueError(fault)
         misfit = misfit_of(function, 2) if inspect.iscoroutinefunction(function) else ""
@@ -131,7 +131,7 @@ def _publishes(name: str, given: object) -> frozenset[str] | None:
             f"expected the topics that steps of the workflow {name} publish to as a list of names, "
             f'such as publishes=["orders-kept"], found {given!r:.80}'
         )
-    for fault in filter(None, map(authors_topic_fault, names)):
+    for fault in filter(None, map(author_topic_problem, names)):
         raise ValueError(f"of the workflow {name}: {fault}")
     return frozenset(names)
 

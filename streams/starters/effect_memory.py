@@ -12,7 +12,7 @@ from typing import Final
 
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSchema
-from headwater.schemas.newer import readable, why_waits
+from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.cluster import Cluster
@@ -53,7 +53,7 @@ async def look_back(cluster: Cluster, partition: int, end: int) -> Seen:
         async for records in batches:
             known, newer = readable(records)
             if newer is not None:
-                raise NewerSchema(why_waits(newer))
+                raise NewerSchema(newer_schema_message(newer))
             for effect, offset in _effects(known):
                 seen.is_copy(effect, offset)
     return seen

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
-from headwater.processors.triggers.decide import NoEffect, Send, refused, send_of
+from headwater.processors.triggers.decide import EffectCommand, RejectedEffect, command_for, refused
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -26,7 +26,7 @@ from headwater.schemas.errors import (
 )
 from headwater.schemas.failures import INTERNAL
 from headwater.schemas.history import ReplySent
-from headwater.schemas.newer import Waiting, readable, why_waits
+from headwater.schemas.newer import Waiting, newer_schema_message, readable
 from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.engine.quarantine import described
@@ -143,7 +143,7 @@ class Starter:
             await self._carry_out(self._seen[where], known)
             await self._commit(where, known[-1].offset + 1)
         if newer is not None and where in self._seen:
-            self._stop_at(where, why_waits(newer))
+            self._stop_at(where, newer_schema_message(newer))
 
     def _stop_at(self, where: TopicPartition, why: str) -> None:
         """Reads nothing more of a partition until it is assigned anew."""
@@ -204,7 +204,7 @@ class Starter:
     async def _carry_out(self, seen: Seen, records: Sequence[Incoming]) -> None:
         """Carries out a batch; when it returns, every outcome is known and durable."""
         letters: list[Outgoing] = []
-        sends: list[tuple[Incoming, Send]] = []
+        sends: list[tuple[Incoming, EffectCommand]] = []
         for record in records:
             if record.value is None:
                 continue  # A wipe has removed it.
@@ -212,12 +212,12 @@ class Starter:
                 effect = decode(record.value, EffectDecided)
                 replayed = text_header(record, REPLAY_OF) is not None
                 if not seen.is_copy(effect, record.offset) or replayed:
-                    sends.append((record, send_of(effect, record.partition, record.offset)))
+                    sends.append((record, command_for(effect, record.partition, record.offset)))
             except HeadwaterError as error:
-                letters.append(self._letter(record, NoEffect("", error.code, error.message)))
+                letters.append(self._letter(record, RejectedEffect("", error.code, error.message)))
             except Exception as error:
                 log.exception("an effect cannot be carried out")
-                letters.append(self._letter(record, NoEffect("", INTERNAL, repr(error))))
+                letters.append(self._letter(record, RejectedEffect("", INTERNAL, repr(error))))
         for first in range(0, len(sends), _GROUP):
             group = sends[first : first + _GROUP]
             replies = await self._send([send for _, send in group])
@@ -228,7 +228,7 @@ class Starter:
                     letters.append(self._letter(record, failed))
         await self._park(letters)
 
-    async def _send(self, sends: Sequence[Send]) -> dict[str, ReplySent]:
+    async def _send(self, sends: Sequence[EffectCommand]) -> dict[str, ReplySent]:
         """Sends commands until the outcome of each is known."""
         known: dict[str, ReplySent] = {}
 
@@ -256,7 +256,7 @@ class Starter:
         )
         return known
 
-    def _letter(self, record: Incoming, failed: NoEffect) -> Outgoing:
+    def _letter(self, record: Incoming, failed: RejectedEffect) -> Outgoing:
         log.warning("an effect is a dead letter: %s", failed.detail)
         return dead_letter(
             record,
@@ -275,7 +275,7 @@ class Starter:
             )
 
 
-def _not_sent(send: Send, error: Exception) -> ReplySent:
+def _not_sent(send: EffectCommand, error: Exception) -> ReplySent:
     """Return the outcome of a command that no record can hold."""
     return ReplySent(
         command_id=send.command_id,
@@ -288,7 +288,7 @@ def _not_sent(send: Send, error: Exception) -> ReplySent:
     )
 
 
-def _addressed(send: Send) -> Addressed:
+def _addressed(send: EffectCommand) -> Addressed:
     return Addressed(send.workflow, send.instance_id, send.command, send.command_id)
 
 

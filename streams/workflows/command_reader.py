@@ -18,7 +18,7 @@ from headwater.schemas.errors import (
     UnknownSchema,
 )
 from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH, CommandSent, LeaderEpochNoted
-from headwater.schemas.newer import Waiting, readable, why_waits
+from headwater.schemas.newer import Waiting, newer_schema_message, readable
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
@@ -294,7 +294,7 @@ class CommandReader:
         if newer is not None:
             # Instances go on with what they have; time stands still for them, as behind every
             # command that was not read (see `_look_ahead`).
-            self._waiting.begin(partition.number, why_waits(newer))
+            self._waiting.begin(partition.number, newer_schema_message(newer))
             self._consumer.pause(_commands(partition.number))
             self._consumer.seek(_commands(partition.number), newer.offset)
         reading = self._progress[partition.number]

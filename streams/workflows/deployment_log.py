@@ -2,7 +2,7 @@
 
 import hashlib
 
-from headwater.processors.deployments import Deployments, Outcome
+from headwater.processors.deployments import DeploymentOutcome, Deployments
 from headwater.schemas.codec import encode
 from headwater.schemas.deployment_records import read_deployment_record
 from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
@@ -20,7 +20,7 @@ class ArtifactLost(HeadwaterError):
     code = "artifact_lost"
 
 
-class DeploymentLog(FoldedTopic[Deployments, Outcome]):
+class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
     """Follows the deployments, and deploys; connects when first used."""
 
     def __init__(self, *, cluster: Cluster, client_id: str) -> None:
@@ -34,7 +34,7 @@ class DeploymentLog(FoldedTopic[Deployments, Outcome]):
         """
         return await self.append_to(ARTIFACTS, deployment_id, artifact)
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
         """Deploys or activates; says what came of it once it is durable.
 
         Errors: BrokerUnavailable, when it may have been done: to say it again does no harm.
@@ -60,5 +60,5 @@ class DeploymentLog(FoldedTopic[Deployments, Outcome]):
         return found[0]
 
 
-def _apply(deployments: Deployments, value: bytes | None) -> Outcome:
+def _apply(deployments: Deployments, value: bytes | None) -> DeploymentOutcome:
     return deployments.apply(read_deployment_record(value))

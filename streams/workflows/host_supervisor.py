@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from headwater.processors.runs.host_messages import Allow, HostMessage
+from headwater.processors.runs.host_messages import AllowAttempts, HostMessage
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
@@ -115,7 +115,7 @@ class HostSupervisor:
         self._host = host
         if self._counts:
             # How much was left to the one before it, nobody knows: it waits for the next tick.
-            host.send((Allow(0, 0),))
+            host.send((AllowAttempts(0, 0),))
         if self._fetch is not None:
             # The turn that wanted it first may have given it something at once.
             self._driver.host_gone(f"{self.name} was not there yet", _NOBODY, host=self.number)
@@ -167,7 +167,7 @@ class HostSupervisor:
     def allow(self, attempts: int | None) -> None:
         """Lets the host begin so many attempts of steps, None any number."""
         self._counts = attempts is not None
-        self.send((Allow(0, attempts),))
+        self.send((AllowAttempts(0, attempts),))
 
     # -- how much
 

@@ -38,7 +38,7 @@ from headwater.schemas.errors import (
     UnknownSchema,
 )
 from headwater.schemas.history import HistoryAppended, PartitionClaimed, ReplySent, record_key
-from headwater.schemas.newer import is_newer, readable, why_waits
+from headwater.schemas.newer import is_newer, newer_schema_message, readable
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import (
     MAX_VALUE_BYTES,
@@ -224,7 +224,7 @@ class WorkflowLog:
                 known, newer = readable(records)
                 yield [each for record in known if (each := _decoded(record)) is not None]
                 if newer is not None:
-                    raise NewerSchema(why_waits(newer))
+                    raise NewerSchema(newer_schema_message(newer))
 
     async def append(self, partition: int, records: Sequence[tuple[bytes, HistoryAppended]]) -> int:
         """Appends records, each with its instance's key; returns where they begin once they count.

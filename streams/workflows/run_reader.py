@@ -15,7 +15,7 @@ from headwater.processors.runs.claims import Claims
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import HistoryAppended, key_of_record
-from headwater.schemas.newer import readable, why_waits
+from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.topics import WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
@@ -63,7 +63,7 @@ class RunReader:
                 if found:
                     yield found
                 if newer is not None:
-                    raise BrokerUnavailable(why_waits(newer))
+                    raise BrokerUnavailable(newer_schema_message(newer))
 
     def _too_long(self, partition: int, start: int, key: str) -> BrokerUnavailable:
         return BrokerUnavailable(

@@ -34,7 +34,7 @@ from headwater.processors.providers.placement import Placement
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.roles import ROLES, make_roles
 from headwater.schemas.codec import decode
-from headwater.schemas.providers.headwater import Fact
+from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import TABLES, Row, Table
 from headwater.streams.clock import now_ms
@@ -261,7 +261,7 @@ class House:
 
         return asyncio.run(read())
 
-    def tell(self, *facts: Fact) -> None:
+    def tell(self, *facts: SystemEvent) -> None:
         """Tells facts as the house does, each twice: the second time it is a copy."""
 
         async def telling() -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from headwater.schemas.providers.headwater import Fact, LabSubmitted, LabUploaded
+from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded, SystemEvent
 from tests.e2e.house import House, signed
 
 Json = dict[str, Any]
@@ -36,7 +36,7 @@ class Sent(NamedTuple):
 
     at_ms: int
     body: Json
-    fact: Fact | None = None
+    fact: SystemEvent | None = None
 
 
 class Person(NamedTuple):
@@ -66,13 +66,13 @@ class Month:
             self._at(body, fact) for person in self.people for body, fact in self._of(person)
         ]
 
-    def _at(self, body: Json, fact: Fact | None) -> Sent:
+    def _at(self, body: Json, fact: SystemEvent | None) -> Sent:
         self._next_ms += 1
         if fact is not None:
             fact = type(fact)(**{**_fields(fact), "at_ms": self._next_ms})
         return Sent(self._next_ms, body, fact)
 
-    def _of(self, person: Person) -> Iterator[tuple[Json, Fact | None]]:
+    def _of(self, person: Person) -> Iterator[tuple[Json, SystemEvent | None]]:
         user = {"user_id": person.subject, "provider": person.provider, "scopes": "A,B"}
         yield (
             {"type": "auth", "status": "success", "user": user | {"reference_id": person.user}},
@@ -214,7 +214,7 @@ class Month:
             }
         ]
 
-    def _labs(self, person: Person) -> Iterator[tuple[Json, Fact | None]]:
+    def _labs(self, person: Person) -> Iterator[tuple[Json, SystemEvent | None]]:
         ours, theirs = f"our-{person.user}", f"upl-{person.user}"
         named: Json = {"at_ms": 0, "user_id": person.user, "upload_id": ours}
         file = {"storage_key": f"lab-uploads/{ours}.pdf", "original_name": "blood test.pdf"}
@@ -245,7 +245,7 @@ class Month:
             yield {"type": "lab_report.failed", "upload_id": theirs, "data": error}, None
 
 
-def _fields(fact: Fact) -> Json:
+def _fields(fact: SystemEvent) -> Json:
     return {name: getattr(fact, name) for name in fact.__struct_fields__}
 
 

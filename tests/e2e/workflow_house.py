@@ -25,7 +25,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.token_views import taken_up
+from headwater.processors.runs.token_views import retried_tokens
 from headwater.processors.runs.views import RunView
 from headwater.processors.slots.state import SlotsRun
 from headwater.schemas.codec import decode
@@ -119,8 +119,8 @@ class Story:
             before = views.get(record.run_number - 1)
             view = views[record.run_number] = RunView(ENGINES, before.state if before else None)
             if before is not None and first.kept is not None:
-                view.events = before.untaken()
-                view.tokens = taken_up(before.tokens, record.at_ms)
+                view.events = before.unconsumed()
+                view.tokens = retried_tokens(before.tokens, record.at_ms)
         return views.get(record.run_number)
 
     def run(self, key: Instance) -> RunView | None:

@@ -50,7 +50,7 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 
-_STALE: Final = Rejection("STALE", "what this is about is over")
+_STALE: Final = Rejection("STALE", "it arrived too late to have an effect")
 
 
 class Counter(Run, kw_only=True):
@@ -110,18 +110,18 @@ class CounterEngine:
             return _STALE
         if run.ends_at_ms is None or run.ends_at_ms > request.until_ms:
             return _STALE
-        return self.give_up(run, Failure("TooSlow", f"at {run.total} when time was up"))
+        return self.fail_run(run, Failure("TooSlow", f"at {run.total} when time was up"))
 
     @staticmethod
-    def give_up(run: Counter, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
+    def fail_run(run: Counter, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
         return ended_by(run, RunErrored(failure))
 
     @staticmethod
-    def place_of(run: Counter, decided: Sequence[RunEvent], event: RunEvent) -> str:
+    def event_location(run: Counter, decided: Sequence[RunEvent], event: RunEvent) -> str:
         del run, decided, event
         return ""
 
-    to_decide_less = "count in smaller numbers"
+    size_advice = "count in smaller numbers"
 
     # -- applying
 
@@ -172,7 +172,7 @@ class CounterEngine:
         return run.ends_at_ms if due else None
 
     @staticmethod
-    def attempt_awaited(run: Counter, key: str) -> int | None:
+    def expected_attempt(run: Counter, key: str) -> int | None:
         return None
 
     # -- the state at rest

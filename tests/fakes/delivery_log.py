@@ -11,7 +11,7 @@ from headwater.gateway.http.ports import DeliveryLog
 from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.schemas.providers.headwater import Fact
+from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.dead_letter_log import Again, Replayed
 from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
@@ -64,7 +64,7 @@ class MemoryLog:
     def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
         """What was begun is done."""
 
-    async def tell(self, fact: Fact, *, request_id: str) -> Appended:
+    async def tell(self, fact: SystemEvent, *, request_id: str) -> Appended:
         return await self.append(delivery_of(fact, request_id=request_id, now_ms=fact.at_ms))
 
     async def read(self, partition: int, offset: int) -> Stored | None:

@@ -1,6 +1,6 @@
 """The log of deployments in memory: the fold is the real one."""
 
-from headwater.processors.deployments import Deployments, Outcome
+from headwater.processors.deployments import DeploymentOutcome, Deployments
 from headwater.schemas.deployments import (
     DeployedWorkflow,
     DeploymentActivated,
@@ -26,7 +26,7 @@ class MemoryDeployments:
         self.artifacts.append(artifact)
         return len(self.artifacts) - 1
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
         self._check()
         return self.deployments.apply(record)
 

@@ -58,7 +58,7 @@ class Followed:
                     self._tokens = (
                         {}
                         if event.kept is None
-                        else token_views.taken_up(self._tokens, record.at_ms)
+                        else token_views.retried_tokens(self._tokens, record.at_ms)
                     )
                 token_views.apply(self._tokens, event, record.at_ms)
                 self._take(event)

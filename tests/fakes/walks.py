@@ -10,7 +10,7 @@ from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.providers.provider import DeliveryType, Provider
 from headwater.processors.providers.results import Normalized, NormalizeResult
 from headwater.processors.signature_schemes import SCHEMES
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import DAILY_SUMMARY
@@ -31,7 +31,7 @@ def decode(body: bytes) -> Walk:
 
 def read(body: bytes, headers: Mapping[str, str]) -> Routing | Malformed:
     walk, type_ = decode(body), headers.get("x-walk-event", "")
-    fault = fault_of("x-walk-event", type_) or fault_of("walker", walk.walker)
+    fault = text_problem("x-walk-event", type_) or text_problem("walker", walk.walker)
     return Malformed("malformed_id", fault) if fault else Routing(type_, "", walk.walker)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.processors.runs.host_messages import Forget
+from headwater.processors.runs.host_messages import Evict
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.apps import AppNotLoaded
 from headwater.streams.workflows.host_process import HostProcess, declarations_of
@@ -90,7 +90,7 @@ def test_a_host_that_was_suspended_begins_nothing_that_it_has_to_forget(tmp_path
             # A turn each, so that a frame each waits in the pipe.
             kept = world.create("leaves-a-mark", str(mark))
             world.turn()
-        world.host.send([Forget(number) for number in world.owner.activations()[:-1]])
+        world.host.send([Evict(number) for number in world.owner.activations()[:-1]])
         os.kill(world.host.pid, signal.SIGCONT)
         await world.run_to_the_end(kept)
         assert [mark.exists() for mark in marks] == [False, False, True]
@@ -177,7 +177,7 @@ def test_a_body_that_ends_its_host_is_blamed_alone(tmp_path: Path, workflow: str
         assert gone.turn is not None
         assert f"{how} at {APPS}/misbehaving.py, line " in gone.reason
         assert world.output(guilty) == "at last"
-        assert world.logs(guilty) == [f"{gone.reason}; tried again in 1 s"]
+        assert world.logs(guilty) == [f"{gone.reason}; retried in 1 s"]
         assert [world.output(key) for key in bystanders] == ["soon"] * 5
         assert world.output(slow) == "slow"
 

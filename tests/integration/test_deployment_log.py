@@ -7,7 +7,7 @@ import os
 import msgspec
 import pytest
 
-from headwater.processors.deployments import Activated, Created, Refused, deployment_id
+from headwater.processors.deployments import Activated, ActivationRejected, Created, deployment_id
 from headwater.schemas.deployments import DeployedWorkflow, DeploymentActivated, DeploymentCreated
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
@@ -91,7 +91,10 @@ def test_gateways_that_activate_at_once_agree_on_the_active_one(topics: str):
             )
             taken = [each for each in found if isinstance(each, Activated)]
             assert len(taken) == 1
-            assert len([each for each in found if isinstance(each, Refused)]) == len(made) - 2
+            assert (
+                len([each for each in found if isinstance(each, ActivationRejected)])
+                == len(made) - 2
+            )
             for each in gateways:
                 assert (await each.catch_up()).active == taken[0].deployment
         finally:

@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.kafka import jars as kafka_jars
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.jars import Jar, fetch_jars, jars_directory, locked_jars
@@ -138,7 +138,7 @@ def test_a_taken_port_is_refused_before_java_starts(scratch: Path):
         port = taken.getsockname()[1]
         broker = EmbeddedKafka(scratch / "refused", port=port, report=print)
         with pytest.raises(
-            PartUnavailable, match=rf"127\.0\.0\.1:{port}.*--kafka-port.*HEADWATER_KAFKA_PORT"
+            ProcessUnavailable, match=rf"127\.0\.0\.1:{port}.*--kafka-port.*HEADWATER_KAFKA_PORT"
         ):
             broker.start()
     assert broker.pid is None
@@ -147,7 +147,7 @@ def test_a_taken_port_is_refused_before_java_starts(scratch: Path):
 def test_a_broker_that_cannot_start_says_why(broker: EmbeddedKafka):
     broker._dir.mkdir(parents=True)
     broker._log_dir.write_text("a file where the data directory should be")
-    with pytest.raises(PartUnavailable, match="could not prepare"):
+    with pytest.raises(ProcessUnavailable, match="could not prepare"):
         broker.start()
 
 
@@ -175,7 +175,7 @@ def test_jars_at_hand_need_no_network(no_network: None, kafka: str):
 
 
 def test_a_missing_network_is_one_clear_line(no_network: None, one_jar: Jar, tmp_path: Path):
-    with pytest.raises(PartUnavailable, match=r"^No network: .* needed once") as failure:
+    with pytest.raises(ProcessUnavailable, match=r"^No network: .* needed once") as failure:
         fetch_jars(tmp_path, print)
     assert "\n" not in failure.value.message
     assert list(tmp_path.iterdir()) == [], "nothing half-fetched is left"
@@ -183,5 +183,5 @@ def test_a_missing_network_is_one_clear_line(no_network: None, one_jar: Jar, tmp
 
 def test_a_jar_that_was_changed_is_not_used(no_network: None, one_jar: Jar, tmp_path: Path):
     (tmp_path / one_jar.filename).write_bytes(b"x" * one_jar.size)
-    with pytest.raises(PartUnavailable, match="No network"):
+    with pytest.raises(ProcessUnavailable, match="No network"):
         fetch_jars(tmp_path, print)

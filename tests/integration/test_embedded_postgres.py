@@ -17,7 +17,7 @@ from psycopg import conninfo
 
 from headwater.projections.postgres import embedded
 from headwater.projections.postgres.embedded import EmbeddedPostgres
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_data_of_an_earlier_release_without_a_password_are_refused(server: Embed
     server.start()
     server.stop()
     (server._dir / "pgpass").unlink()
-    with pytest.raises(PartUnavailable, match="move the directory away and start again"):
+    with pytest.raises(ProcessUnavailable, match="move the directory away and start again"):
         server.start()
 
 
@@ -210,7 +210,7 @@ def test_a_chosen_port_that_is_taken_is_refused(scratch: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = EmbeddedPostgres(scratch / "refused", port=port, report=print)
-        with pytest.raises(PartUnavailable, match=rf"127\.0\.0\.1:{port}.*--postgres-port"):
+        with pytest.raises(ProcessUnavailable, match=rf"127\.0\.0\.1:{port}.*--postgres-port"):
             server.start()
     assert server.pid is None
 
@@ -218,5 +218,5 @@ def test_a_chosen_port_that_is_taken_is_refused(scratch: Path):
 def test_data_of_another_version_is_refused(server: EmbeddedPostgres):
     server._data.mkdir(parents=True)
     (server._data / "PG_VERSION").write_text("16\n")
-    with pytest.raises(PartUnavailable, match="belongs to Postgres 16, expected 18"):
+    with pytest.raises(ProcessUnavailable, match="belongs to Postgres 16, expected 18"):
         server.start()

@@ -10,17 +10,17 @@ import pytest
 from headwater.processors.idempotency import (
     REMEMBERED_MS,
     Answered,
-    Key,
+    IdempotencyKey,
     Pending,
-    Remembered,
-    met,
+    StoredRequest,
+    key_result,
     reservation,
 )
 from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.postgres.reader import PooledReader
 
 MINUTE_MS = 60_000
-KEY = Key("default", "key-1", "POST /v1/runs")
+KEY = IdempotencyKey("default", "key-1", "POST /v1/runs")
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def age(database: str, by_ms: int, key: str = "") -> None:
 
 async def at_once(
     one: IdempotencyKeys, two: IdempotencyKeys, run: str = "r", request_hash: str = "h"
-) -> list[Remembered]:
+) -> list[StoredRequest]:
     return await asyncio.gather(
         *(
             (one, two)[number % 2].reserve(KEY, reservation(f"{run}-{number}", request_hash))
@@ -72,7 +72,7 @@ def test_of_many_at_once_one_reserves_it_and_all_are_told_its_run(module_migrate
         found = await at_once(one, two)
         assert len(set(found)) == 1
         assert await two.find(KEY) == found[0]
-        assert met(found[0], "h") == Pending(found[0].response_run_id)
+        assert key_result(found[0], "h") == Pending(found[0].response_run_id)
 
     asking(module_migrated, act)
 
@@ -85,7 +85,7 @@ def test_the_first_answer_stays(module_migrated: str) -> None:
         )
         (answer,) = set(answers)
         assert answer is not None
-        assert met(answer, "h") == Answered("run", 201, answer.body)
+        assert key_result(answer, "h") == Answered("run", 201, answer.body)
         # Who reserves it again is told the answer.
         assert await two.reserve(KEY, reservation("another", "h")) == answer
 
@@ -101,7 +101,7 @@ def test_a_key_is_forgotten_after_a_day_and_reserved_anew_by_one(module_migrated
         age(module_migrated, MINUTE_MS)
         found = await at_once(one, two)
         assert len(set(found)) == 1
-        assert met(found[0], "h") == Pending(found[0].response_run_id)
+        assert key_result(found[0], "h") == Pending(found[0].response_run_id)
         # Who still comes with the answer of the day before changes nothing.
         assert await two.complete(KEY, "old", 201, "late") is None
         assert await two.find(KEY) == found[0]
@@ -145,10 +145,10 @@ def test_what_is_refused_frees_its_key_for_another_request(module_migrated: str)
         await one.refuse(KEY, "run")
         # The same request makes the same run: it may have been refused by one worker alone.
         again = await two.reserve(KEY, reservation("another", "wrong"))
-        assert met(again, "wrong") == Pending("run")
+        assert key_result(again, "wrong") == Pending("run")
         found = await at_once(one, two, "corrected", "right")
         assert len(set(found)) == 1
-        assert met(found[0], "right") == Pending(found[0].response_run_id)
+        assert key_result(found[0], "right") == Pending(found[0].response_run_id)
         # Who still comes with the refusal of the other request changes nothing.
         await one.refuse(KEY, "run")
         assert await two.find(KEY) == found[0]
@@ -162,7 +162,7 @@ def test_a_refusal_does_not_free_what_was_made_meanwhile(module_migrated: str) -
         await two.complete(KEY, "run", 201, "answer")
         await one.refuse(KEY, "run")
         found = await one.reserve(KEY, reservation("another", "other"))
-        assert met(found, "h") == Answered("run", 201, "answer")
+        assert key_result(found, "h") == Answered("run", 201, "answer")
 
     asking(module_migrated, act)
 
@@ -174,6 +174,6 @@ def test_what_was_refused_and_then_made_keeps_its_answer(module_migrated: str) -
         await two.reserve(KEY, reservation("another", "h"))
         kept = await two.complete(KEY, "run", 202, "answer")
         assert kept is not None
-        assert met(kept, "h") == Answered("run", 202, "answer")
+        assert key_result(kept, "h") == Answered("run", 202, "answer")
 
     asking(module_migrated, act)

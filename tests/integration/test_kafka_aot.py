@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.kafka.aot_cache import make_aot_cache
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.jars import aot_cache, jars_directory, locked_jars
@@ -71,7 +71,7 @@ def test_that_it_cannot_be_made_is_said_and_stops_nobody(
     jars: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(_self: EmbeddedKafka) -> str:
-        raise PartUnavailable("Kafka died while starting")
+        raise ProcessUnavailable("Kafka died while starting")
 
     monkeypatch.setattr(EmbeddedKafka, "start", refuse)
     said: list[str] = []

@@ -9,9 +9,9 @@ import pytest
 from typing_extensions import override
 
 from headwater.processors.providers.placement import Placement
-from headwater.schemas.codec import write_forms
+from headwater.schemas.codec import set_write_versions
 from headwater.schemas.errors import NotYetReadable
-from headwater.schemas.forms import NEWEST_FORMS
+from headwater.schemas.schema_versions import NEWEST_VERSIONS
 from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
 from headwater.streams.clock import monotonic, now_ms
@@ -162,7 +162,9 @@ def test_what_was_read_before_a_rebalance_is_no_memory_after_it(topics: str):
 def test_forms_that_change_while_a_batch_is_refused_end_the_worker(topics: str):
     async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
         def refuse() -> None:
-            write_forms(dict(NEWEST_FORMS) | {"another": NEWEST_FORMS["daily_summary"]})
+            set_write_versions(
+                dict(NEWEST_VERSIONS) | {"another": NEWEST_VERSIONS["daily_summary"]}
+            )
             raise NotYetReadable("expected all members to read it")
 
         intake.while_stepping = refuse
@@ -173,7 +175,7 @@ def test_forms_that_change_while_a_batch_is_refused_end_the_worker(topics: str):
     try:
         assert play(topics, act).batches == 0
     finally:
-        write_forms(NEWEST_FORMS)
+        set_write_versions(NEWEST_VERSIONS)
 
 
 def test_a_partition_is_owned_when_all_topics_of_its_number_are(topics: str):

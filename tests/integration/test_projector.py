@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from headwater.gateway.commands.accepting_loss import accept_loss
 from headwater.gateway.commands.output import counted
-from headwater.processors.runs.retention import FOR_EVER
+from headwater.processors.runs.retention import KEEP_FOREVER
 from headwater.projections import catalogue
 from headwater.projections.catalogue import run_projector
 from headwater.projections.deliveries.plan import DELIVERIES
@@ -574,7 +574,7 @@ def test_a_projection_whose_log_was_cut_waits_and_the_others_go_on_until_the_los
                 clock=lambda: NOW_MS,
                 detector=truncation,
                 stop=stop,
-                retention=FOR_EVER,
+                retention=KEEP_FOREVER,
             )
         )
 
@@ -731,7 +731,7 @@ def test_no_kafka_is_waited_for(migrated: str, caplog: pytest.LogCaptureFixture)
                 clock=lambda: NOW_MS,
                 detector=truncation,
                 stop=stop,
-                retention=FOR_EVER,
+                retention=KEEP_FOREVER,
             )
 
     asyncio.run(run())

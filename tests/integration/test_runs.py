@@ -16,7 +16,12 @@ from click.testing import CliRunner
 
 from headwater.gateway.cli import cli
 from headwater.gateway.client import Client
-from headwater.processors.idempotency import REMEMBERED_MS, Key, canonical_hash, reservation
+from headwater.processors.idempotency import (
+    REMEMBERED_MS,
+    IdempotencyKey,
+    canonical_hash,
+    reservation,
+)
 from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.postgres.reader import PooledReader
 from headwater.schemas.failures import IdempotencyConflictError
@@ -238,7 +243,9 @@ def test_who_comes_after_a_gateway_died_makes_the_run_that_it_had_reserved(house
         async with PooledReader(house.dsn) as reader:
             asked = canonical_hash(["echo", params, None])
             reserved = reservation(fresh("run_reserved"), asked)
-            await IdempotencyKeys(reader).reserve(Key("default", key, "runs.create"), reserved)
+            await IdempotencyKeys(reader).reserve(
+                IdempotencyKey("default", key, "runs.create"), reserved
+            )
 
     asyncio.run(reserve())
     reserved = remembered(house, key)

@@ -9,7 +9,7 @@ import pytest
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import UndecodableRecord
 from headwater.schemas.history import CommandSent, PauseRun, ReplySent, instance_key
-from headwater.schemas.newer import Place
+from headwater.schemas.newer import RecordPosition
 from headwater.schemas.topics import DEAD_LETTERS, SKIPPED, WORKFLOW_COMMANDS, WORKFLOW_REPLIES
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
@@ -22,7 +22,7 @@ from headwater.streams.kafka.skips import Mark, find, mark_skipped
 _WHERE = 1
 
 
-async def put(cluster: Cluster, sent: CommandSent) -> Place:
+async def put(cluster: Cluster, sent: CommandSent) -> RecordPosition:
     appender = Appender(cluster=cluster, client_id="tests")
     key = instance_key(sent.workflow, sent.instance_id).encode()
     try:
@@ -30,7 +30,7 @@ async def put(cluster: Cluster, sent: CommandSent) -> Place:
         (offset,) = await appender.acknowledged(await appender.send([record]))
     finally:
         await appender.stop()
-    return Place(WORKFLOW_COMMANDS, _WHERE, offset)
+    return RecordPosition(WORKFLOW_COMMANDS, _WHERE, offset)
 
 
 async def records(cluster: Cluster, topic: str, partition: int) -> list[Incoming]:
@@ -59,7 +59,7 @@ def test_a_command_that_can_be_read_is_skipped_by_force_and_its_sender_is_answer
             msgspec.json.decode(each.value or b"", type=Mark)
             for each in await records(cluster, SKIPPED, 0)
         ]
-        assert place in [Place(mark.topic, mark.partition, mark.offset) for mark in marks]
+        assert place in [RecordPosition(mark.topic, mark.partition, mark.offset) for mark in marks]
         (letter,) = [
             each
             for each in await records(cluster, DEAD_LETTERS, _WHERE)

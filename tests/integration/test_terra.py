@@ -23,7 +23,7 @@ from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import DATA_TYPES, Terra
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured, TerraRefused
 from headwater.gateway.terra_stand_in.posting import DIED
-from headwater.schemas.providers.headwater import Fact, LabSubmitted
+from headwater.schemas.providers.headwater import LabSubmitted, SystemEvent
 from headwater.streams.harness.test_instance import TestInstance
 from headwater.streams.harness.workflow_test import WorkflowTest
 from tests.terra import HASTE, KEYS, StandIn, Taken, taking
@@ -64,7 +64,7 @@ class Outside:
     ) -> None:
         self._terra = terra
         self._folder = folder
-        self.told: list[Fact] = []
+        self.told: list[SystemEvent] = []
         self._connections = sorted(connections)
 
     async def terra(self) -> Terra:
@@ -80,7 +80,7 @@ class Outside:
     async def facts(self) -> "Outside":
         return self
 
-    async def tell(self, fact: Fact, *, request_id: str) -> None:
+    async def tell(self, fact: SystemEvent, *, request_id: str) -> None:
         assert request_id
         self.told.append(fact)
 

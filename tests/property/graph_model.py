@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.completion import decide_completion
 from headwater.processors.graph.continuation import Arrival, decide_continuation
 from headwater.processors.graph.decisions import (
@@ -71,7 +71,7 @@ class Model:
         while self.error is None and (ready := self.ready()):
             token = self.tokens[pick(ready)]
             given = map_input(self.graph, token.node_ref, self.scope(token))
-            assert not isinstance(given, Fault)
+            assert not isinstance(given, EvaluationProblem)
             self.complete(token, result(token, given))
         if self.error is None:
             self.finish()

@@ -11,8 +11,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from headwater.processors.evaluations import Evaluations, Fault
-from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Gives, Names
+from headwater.processors.evaluations import EvaluationProblem, Evaluations
+from headwater.processors.expressions import (
+    Expression,
+    ExpressionInvalid,
+    ExpressionValues,
+    Names,
+    ResultKind,
+)
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 from headwater.streams.evaluation.evaluator import EvaluationLimits, EvaluatorProcess
 
@@ -161,16 +167,16 @@ def resident_mib() -> float:
 
 def check_expression(evaluator: EvaluatorProcess, source: str, values: dict[str, Any]) -> None:
     try:
-        expression = Expression(source, Gives.VALUE, NAMES, ["item"])
+        expression = Expression(source, ResultKind.VALUE, NAMES, ["item"])
     except ExpressionInvalid:
         return
     before = resident_mib()
     # No other exception, and nothing that is not a value of JSON.
     found = expression.evaluate(
-        Facts(values, NAMES), {"item": values["a"]["l"]}, Evaluations(evaluator)
+        ExpressionValues(values, NAMES), {"item": values["a"]["l"]}, Evaluations(evaluator)
     )
     assert resident_mib() - before < 256, source
-    if isinstance(found, Fault):
+    if isinstance(found, EvaluationProblem):
         assert found.message
     else:
         json.dumps(found, allow_nan=False)
@@ -211,10 +217,10 @@ def test_a_process_gives_what_the_library_gives_here(
     evaluator: EvaluatorProcess, source: str, values: dict[str, Any]
 ):
     try:
-        expression = Expression(source, Gives.VALUE, NAMES)
+        expression = Expression(source, ResultKind.VALUE, NAMES)
     except ExpressionInvalid:
         return
-    facts = Facts(values, NAMES)
+    facts = ExpressionValues(values, NAMES)
     nothing_inline = Evaluations(evaluator)
     nothing_inline._inline_ns = -1
     assert expression.evaluate(facts, {}, nothing_inline) == expression.evaluate(facts)
@@ -310,7 +316,7 @@ def check_schema(evaluator: EvaluatorProcess, schema: dict[str, Any], value: obj
     except SchemaInvalid:
         return
     before = resident_mib()
-    fault = compiled.fault(value, "value", Evaluations(evaluator))
+    fault = compiled.problem(value, "value", Evaluations(evaluator))
     assert resident_mib() - before < 256, schema
     assert fault is None or fault.startswith("value")
 

@@ -8,9 +8,9 @@ from headwater.processors.replay.entry_keys import (
     escaped,
     iteration_of,
     iteration_scope,
-    keys_at_or_beneath,
-    keys_beneath,
+    keys_at_or_under,
     keys_of_iterations,
+    keys_under,
     scopes_above,
 )
 
@@ -57,9 +57,9 @@ def test_a_key_lies_beneath_its_scope_and_beneath_all_above_it(path: list[str | 
     key = entry_key(scope, name)
     above = [each for each, _ in scopes_above(key)]
     assert above[-1] == scope
-    assert all(list(keys_beneath([key], each)) == [key] for each in ("", *above))
+    assert all(list(keys_under([key], each)) == [key] for each in ("", *above))
     assert all(each == f"{key[: len(each)]}" for each in above)
-    assert list(keys_beneath([scope], scope)) == []
+    assert list(keys_under([scope], scope)) == []
 
 
 @given(PATHS)
@@ -104,4 +104,4 @@ def test_what_is_at_or_beneath_scopes_is_each_of_them_and_all_beneath(
         for key in keys
         if key in chosen or any(scope in chosen for scope, _ in scopes_above(key))
     ]
-    assert keys_at_or_beneath(keys, chosen) == expected
+    assert keys_at_or_under(keys, chosen) == expected

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headwater.processors.providers.envelope import event_id
 from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.schemas.providers.headwater import (
-    ConnectionGone,
+    ConnectionClosed,
     ConnectionListed,
     LabSubmitted,
     LabUploaded,
@@ -159,7 +159,7 @@ def facts(draw: st.DrawFn) -> WebhookReceived:
                 ),
                 LabSubmitted(**named, terra_status="failed:500"),
                 ConnectionListed(**connection, terra_user_id=subject, provider=person.provider),
-                ConnectionGone(**connection, terra_user_id=subject),
+                ConnectionClosed(**connection, terra_user_id=subject),
             )
         )
     )

@@ -17,8 +17,8 @@ from headwater.processors.replay.commands import (
     Fail,
     Log,
     Losers,
-    Mark,
     Open,
+    OpenCompleted,
     Raise,
     Return,
     RolledBack,
@@ -30,7 +30,7 @@ from headwater.processors.replay.waits import next_wake_ms
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds
 from headwater.processors.runs.requests import (
-    HostGone,
+    HostFailed,
     Reached,
     Request,
     RetryPolicy,
@@ -98,7 +98,11 @@ ASKED: st.SearchStrategy[Request] = st.one_of(
         st.just("1"),
     ),
     st.builds(
-        Mark, KEYS, st.just("n"), st.sampled_from([EntryKind.NOW, EntryKind.CHECKPOINT]), st.just(1)
+        OpenCompleted,
+        KEYS,
+        st.just("n"),
+        st.sampled_from([EntryKind.NOW, EntryKind.CHECKPOINT]),
+        st.just(1),
     ),
     st.builds(Close, KEYS, st.just("1")),
     st.builds(
@@ -118,7 +122,7 @@ ASKED: st.SearchStrategy[Request] = st.one_of(
     st.builds(RollbackRaised, KEYS, st.integers(1, 7), FAILURES),
     st.builds(Return, st.just("1")),
     st.builds(Raise, FAILURES),
-    st.just(HostGone("gone")),
+    st.just(HostFailed("gone")),
     st.builds(Wake, st.integers(0, 100_000)),
 )
 PARENTS = st.none() | st.builds(Parent, st.just("p"), st.just("p"), st.integers(0, 2), st.just("k"))

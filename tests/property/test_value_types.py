@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, create_model
 
-from headwater.processors.runs.params import params_fault
+from headwater.processors.runs.params import params_problem
 from headwater.streams.authoring.value_types import ValueType
 from headwater.streams.authoring.values import encode_object
 
@@ -226,7 +226,7 @@ def nearly(draw: st.DrawFn, value: Any) -> Any:  # noqa: ANN401
 
 def fault(declared: ValueType, value: object) -> str | None:
     """What the check of params before anything is created has against a value."""
-    return params_fault(declared.schema(), json.dumps(value))
+    return params_problem(declared.schema(), json.dumps(value))
 
 
 @settings(max_examples=150)
@@ -236,7 +236,7 @@ def test_a_value_of_a_type_is_accepted_and_read_back_equal(form: Any, data: st.D
     declared = ValueType(form)
     text = encode_object(value, "the params")
     if value is not None:
-        assert params_fault(declared.schema(), text) is None
+        assert params_problem(declared.schema(), text) is None
     assert declared.read(text) == value
 
 
@@ -257,7 +257,7 @@ def test_the_check_of_params_accepts_what_is_read(form: Any, data: st.DataObject
             '"additionalProperties":false', '"title":""'
         )
         open_schema = open_schema.replace('"uniqueItems":true', '"title":""')
-        assert value is None or params_fault(open_schema, json.dumps(value)) is None, found
+        assert value is None or params_problem(open_schema, json.dumps(value)) is None, found
 
 
 def misfit(declared: ValueType, value: object) -> str | None:

@@ -11,8 +11,8 @@ from headwater.processors.replay.commands import (
     Cancel,
     Close,
     Fail,
-    Mark,
     Open,
+    OpenCompleted,
 )
 from headwater.processors.replay.host_messages import FromHost, ToHost, activate
 from headwater.processors.replay.state import CodeRun
@@ -126,7 +126,7 @@ def _replay(key: str, records: list[HistoryAppended], world: "World") -> None:
 
 def _recorded(run: CodeRun, asked: object) -> bool:
     match asked:
-        case Open() | Mark():
+        case Open() | OpenCompleted():
             return asked.key in run.entries
         case Close() | Fail():
             entry = run.entries.get(asked.key)

@@ -29,7 +29,7 @@ from headwater.processors.replay.host_messages import (
 )
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import claim_of
-from headwater.processors.runs.host_messages import HostMessage, Started
+from headwater.processors.runs.host_messages import AttemptStarted, HostMessage
 from headwater.processors.runs.state import Run
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode, encode
@@ -127,7 +127,7 @@ class Process:
         self.unwritten: list[tuple[bytes, SnapshotTaken]] = []
         self.mark: Mark | None = None
         #: Attempts that the host has said are under way, and since when.
-        self.begun: dict[Started, int] = {}
+        self.begun: dict[AttemptStarted, int] = {}
         self.place = partition.disk.take()
         #: As they are when it starts, and stay.
         self.limits = dict(world.limits)
@@ -248,7 +248,7 @@ class Process:
 
     def _check_seen(self, received: list[FromHost], now_ms: int) -> None:
         """A first attempt that has been under way for a second is in the history."""
-        begun = {each: now_ms for each in received if isinstance(each, Started)}
+        begun = {each: now_ms for each in received if isinstance(each, AttemptStarted)}
         self.begun = begun | self.begun
         for started, at_ms in list(self.begun.items()):
             live = self.owner._activations.find(started.activation)
@@ -533,7 +533,7 @@ def _snapshot(mark: Mark, stored: StoredState) -> SnapshotTaken:
     )
 
 
-def _is_shown(run: Run, started: Started) -> bool:
+def _is_shown(run: Run, started: AttemptStarted) -> bool:
     """Whether people can see an attempt that is under way."""
     key = started.step.key
     if isinstance(run, GraphRun):

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 import headwater.processors.replay.decide as deciding
 from headwater.processors.replay.commands import Return, Suspend
-from headwater.processors.replay.ends import ending
+from headwater.processors.replay.ends import end_run
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import STALE, Decision
@@ -91,7 +91,7 @@ def test_what_is_cancelled_ends_as_that_and_leaves_nothing_standing(block: int):
 
 def test_an_engine_that_completes_a_cancelled_run_is_found_out(monkeypatch: pytest.MonkeyPatch):
     def complete(run: CodeRun, asked: Return, _: int) -> Decision:
-        return ending(run, RunCompleted(asked.output))
+        return end_run(run, RunCompleted(asked.output))
 
     monkeypatch.setitem(deciding._DECIDERS, Return, complete)
     messages = shown(LeftOut(None, 12, ["refused"] * 3, "", {"cancel": 0.1}))

@@ -49,7 +49,7 @@ def test_a_run_that_keeps_its_slot_when_it_ends_is_found_out(monkeypatch: pytest
     def nothing(_: Run) -> list[Post]:
         return []
 
-    monkeypatch.setattr(ends, "returned", nothing)
+    monkeypatch.setattr(ends, "slot_return", nothing)
     fails("expected every run to end")
 
 

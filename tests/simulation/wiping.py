@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from typing_extensions import override
 
-from headwater.processors.wipes import SOURCE, TYPE, Order
+from headwater.processors.wipes import SOURCE, TYPE, WipeOrder
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.epochs import CLAIM_KEY
 from headwater.schemas.records import UserForgotten, WebhookReceived
@@ -53,7 +53,7 @@ class WipingWorld(World):
         """Orders a wipe; returns its fence."""
         fence = tuple(self.log.end(WEBHOOKS, partition) for partition in range(PARTITIONS))
         self.trace.append(f"wipe {wipe_id} of {user} before {fence}")
-        body = msgspec.json.encode(Order(wipe_id, user, fence))
+        body = msgspec.json.encode(WipeOrder(wipe_id, user, fence))
         for partition in range(PARTITIONS):
             event_id = f"{wipe_id}-{partition}"
             ordered = WebhookReceived(

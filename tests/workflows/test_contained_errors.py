@@ -36,8 +36,8 @@ BAD = "bad"
 GOOD = ("good-1", "good-2")
 #: What the owner calls while a command or a request is handled, and what it does with states.
 METHODS = (
-    "decide_command", "decide", "give_up", "begin", "apply", "message_for_host", "activate",
-    "is_runnable", "attempts_due", "next_wake_ms", "attempt_awaited",
+    "decide_command", "decide", "fail_run", "begin", "apply", "message_for_host", "activate",
+    "is_runnable", "attempts_due", "next_wake_ms", "expected_attempt",
 )  # fmt: skip
 
 

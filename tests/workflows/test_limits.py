@@ -9,7 +9,7 @@ from headwater import Break, Retry, Step, StepTx, WorkflowEvent, WorkflowTest, w
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.decisions import Facts, Rejection
-from headwater.processors.runs.limits import USUAL
+from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.schemas.failures import (
     EventPayloadInvalidError,
     InvalidEventTypeError,
@@ -187,7 +187,7 @@ def test_a_run_stays_with_the_limits_that_it_began_with() -> None:
 
 
 def test_the_usual_limits_are_not_written_into_histories() -> None:
-    assert _started(ReplayEngine(limits=USUAL)).limits is None
+    assert _started(ReplayEngine(limits=DEFAULT_LIMITS)).limits is None
 
 
 def test_a_run_without_limits_of_its_own_has_the_usual_ones() -> None:

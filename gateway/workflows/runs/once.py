@@ -9,10 +9,10 @@ from headwater.gateway.workflows.writing import Told
 from headwater.processors.idempotency import (
     Answered,
     Conflict,
-    Key,
+    IdempotencyKey,
     Pending,
-    Remembered,
-    met,
+    StoredRequest,
+    key_result,
     reservation,
 )
 from headwater.schemas.errors import StoreUnavailable
@@ -27,13 +27,15 @@ class Keys(Protocol):
     Errors: StoreUnavailable from every method.
     """
 
-    async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
+    async def reserve(self, key: IdempotencyKey, reservation: StoredRequest) -> StoredRequest:
         """Reserves a key; gives what is remembered from then on."""
 
-    async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
+    async def complete(
+        self, key: IdempotencyKey, run_id: str, status: int, body: str
+    ) -> StoredRequest | None:
         """Keep the first answer; return what is remembered from then on."""
 
-    async def refuse(self, key: Key, run_id: str) -> None:
+    async def refuse(self, key: IdempotencyKey, run_id: str) -> None:
         """Note that the run of a reservation was refused."""
 
 
@@ -66,7 +68,7 @@ class Asked(NamedTuple):
             it is the first; `prepare` refuses before the key is bound to what cannot be.
     """
 
-    key: Key
+    key: IdempotencyKey
     request_hash: str
     run_id: str
     prepare: Callable[[], Awaitable[Make]]
@@ -87,7 +89,7 @@ class Once:
         """
         make = await asked.prepare()
         new = reservation(asked.run_id, asked.request_hash)
-        match met(await self._keys.reserve(asked.key, new), asked.request_hash):
+        match key_result(await self._keys.reserve(asked.key, new), asked.request_hash):
             case Pending(run_id):
                 return await self._made(asked, make, run_id)
             case Answered(run_id, status, body):
@@ -114,7 +116,7 @@ class Once:
             return made
         return made if kept is None else made._replace(status=kept.status_code, body=kept.body)
 
-    async def _free(self, key: Key, run_id: str) -> None:
+    async def _free(self, key: IdempotencyKey, run_id: str) -> None:
         """Free a key whose request was refused; best effort, the refusal is what is answered."""
         try:
             await self._keys.refuse(key, run_id)

@@ -15,7 +15,7 @@ from headwater.gateway.workflows.runs.deployed import asked_for
 from headwater.gateway.workflows.runs.once import Asked, Keys, Made, Make
 from headwater.gateway.workflows.runs.once import Once as Requests
 from headwater.gateway.workflows.writing import Told, Writing
-from headwater.processors.idempotency import Key, canonical_hash
+from headwater.processors.idempotency import IdempotencyKey, canonical_hash
 from headwater.projections.workflows.runs import FoundRun, Runs, state_of
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import INSTANCE_CREATED_BEFORE, INSTANCE_EXISTS
@@ -86,7 +86,7 @@ class Running:
         """
         request_hash = request_hash or canonical_hash([new.workflow_name])
         asked = Asked(
-            key=Key(self._ports.project_id, key, endpoint),
+            key=IdempotencyKey(self._ports.project_id, key, endpoint),
             request_hash=request_hash,
             run_id=run_id,
             prepare=partial(self.prepare, new, touches, Once(key, request_hash)),

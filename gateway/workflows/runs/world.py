@@ -21,7 +21,7 @@ from headwater.gateway.workflows.runs.bodies import (
 from headwater.gateway.workflows.runs.once import Made
 from headwater.gateway.workflows.runs.running import Running, Touches
 from headwater.gateway.workflows.writing import Writing
-from headwater.processors.runs.limits import name_fault
+from headwater.processors.runs.limits import name_problem
 from headwater.schemas.failures import INVALID_EVENT_TYPE, INVALID_INSTANCE_ID
 from headwater.schemas.history import Limits, SendEvent
 from headwater.schemas.run_answers import EventCreated, MessagePublished
@@ -123,7 +123,7 @@ class World:
         new = event.event_data
         if run_id is not None:
             most = self._limits.max_instance_id
-            fault = name_fault("the id of a run", run_id, most, "max_instance_id")
+            fault = name_problem("the id of a run", run_id, most, "max_instance_id")
             if fault:
                 raise Problem(INVALID_INSTANCE_ID, fault, field="runId")
             refuse_made_of_key(run_id, "runId")
@@ -141,7 +141,7 @@ class World:
 
     async def _deliver(self, run_id: str | None, event: HookReceived) -> EventCreated:
         name, payload = event.correlation_id, event.event_data.payload
-        fault = name_fault("an event type", name, self._limits.max_event_type, "max_event_type")
+        fault = name_problem("an event type", name, self._limits.max_event_type, "max_event_type")
         if fault:
             raise Problem(INVALID_EVENT_TYPE, fault, field="data.correlationId")
         check_value("INVALID_EVENT_PAYLOAD", "data.eventData.payload", payload)

@@ -1,1 +1,1 @@
-"""The house as its own provider: what it learns becomes deliveries that nobody can post."""
+"""Headwater as a provider: its own system events become deliveries that no client can post."""

@@ -1,26 +1,26 @@
-"""A fact as a delivery: like one that was posted, but for a signature."""
+"""Convert system events to deliveries: like webhooks, but without a signature."""
 
 import msgspec
 
 from headwater.processors.providers.envelope import event_id
-from headwater.schemas.providers.headwater import HOUSE, Fact
+from headwater.schemas.providers.headwater import SYSTEM_SOURCE, SystemEvent
 from headwater.schemas.records import WebhookReceived
 
 
-def delivery_of(fact: Fact, *, request_id: str, now_ms: int) -> WebhookReceived:
-    """The delivery that tells of a fact.
+def delivery_of(system_event: SystemEvent, *, request_id: str, now_ms: int) -> WebhookReceived:
+    """Return the delivery of a system event.
 
-    Shape:  the same fact makes the same event id, so telling it again changes nothing.
+    Equal system events have equal event ids, so publishing one again changes nothing.
     """
-    body = msgspec.json.encode(fact)
+    body = msgspec.json.encode(system_event)
     return WebhookReceived(
-        event_id=event_id(HOUSE, fact.type, fact.subject, body),
+        event_id=event_id(SYSTEM_SOURCE, system_event.type, system_event.subject, body),
         request_id=request_id,
-        source=HOUSE,
-        type=fact.type,
-        subject=fact.subject,
-        reference=fact.user_id,
-        sent_at_ms=fact.at_ms,
+        source=SYSTEM_SOURCE,
+        type=system_event.type,
+        subject=system_event.subject,
+        reference=system_event.user_id,
+        sent_at_ms=system_event.at_ms,
         updated_at_ms=0,
         received_at_ms=now_ms,
         body=body,

@@ -1,7 +1,7 @@
-"""Lab reports on their way to Terra: rows of lab_uploads, and the look-up of Terra's ids.
+"""Lab reports to be submitted to Terra: rows of lab_uploads, and the lookup of Terra's ids.
 
-Whoever keeps a report tells so, and the telling starts the workflow that gives it to Terra. So no
-report is kept that nobody would give to Terra, wherever its upload was cut off.
+The system event that a report was stored starts the workflow that submits it to Terra. So every
+stored report is submitted, wherever its upload was interrupted.
 """
 
 from typing import Final
@@ -17,13 +17,13 @@ from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import LAB_UPLOADS, TERRA_LAB_UPLOADS, Value
 
-#: The workflow that gives a report to Terra, and the effect that starts it; the id of an instance
-#: is that of the upload, so a report that is told of again is given to Terra once.
+#: The workflow that submits a report to Terra, and the effect that starts it. The instance id is
+#: that of the upload, so a report whose event is repeated is submitted once.
 LAB: Final = "terra-lab"
 
 
 class LabParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What `terra-lab` is started with, once the file is a blob and `lab_uploaded` is durable."""
+    """Params of `terra-lab`, which starts once the file is stored and `lab_uploaded` is durable."""
 
     upload_id: str
     user_id: str
@@ -32,44 +32,45 @@ class LabParams(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str
 
 
-def normalize_uploaded(event: WebhookAdmitted, user_id: str, fact: LabUploaded) -> NormalizeResult:
-    """Normalizes `lab_uploaded`: the upload as it lies here, on its way to Terra."""
+def normalize_uploaded(
+    event: WebhookAdmitted, user_id: str, payload: LabUploaded
+) -> NormalizeResult:
+    """Normalize `lab_uploaded`: an upload that is to be submitted to Terra."""
     columns: dict[str, Value] = {
         "user_id": user_id,
-        "storage_key": fact.storage_key,
-        "original_name": fact.original_name,
-        "content_type": fact.content_type,
-        "size": fact.size,
+        "storage_key": payload.storage_key,
+        "original_name": payload.original_name,
+        "content_type": payload.content_type,
+        "size": payload.size,
         "terra_status": "pending",
-        "created_at": rfc3339(fact.at_ms),
+        "created_at": rfc3339(payload.at_ms),
     }
     params = LabParams(
-        upload_id=fact.upload_id,
+        upload_id=payload.upload_id,
         user_id=user_id,
-        storage_key=fact.storage_key,
-        original_name=fact.original_name,
-        content_type=fact.content_type,
+        storage_key=payload.storage_key,
+        original_name=payload.original_name,
+        content_type=payload.content_type,
     )
-    given = Effect(LAB, LAB, fact.upload_id, StartRun(msgspec.json.encode(params).decode()))
-    update = RowUpdate(LAB_UPLOADS, (fact.upload_id,), columns, event.stamp())
-    return Normalized((update,), effects=(given,))
+    effect = Effect(LAB, LAB, payload.upload_id, StartRun(msgspec.json.encode(params).decode()))
+    update = RowUpdate(LAB_UPLOADS, (payload.upload_id,), columns, event.stamp())
+    return Normalized((update,), effects=(effect,))
 
 
 def normalize_submitted(
-    event: WebhookAdmitted, user_id: str, fact: LabSubmitted
+    event: WebhookAdmitted, user_id: str, payload: LabSubmitted
 ) -> NormalizeResult:
-    """Normalizes `lab_submitted`: what Terra said to the upload, and whose its id of it is."""
+    """Normalize `lab_submitted`: Terra's response, and the user and upload of Terra's id."""
     columns = {
         "user_id": user_id,
-        "terra_status": fact.terra_status,
-        "terra_upload_id": fact.terra_upload_id,
-        "terra_response": fact.terra_response,
+        "terra_status": payload.terra_status,
+        "terra_upload_id": payload.terra_upload_id,
+        "terra_response": payload.terra_response,
     }
     stamp = event.stamp(SUBMITTED_RANK)
-    upload = RowUpdate(LAB_UPLOADS, (fact.upload_id,), columns, stamp)
-    if not fact.terra_upload_id:
+    upload = RowUpdate(LAB_UPLOADS, (payload.upload_id,), columns, stamp)
+    if not payload.terra_upload_id:
         return Normalized((upload,))
-    named = {"user_id": user_id, "upload_id": fact.upload_id}
-    return Normalized(
-        (upload, RowUpdate(TERRA_LAB_UPLOADS, (fact.terra_upload_id,), named, event.stamp()))
-    )
+    ids = {"user_id": user_id, "upload_id": payload.upload_id}
+    lookup = RowUpdate(TERRA_LAB_UPLOADS, (payload.terra_upload_id,), ids, event.stamp())
+    return Normalized((upload, lookup))

@@ -1,1 +1,1 @@
-"""Terra: what its deliveries are, whom they are about, and the columns that they set."""
+"""Terra: types of its deliveries, whom they are about, and the columns that they set."""

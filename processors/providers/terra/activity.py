@@ -1,16 +1,16 @@
-"""Activity deliveries: an activities row per record, keyed by when the workout began."""
+"""Activity deliveries: one activities row per record, keyed by the start of the workout."""
 
 from typing import Final
 
 from headwater.processors.providers.results import NormalizeResult, Rejected
 from headwater.processors.providers.terra import limits
-from headwater.processors.providers.terra.parts import (
+from headwater.processors.providers.terra.records import (
     read_end,
     read_start,
     rows_of_records,
     utc_ms,
 )
-from headwater.processors.texts import fault_of, storable
+from headwater.processors.texts import storable, text_problem
 from headwater.schemas.providers.terra import (
     Activity,
     ActivityDistance,
@@ -25,7 +25,7 @@ from headwater.schemas.providers.terra import (
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import ACTIVITIES, Value
 
-# What a record that leaves a part out is read as.
+# Defaults for missing parts of a record.
 _DISTANCE: Final = ActivityDistance()
 _DISTANCE_SUMMARY: Final = ActivityDistanceSummary()
 _HEART: Final = ActivityHeartRate()
@@ -39,18 +39,17 @@ _MAX_NAME_CHARS: Final = 1_000
 def normalize_activity(
     event: WebhookAdmitted, user_id: str, delivery: Delivery[Workout]
 ) -> NormalizeResult:
-    """Normalizes an activity delivery.
+    """Normalize an activity delivery.
 
-    Shape:  workouts keyed by start_time in UTC to the millisecond, such as
-            2026-06-30T22:12:00.000Z.
-    Units:  as Terra sends them; duration_seconds is the end minus the start.
-    Errors: Rejected records name the record and the field.
+    Workouts are keyed by start_time in UTC to the millisecond, such as 2026-06-30T22:12:00.000Z.
+    Units are Terra's; duration_seconds is the end minus the start. Rejected records name the record
+    and the field.
     """
     return rows_of_records(ACTIVITIES, event, user_id, delivery, _read)
 
 
 def _read(workout: Workout, number: int, latest_ms: int) -> tuple[str, dict[str, Value]] | Rejected:
-    """The start of one record, and its columns."""
+    """Return the start of one record, and its columns."""
     record, text = workout
     metadata = record.metadata
     start = read_start(metadata, number, latest_ms)
@@ -59,11 +58,11 @@ def _read(workout: Workout, number: int, latest_ms: int) -> tuple[str, dict[str,
     end = None if metadata.end_time is None else read_end(metadata, number, latest_ms, start)
     if isinstance(end, Rejected):
         return end
-    fault = fault_of(f"data[{number}].metadata.summary_id", metadata.summary_id)
+    problem = text_problem(f"data[{number}].metadata.summary_id", metadata.summary_id)
     name = storable(metadata.name or "")
-    fault = fault or fault_of(f"data[{number}].metadata.name", name, _MAX_NAME_CHARS)
-    if fault is not None:
-        return Rejected("malformed_text", fault)
+    problem = problem or text_problem(f"data[{number}].metadata.name", name, _MAX_NAME_CHARS)
+    if problem is not None:
+        return Rejected("malformed_text", problem)
     columns = _columns(record, number)
     if isinstance(columns, Rejected):
         return columns
@@ -78,7 +77,7 @@ def _read(workout: Workout, number: int, latest_ms: int) -> tuple[str, dict[str,
 
 
 def _columns(record: Activity, number: int) -> dict[str, Value] | Rejected:
-    """The numbers of one record."""
+    """Return the numbers of one record as columns."""
     distance = (record.distance_data or _DISTANCE).summary or _DISTANCE_SUMMARY
     heart = (record.heart_rate_data or _HEART).summary or _HEART_SUMMARY
     readings = (

@@ -1,8 +1,8 @@
 """Deliveries that open and close connections: rows of terra_connections.
 
-A closing delivery writes a whole row, so that a connection whose opening never came is known all
-the same. When a connection was closed is kept when it is opened again: it tells the times apart in
-which it was active (`backfill`).
+A closing delivery writes a whole row, so that a connection is known even if its opening was never
+received. The time of closing is kept when the connection is opened again: it separates the periods
+in which the connection was active (`backfill`).
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ from typing import Final
 from headwater.processors.columns import RowUpdate
 from headwater.processors.dates import rfc3339
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 from headwater.schemas.providers.terra import Envelope, User
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import CONNECTIONS
@@ -21,37 +21,37 @@ USER_REAUTH: Final = "user_reauth"
 OPENING_TYPES: Final = ("auth", "auth_success", USER_REAUTH)
 #: The types that close a connection.
 CLOSING_TYPES: Final = ("deauth", "access_revoked")
-#: The type that tells of new scopes.
+#: The type that announces new scopes.
 PERMISSION_CHANGE: Final = "permission_change"
 
-#: All scopes of all makers that Terra lists come to some 1,500 characters.
+#: All scopes of all makers that Terra lists have some 1,500 characters.
 _MAX_SCOPES_CHARS: Final = 4096
 
 
 def failure_of(envelope: Envelope) -> str | None:
-    """Why an `auth` is skipped: it says that it came to nothing."""
+    """Return why an `auth` is skipped: it reports a failure."""
     return "auth_failed" if envelope.status not in (None, "success") else None
 
 
 def previous_subject(envelope: Envelope) -> str | None:
-    """The subject that a user_reauth replaces; None if there is none.
+    """Return the subject that a user_reauth replaces, or None.
 
-    Terra echoes the reference of the widget session that reauthenticated, which need not be a user
-    id of ours; the connection that it replaces has a user all the same.
+    Terra echoes the reference of the widget session that reauthenticated, which need not be one of
+    Headwater's user ids; the replaced connection has a user nevertheless.
     """
     old, new = envelope.old_user, envelope.new_user
     if old is None or not old.user_id:
         return None
     if new is not None and new.user_id == old.user_id:
         return None
-    return None if fault_of("old_user.user_id", old.user_id) else old.user_id
+    return None if text_problem("old_user.user_id", old.user_id) else old.user_id
 
 
 def normalize_auth(event: WebhookAdmitted, user_id: str, envelope: Envelope) -> NormalizeResult:
-    """Normalizes a delivery of one of OPENING_TYPES and CLOSING_TYPES.
+    """Normalize a delivery of one of OPENING_TYPES and CLOSING_TYPES.
 
-    Shape:  one row per connection named; a user_reauth opens one and closes the one it replaces.
-    Errors: Failed if Terra's user id is missing or a text cannot be stored.
+    The result has one row per connection; a user_reauth opens one and closes the one it replaces.
+    It is Failed if Terra's user id is missing or a text cannot be stored.
     """
     if event.type in CLOSING_TYPES:
         closed = _update(event, user_id, "user", envelope.user, active=False)
@@ -70,14 +70,14 @@ def normalize_auth(event: WebhookAdmitted, user_id: str, envelope: Envelope) -> 
 def normalize_permissions(
     event: WebhookAdmitted, subject: str, envelope: Envelope
 ) -> NormalizeResult:
-    """Normalizes `permission_change`: skipped by name, and its scopes are those from now on.
+    """Normalize `permission_change`: skipped under its name, but its scopes are stored.
 
-    Shape:  the row is the subject's, whether or not its user is known: so nothing has to wait.
+    The row belongs to the subject, whether or not its user is known, so nothing has to wait.
     """
     scopes = None if envelope.user is None else envelope.user.scopes
-    found = fault_of("user.scopes", scopes, _MAX_SCOPES_CHARS)
-    if found is not None:
-        return Failed("malformed_id", found)
+    problem = text_problem("user.scopes", scopes, _MAX_SCOPES_CHARS)
+    if problem is not None:
+        return Failed("malformed_id", problem)
     if scopes is None:
         return Skipped(PERMISSION_CHANGE)
     update = RowUpdate(CONNECTIONS, (subject,), {"scopes": scopes}, event.stamp())
@@ -87,20 +87,20 @@ def normalize_permissions(
 def _update(
     event: WebhookAdmitted, user_id: str, field: str, user: User | None, *, active: bool
 ) -> RowUpdate | Failed:
-    """One connection's row; what an open connection alone is known by stays out of a closed one."""
+    """Return the row of a connection; a closed one omits columns that only an open one has."""
     if user is None or not user.user_id:
         return Failed("missing_user_id", f"{field}.user_id: expected Terra's user id, found none")
-    found = (
-        fault_of(f"{field}.user_id", user.user_id)
-        or fault_of(f"{field}.provider", user.provider)
-        or fault_of(f"{field}.reference_id", user.reference_id)
-        or fault_of(f"{field}.scopes", user.scopes, _MAX_SCOPES_CHARS)
+    problem = (
+        text_problem(f"{field}.user_id", user.user_id)
+        or text_problem(f"{field}.provider", user.provider)
+        or text_problem(f"{field}.reference_id", user.reference_id)
+        or text_problem(f"{field}.scopes", user.scopes, _MAX_SCOPES_CHARS)
     )
-    if found is not None:
-        return Failed("malformed_id", found)
+    if problem is not None:
+        return Failed("malformed_id", problem)
     values: dict[str, str | bool | None] = {"provider": user.provider}
     if event.type == USER_REAUTH or event.reference == user_id:
-        # Else the row itself was asked: said again, an earlier user would outlive a later one.
+        # Otherwise the row itself named the user: repeated, an earlier user would outlive a later.
         values["user_id"] = user_id
     if active:
         values |= {"reference_id": user.reference_id, "scopes": user.scopes}

@@ -1,7 +1,7 @@
-"""Body deliveries: weight, body fat and blood pressure, a biomarkers_raw row a day each.
+"""Body deliveries: weight, body fat and blood pressure, one biomarkers_raw row per day and code.
 
-Streams of glucose are not stored: a sensor sends hundreds of values a day, which a day's row cannot
-hold and nobody has said how to sum up.
+Glucose streams are not stored: a sensor sends hundreds of values a day, which a row per day cannot
+hold, and no aggregation has been defined.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from headwater.processors.providers.results import (
 )
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.limits import Limit, outside
-from headwater.processors.providers.terra.parts import Records, read_day, read_records, utc_ms
+from headwater.processors.providers.terra.records import Records, read_day, read_records, utc_ms
 from headwater.schemas.providers.terra import (
     BloodPressure,
     Body,
@@ -29,27 +29,29 @@ from headwater.schemas.providers.terra import (
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import BIOMARKERS, Value
 
-#: Reason of a delivery that holds a stream of glucose, and nothing else that is stored.
+#: Reason of a delivery with a glucose stream and no stored measurement.
 GLUCOSE_STREAM: Final = "glucose_stream"
-#: Reason of a delivery that holds nothing that is stored.
+#: Reason of a delivery without any stored measurement.
 NO_MEASUREMENT: Final = "no_measurement"
 
-# What a record that leaves a part out is read as.
+# Defaults for missing parts of a record.
 _MEASUREMENTS: Final = Measurements()
 _BLOOD_PRESSURE: Final = BloodPressure()
 
 _NOTHING: Final = (b"null", b"[]", b"{}")
 
-#: Each kind of measurement by its code: the path of its limit is its field.
+#: Limits of measurements by code; the path of a limit is the field.
 _MEASURED: Final = {"weight_kg": limits.WEIGHT, "body_fat_percent": limits.BODY_FAT}
 _PRESSURES: Final = {"systolic_bp": limits.SYSTOLIC, "diastolic_bp": limits.DIASTOLIC}
 
 
-class _Found(NamedTuple):
-    """What was read of one record, all of it plausible.
+class _Reading(NamedTuple):
+    """The values of one record, all plausible.
 
-    Shape:  latest are values by code, with the moment of each; samples by code; means by code are
-            those of the sender, who sends no samples.
+    Attributes:
+        latest: Values by code, with their time.
+        samples: Samples by code.
+        means: Means by code from a sender that sends no samples.
     """
 
     day: str
@@ -62,41 +64,40 @@ class _Found(NamedTuple):
 def normalize_body(
     event: WebhookAdmitted, user_id: str, delivery: Delivery[Body]
 ) -> NormalizeResult:
-    """Normalizes a body delivery.
+    """Normalize a body delivery.
 
-    Shape:  source is the maker with `_body`. A weight and a share of fat are the latest of the day,
-            blood pressures the mean of the day's samples, or the sender's if it sends none.
-    Units:  kg, percent, mmHg.
-    Errors: Rejected records name the record and the field.
+    The source is the maker with `_body`. Weight and body fat are the latest of the day, blood
+    pressures the mean of the day's samples, or the sender's mean if there are no samples. Units
+    are kg, percent and mmHg. Rejected records name the record and the field.
     """
     records = read_records(event, delivery, _read)
     if not isinstance(records, Records):
         return records
-    days: dict[str, list[_Found]] = {}
-    for found in records.found:
-        days.setdefault(found.day, []).append(found)
+    days: dict[str, list[_Reading]] = {}
+    for reading in records.parsed:
+        days.setdefault(reading.day, []).append(reading)
     stamp, source = event.stamp(), f"{records.source}_body"
     updates = [
         RowUpdate(BIOMARKERS, (user_id, source, day, code), columns, stamp)
-        for day, parts in days.items()
-        for code, columns in _rows_of(parts)
+        for day, readings in days.items()
+        for code, columns in _rows_of(readings)
     ]
     if updates or records.rejected:
         return normalized(updates, records.rejected)
-    glucose = any(found.has_glucose for found in records.found)
+    glucose = any(reading.has_glucose for reading in records.parsed)
     return Skipped(GLUCOSE_STREAM if glucose else NO_MEASUREMENT)
 
 
-def _rows_of(parts: list[_Found]) -> Iterator[tuple[str, dict[str, Value]]]:
-    """The rows of one day, by code."""
+def _rows_of(readings: list[_Reading]) -> Iterator[tuple[str, dict[str, Value]]]:
+    """Yield the rows of one day, as (code, columns)."""
     for code, limit in _MEASURED.items():
-        held = [found.latest[code] for found in parts if code in found.latest]
-        if held:
-            value = max(reversed(held), key=lambda each: each[0])[1]
+        values = [reading.latest[code] for reading in readings if code in reading.latest]
+        if values:
+            value = max(reversed(values), key=lambda pair: pair[0])[1]
             yield code, {"value": value, "unit": limit.unit}
     for code, limit in _PRESSURES.items():
-        samples = [sample for found in parts for sample in found.samples[code]]
-        means = [found.means[code] for found in parts if code in found.means]
+        samples = [sample for reading in readings for sample in reading.samples[code]]
+        means = [reading.means[code] for reading in readings if code in reading.means]
         if samples:
             mean = fsum(samples) / len(samples)
             yield code, {"value": mean, "unit": limit.unit, "samples": len(samples)}
@@ -104,7 +105,7 @@ def _rows_of(parts: list[_Found]) -> Iterator[tuple[str, dict[str, Value]]]:
             yield code, {"value": means[-1], "unit": limit.unit}
 
 
-def _read(record: Body, number: int, latest_ms: int) -> _Found | Rejected:
+def _read(record: Body, number: int, latest_ms: int) -> _Reading | Rejected:
     day = read_day(record, number, latest_ms)
     if isinstance(day, Rejected):
         return day
@@ -113,47 +114,48 @@ def _read(record: Body, number: int, latest_ms: int) -> _Found | Rejected:
     samples = pressure.blood_pressure_samples or ()
     glucose = record.glucose_data or {}
     means = (pressure.day_avg_systolic_bp, pressure.day_avg_diastolic_bp)
-    place = f"data[{number}]"
-    fault = (
-        _outside(_MEASURED.values(), measurements, f"{place}.measurements_data.measurements")
+    path = f"data[{number}]"
+    rejected = (
+        _outside(_MEASURED.values(), measurements, f"{path}.measurements_data.measurements")
         or _outside(
-            _PRESSURES.values(), samples, f"{place}.blood_pressure_data.blood_pressure_samples"
+            _PRESSURES.values(), samples, f"{path}.blood_pressure_data.blood_pressure_samples"
         )
-        or outside(limits.SYSTOLIC, means[0], f"{place}.blood_pressure_data.day_avg_systolic_bp")
-        or outside(limits.DIASTOLIC, means[1], f"{place}.blood_pressure_data.day_avg_diastolic_bp")
+        or outside(limits.SYSTOLIC, means[0], f"{path}.blood_pressure_data.day_avg_systolic_bp")
+        or outside(limits.DIASTOLIC, means[1], f"{path}.blood_pressure_data.day_avg_diastolic_bp")
     )
-    if fault is not None:
-        return fault
-    return _Found(
+    if rejected is not None:
+        return rejected
+    return _Reading(
         day,
         _latest(measurements),
         {
-            code: [v for each in samples if (v := getattr(each, limit.path)) is not None]
+            code: [v for sample in samples if (v := getattr(sample, limit.path)) is not None]
             for code, limit in _PRESSURES.items()
         },
         {code: mean for code, mean in zip(_PRESSURES, means, strict=True) if mean is not None},
-        has_glucose=any(bytes(each) not in _NOTHING for each in glucose.values()),
+        has_glucose=any(bytes(stream) not in _NOTHING for stream in glucose.values()),
     )
 
 
-def _outside(kinds: Iterable[Limit], samples: tuple[object, ...], place: str) -> Rejected | None:
-    """The first value of some samples that is outside its limit."""
+def _outside(kinds: Iterable[Limit], samples: tuple[object, ...], path: str) -> Rejected | None:
+    """Return the rejection of the first sample value outside its limit, or None."""
     for number, sample in enumerate(samples):
         for limit in kinds:
-            found = outside(limit, getattr(sample, limit.path), f"{place}[{number}].{limit.path}")
-            if found is not None:
-                return found
+            value = getattr(sample, limit.path)
+            rejected = outside(limit, value, f"{path}[{number}].{limit.path}")
+            if rejected is not None:
+                return rejected
     return None
 
 
 def _latest(measurements: tuple[Measurement, ...]) -> dict[str, tuple[str, float]]:
-    """The latest of each kind, with its moment in UTC; without one it is before all others."""
-    found: dict[str, tuple[str, float]] = {}
+    """Return the latest value per code, with its time in UTC; one without a time is the oldest."""
+    latest: dict[str, tuple[str, float]] = {}
     for measurement in measurements:
         moment = read_date(measurement.measurement_time or "")
         at = "" if moment is None else utc_ms(moment)
         for code, limit in _MEASURED.items():
             value = getattr(measurement, limit.path)
-            if value is not None and (code not in found or found[code][0] <= at):
-                found[code] = (at, value)
-    return found
+            if value is not None and (code not in latest or latest[code][0] <= at):
+                latest[code] = (at, value)
+    return latest

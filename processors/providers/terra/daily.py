@@ -1,10 +1,10 @@
-"""Daily deliveries: one daily_summary row per record, keyed by the day it begins on."""
+"""Daily deliveries: one daily_summary row per record, keyed by the day on which it begins."""
 
 from typing import Final
 
 from headwater.processors.providers.results import NormalizeResult, Rejected
 from headwater.processors.providers.terra import limits
-from headwater.processors.providers.terra.parts import (
+from headwater.processors.providers.terra.records import (
     minutes,
     read_day,
     rows_of_records,
@@ -23,7 +23,7 @@ from headwater.schemas.providers.terra import (
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import DAILY_SUMMARY, Value
 
-# What a record that leaves a part out is read as.
+# Defaults for missing parts of a record.
 _DISTANCE: Final = Distance()
 _HEART: Final = HeartRate()
 _HEART_SUMMARY: Final = HeartRateSummary()
@@ -36,18 +36,17 @@ _SCORES: Final = Scores()
 def normalize_daily(
     event: WebhookAdmitted, user_id: str, delivery: Delivery[Daily]
 ) -> NormalizeResult:
-    """Normalizes a daily delivery.
+    """Normalize a daily delivery.
 
-    Shape:  every column that a daily record can set, rank 0; datetime is the day of start_time in
-            the record's own offset.
-    Units:  durations arrive in seconds and rest in minutes.
-    Errors: Rejected records name the record and the field.
+    It sets every column of a daily record, rank 0; datetime is the day of start_time in the
+    record's own offset. Durations are sent in seconds and stored in minutes. Rejected records name
+    the record and the field.
     """
     return rows_of_records(DAILY_SUMMARY, event, user_id, delivery, _read)
 
 
 def _read(record: Daily, number: int, latest_ms: int) -> tuple[str, dict[str, Value]] | Rejected:
-    """The day of one record, and its columns."""
+    """Return the day of one record, and its columns."""
     day = read_day(record, number, latest_ms)
     if isinstance(day, Rejected):
         return day
@@ -56,7 +55,7 @@ def _read(record: Daily, number: int, latest_ms: int) -> tuple[str, dict[str, Va
 
 
 def _columns(record: Daily, number: int) -> dict[str, Value] | Rejected:
-    """The columns of one record."""
+    """Return the columns of one record."""
     heart = (record.heart_rate_data or _HEART).summary or _HEART_SUMMARY
     active = record.active_durations_data or _ACTIVE
     scores = record.scores or _SCORES
@@ -80,7 +79,7 @@ def _columns(record: Daily, number: int) -> dict[str, Value] | Rejected:
         "steps": None if steps is None else round(steps),
         "resting_heart_rate": resting,
         "heart_rate_variability": variability,
-        "active_zone_minutes": _together(low, moderate, vigorous),
+        "active_zone_minutes": _total_minutes(low, moderate, vigorous),
         "fatburn_active_zone_minutes": minutes(low),
         "cardio_active_zone_minutes": minutes(moderate),
         "peak_active_zone_minutes": minutes(vigorous),
@@ -91,7 +90,7 @@ def _columns(record: Daily, number: int) -> dict[str, Value] | Rejected:
     }
 
 
-def _together(*seconds: float | None) -> float | None:
-    """Minutes of those durations that are there; None if none is."""
+def _total_minutes(*seconds: float | None) -> float | None:
+    """Return the sum of the known durations in minutes; None if none is known."""
     known = [duration for duration in seconds if duration is not None]
     return minutes(sum(known)) if known else None

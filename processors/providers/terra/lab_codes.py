@@ -1,4 +1,4 @@
-"""What labs call the biomarkers that have a canonical code, and what they say of a result."""
+"""Names that labs use for biomarkers with a canonical code, and for classifications of results."""
 
 import re
 from types import MappingProxyType
@@ -50,13 +50,13 @@ _ALIASES_OF: Final = {
     "platelets": "plt platelet_count thrombocytes",
 }
 
-#: The canonical code of each alias, and of itself.
+#: Canonical codes by alias, including the codes themselves.
 CODES: Final = MappingProxyType(
     {code: code for code in CANONICAL}
     | {alias: code for code, aliases in _ALIASES_OF.items() for alias in aliases.split()}
 )
 
-_SAID_OF: Final = {
+_CLASSIFICATIONS: Final = {
     "optimal": ("normal", "optimal", "in_range"),
     "borderline": ("borderline", "borderline_high", "borderline_low"),
     "out_of_range": (
@@ -69,16 +69,16 @@ _SAID_OF: Final = {
         "out_of_range",
     ),
 }
-_STATUSES: Final = {word: status for status, all_of in _SAID_OF.items() for word in all_of}
+_STATUSES: Final = {word: status for status, all_of in _CLASSIFICATIONS.items() for word in all_of}
 
 _NO_WORD: Final = re.compile(r"[^\w]+")
 
 
 def code_of(key: str | None, loinc: str | None, name: str | None) -> str | None:
-    """The code of a result; None if nothing says what it is.
+    """Return the code of a result; None if nothing identifies it.
 
-    Shape:  canonical where the key or the name is an alias; else the key as it was sent, else
-            loinc:<code>, else the name in lower case with underscores.
+    The code is canonical if the key or the name is an alias. Otherwise it is the key as sent, or
+    loinc:<code>, or the name in lower case with underscores.
     """
     if key:
         return CODES.get(slug(key), key)
@@ -89,10 +89,10 @@ def code_of(key: str | None, loinc: str | None, name: str | None) -> str | None:
 
 
 def status_of(classification: str | None) -> str | None:
-    """optimal, borderline or out_of_range; None for a classification that is none of these."""
+    """Return optimal, borderline or out_of_range; None for any other classification."""
     return None if classification is None else _STATUSES.get(slug(classification))
 
 
 def slug(text: str) -> str:
-    """A text in lower case, its words joined by underscores."""
+    """Return a text in lower case, its words joined by underscores."""
     return _NO_WORD.sub("_", text.lower()).strip("_")

@@ -1,8 +1,8 @@
-"""What a number of a delivery can plausibly be.
+"""Plausible ranges of the numbers in a delivery.
 
-A record with a number outside its limits is rejected whole: a wearable that reports a million
-steps, or a negative pulse, is broken, and a row that mixes such numbers with good ones cannot be
-told apart from a good row. Limits are wide: they keep out the impossible, not the unusual.
+A record with a number outside its limits is rejected as a whole: a wearable that reports a million
+steps, or a negative pulse, is broken, and a row that mixes such numbers with valid ones cannot be
+distinguished from a valid row. Limits are wide: they exclude the impossible, not the unusual.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,8 @@ from headwater.processors.providers.results import Rejected
 class Limit(msgspec.Struct, frozen=True):
     """The allowed range of one field, both ends included, and the reason for it.
 
-    Shape:  path is the field's place in a record.
+    Attributes:
+        path: Path of the field in a record.
     """
 
     path: str
@@ -26,7 +27,7 @@ class Limit(msgspec.Struct, frozen=True):
     because: str
 
 
-_DAY: Final = "a day has 86,400 s, 90,000 where clocks go back; twice a day leaves room for windows"
+_DAY: Final = "a day has 86,400 s, 90,000 where clocks go back; twice a day allows for windows"
 _NIGHT: Final = "no wearable closes a sleep later than two days after it began"
 _SCORE: Final = "Terra scales scores to 0..100"
 _PULSE: Final = (
@@ -114,7 +115,7 @@ ACTIVITY: Final = (
     Limit("strain_data.strain_level", 0, 1_000, "points", "Whoop ends at 21, others in hundreds"),
 )
 
-#: What a body's measurements can be.
+#: Limits of body measurements.
 WEIGHT: Final = Limit("weight_kg", 0.2, 700, "kg", "from the smallest newborn to 635 kg")
 BODY_FAT: Final = Limit("bodyfat_percentage", 0, 100, "percent", "a share")
 SYSTOLIC: Final = Limit("systolic_bp", 20, 400, "mmHg", _BLOOD_PRESSURE)
@@ -124,19 +125,22 @@ DIASTOLIC: Final = Limit("diastolic_bp", 10, 400, "mmHg", _BLOOD_PRESSURE)
 def first_outside(
     limits: tuple[Limit, ...], readings: Iterable[float | None], number: int
 ) -> Rejected | None:
-    """Finds the first reading of record `number` outside its limit; a missing one is inside.
+    """Return the rejection of the first reading of record `number` outside its limit, or None.
 
-    Shape:  readings are in the order of the limits, one each.
+    Args:
+        limits: The limits.
+        readings: Readings in the order of the limits; a missing one is accepted.
+        number: Number of the record.
     """
     for limit, value in zip(limits, readings, strict=True):
-        # As in `outside`, which to call for each would cost more than to look.
+        # Repeats the check of `outside`: calling it for every reading would cost more.
         if value is not None and not limit.low <= value <= limit.high:
             return outside(limit, value, f"data[{number}].{limit.path}")
     return None
 
 
 def outside(limit: Limit, value: float | None, path: str) -> Rejected | None:
-    """Says that a reading is outside its limit; a missing one is inside."""
+    """Return the rejection of a reading outside its limit; a missing one is accepted."""
     if value is None or limit.low <= value <= limit.high:
         return None
     return Rejected(

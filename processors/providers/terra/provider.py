@@ -1,4 +1,4 @@
-"""Terra, declared: where its deliveries come in, and what becomes of each type."""
+"""Declaration of Terra: where its deliveries are posted, and how each type is processed."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -63,7 +63,7 @@ def _of_connection(
     normalize: Callable[[WebhookAdmitted, str, P], NormalizeResult],
     *tables: Table,
 ) -> DeliveryType[P]:
-    """A type whose rows are those of the connection's user."""
+    """Return a type whose rows belong to the connection's user."""
     return DeliveryType(decode=decode, normalize=normalize, tables=tables, lookup=CONNECTION)
 
 
@@ -110,7 +110,7 @@ _TYPES: Final[dict[str, DeliveryType[Any]]] = {
 
 TERRA: Final = Provider(
     name="terra",
-    # Terra's dashboard takes a host name only, and has been pointed at four paths over the years.
+    # Terra's dashboard accepts only a host name, and has used four paths over the years.
     more_paths=("/webhook/terra", "/webhook", "/terra", "/"),
     scheme=SCHEMES["terra"],
     headers=(ORDERING_HEADER,),

@@ -1,6 +1,6 @@
-"""Sleep deliveries: a sleep_sessions row per record, and columns of the day it ended on.
+"""Sleep deliveries: one sleep_sessions row per record, and columns of the day it ended on.
 
-A nap is a session and stays out of the day: its hours would overwrite those of the night.
+A nap is a session but not part of the day: its hours would overwrite those of the night.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.ranks import SLEEP_RANK
 from headwater.processors.providers.results import NormalizeResult, Rejected, normalized
 from headwater.processors.providers.terra import limits
-from headwater.processors.providers.terra.parts import (
+from headwater.processors.providers.terra.records import (
     Records,
     combine,
     minutes,
@@ -39,7 +39,7 @@ from headwater.schemas.providers.terra import (
 from headwater.schemas.records import Stamp, WebhookAdmitted
 from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Table, Value
 
-# What a record that leaves a part out is read as.
+# Defaults for missing parts of a record.
 _DURATIONS: Final = SleepDurations()
 _ASLEEP: Final = Asleep()
 _AWAKE: Final = Awake()
@@ -61,12 +61,11 @@ _Readings: TypeAlias = tuple[float | None, ...]
 def normalize_sleep(
     event: WebhookAdmitted, user_id: str, delivery: Delivery[Night]
 ) -> NormalizeResult:
-    """Normalizes a sleep delivery.
+    """Normalize a sleep delivery.
 
-    Shape:  sessions keyed by start_time in UTC to the millisecond, such as
-            2026-06-30T22:12:00.000Z; days by the date of end_time in the record's own offset.
-    Units:  durations arrive in seconds and rest in minutes; shares in percent.
-    Errors: Rejected records name the record and the field.
+    Sessions are keyed by start_time in UTC to the millisecond, such as 2026-06-30T22:12:00.000Z;
+    days by the date of end_time in the record's own offset. Durations are sent in seconds and
+    stored in minutes; shares are in percent. Rejected records name the record and the field.
     """
     records = read_records(event, delivery, _read)
     if not isinstance(records, Records):
@@ -74,36 +73,36 @@ def normalize_sleep(
     sessions: dict[str, _Columns] = {}
     days: dict[str, _Columns] = {}
     hearts: dict[str, _Columns] = {}
-    for found in records.found:
-        nap = found.nap
-        session: _Columns = {"end_time": utc_ms(found.end), "is_nap": nap, "raw": found.text}
-        combine(sessions, utc_ms(found.start), session)
+    for parsed in records.parsed:
+        nap = parsed.nap
+        session: _Columns = {"end_time": utc_ms(parsed.end), "is_nap": nap, "raw": parsed.text}
+        combine(sessions, utc_ms(parsed.start), session)
         if not nap:
-            day = found.end.date().isoformat()
-            columns = _columns(found.readings, found.start, found.end)
-            columns["recovery_score"] = _recovery(found.readings, records.source)
+            day = parsed.end.date().isoformat()
+            columns = _columns(parsed.readings, parsed.start, parsed.end)
+            columns["recovery_score"] = _recovery(parsed.readings, records.source)
             combine(days, day, columns)
-            heart = _heart_columns(found.readings)
+            heart = _heart_columns(parsed.readings)
             if heart:
                 combine(hearts, day, heart)
-    named = (user_id, records.source)
+    prefix = (user_id, records.source)
     plain, preferred = event.stamp(), event.stamp(SLEEP_RANK)
     updates = (
-        *_updates(SLEEP_SESSIONS, named, sessions, plain),
-        *_updates(DAILY_SUMMARY, named, days, plain),
-        *_updates(DAILY_SUMMARY, named, hearts, preferred),
+        *_updates(SLEEP_SESSIONS, prefix, sessions, plain),
+        *_updates(DAILY_SUMMARY, prefix, days, plain),
+        *_updates(DAILY_SUMMARY, prefix, hearts, preferred),
     )
     return normalized(updates, records.rejected)
 
 
 def _updates(
-    table: Table, named: tuple[str, str], rows: dict[str, _Columns], stamp: Stamp
+    table: Table, prefix: tuple[str, str], rows: dict[str, _Columns], stamp: Stamp
 ) -> Iterator[RowUpdate]:
-    return (RowUpdate(table, (*named, last), columns, stamp) for last, columns in rows.items())
+    return (RowUpdate(table, (*prefix, last), columns, stamp) for last, columns in rows.items())
 
 
-class _Found(NamedTuple):
-    """What was read of one record, all of it plausible."""
+class _Session(NamedTuple):
+    """The values of one record, all plausible."""
 
     start: datetime
     end: datetime
@@ -112,7 +111,7 @@ class _Found(NamedTuple):
     text: str
 
 
-def _read(night: Night, number: int, latest_ms: int) -> _Found | Rejected:
+def _read(night: Night, number: int, latest_ms: int) -> _Session | Rejected:
     record, text = night
     start = read_start(record.metadata, number, latest_ms)
     if isinstance(start, Rejected):
@@ -123,11 +122,11 @@ def _read(night: Night, number: int, latest_ms: int) -> _Found | Rejected:
     readings = _read_numbers(record, number)
     if isinstance(readings, Rejected):
         return readings
-    return _Found(start, end, record.metadata.is_nap, readings, text)
+    return _Session(start, end, record.metadata.is_nap, readings, text)
 
 
 def _read_numbers(record: Sleep, number: int) -> _Readings | Rejected:
-    """The numbers of one record in the order of `limits.SLEEP`, all plausible."""
+    """Return the numbers of one record in the order of `limits.SLEEP`, all plausible."""
     durations = record.sleep_durations_data or _DURATIONS
     asleep = durations.asleep or _ASLEEP
     heart = (record.heart_rate_data or _HEART).summary or _HEART_SUMMARY
@@ -156,13 +155,13 @@ def _read_numbers(record: Sleep, number: int) -> _Readings | Rejected:
 
 
 def _total(readings: _Readings) -> float | None:
-    """Seconds asleep and awake together; None unless both are known."""
+    """Return seconds asleep and awake together; None unless both are known."""
     asleep, awake = readings[0], readings[4]
     return None if asleep is None or awake is None else asleep + awake
 
 
 def _stage_too_long(readings: _Readings, number: int) -> Rejected | None:
-    """A stage cannot outlast the sleep it is part of; its share would be above 100 percent."""
+    """Reject a stage that outlasts the sleep, as its share would be above 100 percent."""
     total = _total(readings)
     if not total:
         return None
@@ -177,7 +176,7 @@ def _stage_too_long(readings: _Readings, number: int) -> Rejected | None:
 
 
 def _columns(readings: _Readings, start: datetime, end: datetime) -> _Columns:
-    """The columns of a day that any delivery may set: rank 0."""
+    """Return the columns of a day that any delivery may set: rank 0."""
     asleep, deep, rem, light, awake = readings[:5]
     oxygen, breaths, temperature = readings[7:10]
     score = readings[12]
@@ -202,19 +201,19 @@ def _columns(readings: _Readings, start: datetime, end: datetime) -> _Columns:
 
 
 def _time_asleep(asleep: float | None, *stages: float | None) -> float | None:
-    """Seconds asleep: as sent, else all stages that are known together."""
+    """Return seconds asleep: as sent, else the sum of the known stages."""
     known = [stage for stage in stages if stage is not None]
     return sum(known) if asleep is None and known else asleep
 
 
 def _recovery(readings: _Readings, source: str) -> float | None:
-    """The recovery; Whoop alone calls it readiness, which is another thing elsewhere."""
+    """Return the recovery score; Whoop calls it readiness, which other makers use differently."""
     recovery, readiness = readings[10:12]
     return readiness if recovery is None and source == _WHOOP else recovery
 
 
 def _heart_columns(readings: _Readings) -> _Columns:
-    """The columns of a day that a sleep knows better than the day does; empty without a pulse."""
+    """Return the columns of a day that are preferably measured asleep; empty without a pulse."""
     resting, variability = readings[5:7]
     if resting is None and variability is None:
         return {}
@@ -222,5 +221,5 @@ def _heart_columns(readings: _Readings) -> _Columns:
 
 
 def _percent(part: float | None, total: float | None) -> float | None:
-    """A share in percent, to 2 decimals; None where there is nothing to share."""
+    """Return a share in percent, rounded to 2 decimals; None if it is unknown."""
     return None if part is None or not total else round(100 * part / total, 2)

@@ -11,7 +11,7 @@ from litestar.testing import TestClient
 
 from headwater.gateway.workflows import Principal, RequestContext, WorkflowHooks
 from headwater.gateway.workflows.runs.running import RunPorts
-from headwater.processors.idempotency import Key, Remembered, State
+from headwater.processors.idempotency import IdempotencyKey, RequestState, StoredRequest
 from headwater.projections.workflows.runs import Runs
 from headwater.schemas.history import SendEvent, StartRun
 from headwater.streams.workflows.client import Addressed
@@ -33,32 +33,34 @@ class MemoryKeys:
     """Keys as Postgres holds them, for a day that does not end."""
 
     def __init__(self) -> None:
-        self.rows: dict[Key, Remembered] = {}
+        self.rows: dict[IdempotencyKey, StoredRequest] = {}
 
-    async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
+    async def reserve(self, key: IdempotencyKey, reservation: StoredRequest) -> StoredRequest:
         found = self.rows.get(key)
-        if found is not None and found.state is State.REFUSED:
+        if found is not None and found.state is RequestState.REFUSED:
             taken_over = found.request_hash != reservation.request_hash
             found = None if taken_over else found
         return self.rows.setdefault(key, reservation) if found else self._put(key, reservation)
 
-    def _put(self, key: Key, row: Remembered) -> Remembered:
+    def _put(self, key: IdempotencyKey, row: StoredRequest) -> StoredRequest:
         self.rows[key] = row
         return row
 
-    async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
+    async def complete(
+        self, key: IdempotencyKey, run_id: str, status: int, body: str
+    ) -> StoredRequest | None:
         row = self.rows[key]
         if row.response_run_id != run_id:
             return None
-        if row.state is not State.COMPLETED:
-            done = {"state": State.COMPLETED, "status_code": status, "body": body}
+        if row.state is not RequestState.COMPLETED:
+            done = {"state": RequestState.COMPLETED, "status_code": status, "body": body}
             row = self._put(key, msgspec.structs.replace(row, **done))
         return row
 
-    async def refuse(self, key: Key, run_id: str) -> None:
+    async def refuse(self, key: IdempotencyKey, run_id: str) -> None:
         row = self.rows[key]
-        if row.response_run_id == run_id and row.state is State.IN_PROGRESS:
-            self._put(key, msgspec.structs.replace(row, state=State.REFUSED))
+        if row.response_run_id == run_id and row.state is RequestState.IN_PROGRESS:
+            self._put(key, msgspec.structs.replace(row, state=RequestState.REFUSED))
 
 
 class Seen(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 from headwater.gateway.terra.listing import Listing, read_listing
 from headwater.gateway.users.connections import compared
 from headwater.projections.deliveries.of_user import Connection
-from headwater.schemas.providers.headwater import ConnectionGone, ConnectionListed
+from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionListed
 
 LISTED_S = 1_782_900_000.0
 EARLIER, LATER = (datetime.fromtimestamp(LISTED_S + by, UTC) for by in (-60, 30))
@@ -51,8 +51,8 @@ CLOSED = {"active": False, "deactivated_at": EARLIER}
         (ours(), [entry()], []),
         (None, [entry()], [ConnectionListed]),
         (ours(**CLOSED), [entry()], [ConnectionListed]),
-        (ours(), [], [ConnectionGone]),
-        (ours(), [entry(active=False)], [ConnectionGone]),
+        (ours(), [], [ConnectionClosed]),
+        (ours(), [entry(active=False)], [ConnectionClosed]),
         # Of another reference, as after a new authentication, and of none.
         (ours(), [entry(reference_id="widget-123")], []),
         (ours(), [entry(reference_id=None)], []),

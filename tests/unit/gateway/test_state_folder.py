@@ -6,7 +6,7 @@ import pytest
 
 from headwater.gateway.commands.state import stores_of
 from headwater.gateway.settings import Settings
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 
 
 def test_state_lies_in_the_folder_of_the_data(tmp_path: Path):
@@ -18,5 +18,5 @@ def test_state_lies_in_the_folder_of_the_data(tmp_path: Path):
 def test_a_folder_that_cannot_be_made_is_named_with_the_setting(tmp_path: Path):
     (tmp_path / "file").touch()
     settings = Settings(data_dir=tmp_path / "file")
-    with pytest.raises(PartUnavailable, match=r"file/state, found .*set HEADWATER_DATA_DIR"):
+    with pytest.raises(ProcessUnavailable, match=r"file/state, found .*set HEADWATER_DATA_DIR"):
         stores_of(settings, lambda: 0)

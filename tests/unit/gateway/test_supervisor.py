@@ -18,7 +18,7 @@ import pytest
 from headwater.gateway.local import leash
 from headwater.gateway.local.parts import Part
 from headwater.gateway.local.supervisor import Supervisor
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 from tests.waiting import wait_until
 
 #: Longer than anything here takes; a test that meets it has failed.
@@ -216,7 +216,7 @@ def test_a_part_that_never_starts_ends_everything_with_one_message(tmp_path: Pat
     house = Supervisor(data_dir=tmp_path, report=said.append)
     with (
         pytest.raises(
-            PartUnavailable, match=r"broken ended while starting \(exit code 2\).*\n  \| no"
+            ProcessUnavailable, match=r"broken ended while starting \(exit code 2\).*\n  \| no"
         ),
         house,
     ):
@@ -227,7 +227,7 @@ def test_a_part_that_never_starts_ends_everything_with_one_message(tmp_path: Pat
 def test_a_part_that_cannot_be_run_at_all_is_one_message(tmp_path: Path):
     part = Part(name="missing", argv=("/nonexistent/program",), env={}, ready=lambda: True)
     with (
-        pytest.raises(PartUnavailable, match="missing could not be started: No such file"),
+        pytest.raises(ProcessUnavailable, match="missing could not be started: No such file"),
         Supervisor(data_dir=tmp_path, report=print) as house,
     ):
         house.start(part)
@@ -343,7 +343,7 @@ def test_two_on_one_directory_are_one_clear_line(run: Callable[..., House], tmp_
     house = run(part=OBEDIENT)
     house.until("part is ready")
     with (
-        pytest.raises(PartUnavailable, match=rf"already runs on .* \(pid {house.process.pid}\)"),
+        pytest.raises(ProcessUnavailable, match=rf"already runs on .* \(pid {house.process.pid}\)"),
         Supervisor(data_dir=tmp_path, report=print),
     ):
         raise AssertionError("the second one must not get in")

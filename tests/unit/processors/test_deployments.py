@@ -2,9 +2,9 @@
 
 from headwater.processors.deployments import (
     Activated,
+    ActivationRejected,
     Created,
     Deployments,
-    Refused,
     deployment_id,
 )
 from headwater.schemas.deployments import (
@@ -72,7 +72,7 @@ def test_to_activate_what_is_active_changes_nothing_whatever_was_meant_to_be_bef
 
 def test_an_activation_of_what_is_not_there_is_refused():
     outcome = Deployments().apply(activated("a"))
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, ActivationRejected)
     assert (outcome.code, "with the id a" in outcome.message) == ("deployment_not_found", True)
 
 
@@ -80,9 +80,9 @@ def test_of_two_who_replace_the_same_deployment_one_is_refused():
     found = deployed("a", "b", "c")
     found.apply(activated("a", after="c"))
     outcome = found.apply(activated("b", after="c"))
-    assert outcome == Refused(
+    assert outcome == ActivationRejected(
         "deployment_changed",
-        "expected c to be active, found a; look at what was activated meanwhile",
+        "expected c to be active, found a; another deployment was activated in the meantime",
     )
     assert found.active == created("a")
 
@@ -90,7 +90,7 @@ def test_of_two_who_replace_the_same_deployment_one_is_refused():
 def test_the_first_activation_may_ask_that_none_was_before():
     found = Deployments()
     found.apply(created("a"))
-    assert isinstance(found.apply(activated("a", after="b")), Refused)
+    assert isinstance(found.apply(activated("a", after="b")), ActivationRejected)
     assert isinstance(found.apply(activated("a", after="none")), Activated)
 
 
@@ -102,7 +102,7 @@ def test_rollbacks_go_back_one_by_one():
         found.apply(activated(target.id, rollback=True))
         assert found.active == created(expected)
     refused = found.rolled_back_to()
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ActivationRejected)
     assert refused.code == "nothing_to_roll_back"
 
 
@@ -112,7 +112,7 @@ def test_a_rollback_may_name_any_that_was_active_before():
     found.apply(activated("a", rollback=True))
     assert found.activations == ["a"]
     for other in ("c", "never"):
-        assert isinstance(found.rolled_back_to(other), Refused)
+        assert isinstance(found.rolled_back_to(other), ActivationRejected)
 
 
 def test_what_was_activated_since_is_gone_back_from_first():

@@ -5,7 +5,7 @@ import pytest
 from headwater.processors.providers.envelope import Malformed, Routing, event_id, sent_at_ms
 from headwater.processors.providers.terra.envelope import read_envelope
 from headwater.processors.providers.terra.provider import TERRA
-from headwater.processors.texts import MAX_ID_CHARS, fault_of
+from headwater.processors.texts import MAX_ID_CHARS, text_problem
 
 USER = b'"user": {"user_id": "s-1", "provider": "GARMIN", "reference_id": "user_1", ' + (
     b'"last_webhook_update": "2026-07-01T09:12:33.891000+00:00"}'
@@ -99,14 +99,14 @@ def test_an_id_that_cannot_be_stored_is_malformed_and_named(body: bytes, field: 
 
 
 def test_an_id_may_have_256_characters_of_any_script():
-    assert fault_of("id", "é" * MAX_ID_CHARS) is None
-    assert fault_of("id", "a\u00a0b") is None
-    assert fault_of("id", None) is None
-    assert fault_of("id", "") is None
+    assert text_problem("id", "é" * MAX_ID_CHARS) is None
+    assert text_problem("id", "a\u00a0b") is None
+    assert text_problem("id", None) is None
+    assert text_problem("id", "") is None
 
 
 def test_half_a_surrogate_pair_is_no_text():
-    found = fault_of("id", "a\ud800")
+    found = text_problem("id", "a\ud800")
     assert found == "id: expected no control characters, found U+D800 at character 2"
 
 

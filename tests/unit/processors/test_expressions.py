@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from headwater.processors.expressions import (
     COPIED_MAX,
     SOURCE_MAX,
+    EvaluationProblem,
     Expression,
     ExpressionInvalid,
-    Facts,
-    Fault,
-    Gives,
+    ExpressionValues,
     Names,
+    ResultKind,
 )
 from headwater.schemas.history import NESTING_MAX
 
@@ -25,8 +25,8 @@ EVENT = {
 }
 
 
-def value(source: str, gives: Gives = Gives.JSON, event: object = EVENT) -> object:
-    return Expression(source, gives).evaluate(Facts({"event": event}))
+def value(source: str, gives: ResultKind = ResultKind.JSON, event: object = EVENT) -> object:
+    return Expression(source, gives).evaluate(ExpressionValues({"event": event}))
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,34 @@ def test_a_value_is_json(source: str, expected: str):
 
 
 def test_a_text_and_a_condition():
-    assert value("'sleep-' + event.user_id", Gives.TEXT) == "sleep-user_1"
-    assert value("event.body.data[0].score > 0.5", Gives.CONDITION) is True
+    assert value("'sleep-' + event.user_id", ResultKind.TEXT) == "sleep-user_1"
+    assert value("event.body.data[0].score > 0.5", ResultKind.CONDITION) is True
 
 
 @pytest.mark.parametrize(
     ("source", "gives", "told"),
     [
-        ("'a' +", Gives.JSON, "line 1, column 6: Syntax error"),
-        ("\n 'a' + ", Gives.JSON, "line 2, column 8: Syntax error"),
-        ("user.id", Gives.JSON, "line 1, column 5: undeclared reference to 'user.id'"),
-        ("shout(event.user_id)", Gives.JSON, "line 1, column 6: undeclared reference to 'shout'"),
-        ("'a' + 1", Gives.JSON, "line 1, column 5: found no matching overload for '_+_'"),
-        ("1 + 2", Gives.TEXT, "expected an expression that gives a text, found int"),
-        ("'a'", Gives.CONDITION, "expected an expression that gives true or false, found string"),
-        ("", Gives.TEXT, "Syntax error"),
-        ("(" * 100 + "1" + ")" * 100, Gives.JSON, "recursion limit"),
-        ("x" * 200_000, Gives.JSON, "limit"),
+        ("'a' +", ResultKind.JSON, "line 1, column 6: Syntax error"),
+        ("\n 'a' + ", ResultKind.JSON, "line 2, column 8: Syntax error"),
+        ("user.id", ResultKind.JSON, "line 1, column 5: undeclared reference to 'user.id'"),
+        (
+            "shout(event.user_id)",
+            ResultKind.JSON,
+            "line 1, column 6: undeclared reference to 'shout'",
+        ),
+        ("'a' + 1", ResultKind.JSON, "line 1, column 5: found no matching overload for '_+_'"),
+        ("1 + 2", ResultKind.TEXT, "expected an expression that gives a text, found int"),
+        (
+            "'a'",
+            ResultKind.CONDITION,
+            "expected an expression that gives true or false, found string",
+        ),
+        ("", ResultKind.TEXT, "Syntax error"),
+        ("(" * 100 + "1" + ")" * 100, ResultKind.JSON, "recursion limit"),
+        ("x" * 200_000, ResultKind.JSON, "limit"),
     ],
 )
-def test_what_is_no_expression_is_told_with_its_place(source: str, gives: Gives, told: str):
+def test_what_is_no_expression_is_told_with_its_place(source: str, gives: ResultKind, told: str):
     with pytest.raises(ExpressionInvalid) as caught:
         Expression(source, gives)
     assert told in str(caught.value)
@@ -78,21 +86,23 @@ def test_what_is_no_expression_is_told_with_its_place(source: str, gives: Gives,
 @pytest.mark.parametrize(
     ("source", "gives", "told", "missing"),
     [
-        ("event.missing", Gives.JSON, 'Key not found in map : "missing"', True),
-        ("event.body.empty[0]", Gives.JSON, "index=0", True),
-        ("event.user_id.x", Gives.JSON, "SELECT", False),
-        ("1 / int(event.body.data[0].score - 1)", Gives.JSON, "divide by zero", False),
-        ("event.reference + 'x'", Gives.TEXT, "No matching overloads", False),
-        ("event.body.data[0].score", Gives.TEXT, "expected a text, found 1", False),
-        ("event.user_id", Gives.CONDITION, "expected true or false, found 'user_1'", False),
-        ("0.0 / 0.0", Gives.JSON, "expected a JSON value, found nan", False),
-        ("duration('1h')", Gives.JSON, "timedelta is no JSON", False),
-        ("b'abc'", Gives.JSON, "bytearray is no JSON", False),
+        ("event.missing", ResultKind.JSON, 'Key not found in map : "missing"', True),
+        ("event.body.empty[0]", ResultKind.JSON, "index=0", True),
+        ("event.user_id.x", ResultKind.JSON, "SELECT", False),
+        ("1 / int(event.body.data[0].score - 1)", ResultKind.JSON, "divide by zero", False),
+        ("event.reference + 'x'", ResultKind.TEXT, "No matching overloads", False),
+        ("event.body.data[0].score", ResultKind.TEXT, "expected a text, found 1", False),
+        ("event.user_id", ResultKind.CONDITION, "expected true or false, found 'user_1'", False),
+        ("0.0 / 0.0", ResultKind.JSON, "expected a JSON value, found nan", False),
+        ("duration('1h')", ResultKind.JSON, "timedelta is no JSON", False),
+        ("b'abc'", ResultKind.JSON, "bytearray is no JSON", False),
     ],
 )
-def test_an_error_of_evaluation_is_a_value(source: str, gives: Gives, told: str, missing: bool):
+def test_an_error_of_evaluation_is_a_value(
+    source: str, gives: ResultKind, told: str, missing: bool
+):
     found = value(source, gives)
-    assert isinstance(found, Fault)
+    assert isinstance(found, EvaluationProblem)
     assert told in found.message
     assert found.missing is missing
 
@@ -103,7 +113,7 @@ def test_an_expression_that_would_not_end_in_time_is_stopped():
     for name in "abcdefg":
         source = f"{ten}.map({name}, {source})"
     found = value(f"size({source})")
-    assert isinstance(found, Fault)
+    assert isinstance(found, EvaluationProblem)
     assert "budget exceeded" in found.message
 
 
@@ -121,7 +131,7 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from("abc"), json_values))
 def test_any_json_goes_in_and_comes_out(event: dict[str, object]):
-    found = value("event", Gives.JSON, event)
+    found = value("event", ResultKind.JSON, event)
     assert isinstance(found, str)
     assert json.loads(found) == event
 
@@ -131,8 +141,10 @@ LOCAL = ("item", "_branch")
 
 
 def local_value(source: str, state: object = None, **local: object) -> object:
-    facts = Facts({"input": {"list": list(range(COPIED_MAX + 1))}, "state": state}, SHARED)
-    return Expression(source, Gives.VALUE, SHARED, LOCAL).evaluate(facts, local)
+    facts = ExpressionValues(
+        {"input": {"list": list(range(COPIED_MAX + 1))}, "state": state}, SHARED
+    )
+    return Expression(source, ResultKind.VALUE, SHARED, LOCAL).evaluate(facts, local)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +170,7 @@ def test_names_of_its_own_come_with_each_evaluation(source: str, expected: objec
 
 def test_a_name_without_a_value_is_an_error_unless_it_is_absorbed():
     fault = local_value("item == 1")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert (fault.missing, "undeclared variable item" in fault.message) == (False, True)
     assert local_value("item == 1 || true") is True
 
@@ -185,14 +197,14 @@ def test_a_name_without_a_value_is_an_error_unless_it_is_absorbed():
 )
 def test_what_is_missing_is_told_apart_from_every_other_error(source: str, missing: bool):
     fault = local_value(source, {"list": [1], "none": None, "text": "x"})
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert fault.missing is missing
 
 
 def test_a_list_that_map_would_copy_too_often_is_refused_and_named():
     for source in ("input.list.map(n, n + 1)", "[1].map(x, input.list.filter(n, n > x))"):
         fault = local_value(source)
-        assert isinstance(fault, Fault)
+        assert isinstance(fault, EvaluationProblem)
         assert fault.message == (
             "expected lists of at most 2000 items for map and filter, "
             "found one of 2001 in input.list"
@@ -207,7 +219,7 @@ def test_a_value_that_is_wrapped_again_and_again_has_an_end():
         value = local_value("[state.v]", {"v": value})
         assert isinstance(value, list)
     fault = local_value("[state.v]", {"v": value})
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert "more than 128 levels of lists and maps" in fault.message
 
 
@@ -226,17 +238,17 @@ def test_a_value_that_is_wrapped_again_and_again_has_an_end():
 )
 def test_what_is_too_long_too_deep_or_unknown_is_not_compiled(source: str):
     with pytest.raises(ExpressionInvalid):
-        Expression(source, Gives.VALUE, SHARED, LOCAL)
+        Expression(source, ResultKind.VALUE, SHARED, LOCAL)
 
 
 def test_where_a_fault_is_does_not_count_what_was_put_around():
     with pytest.raises(ExpressionInvalid, match="line 1, column 8: undeclared reference to 'no'"):
-        Expression("item + no", Gives.VALUE, SHARED, LOCAL)
+        Expression("item + no", ResultKind.VALUE, SHARED, LOCAL)
 
 
 def test_macros_within_macros_end():
     fault = local_value("input.list.exists(a, input.list.exists(b, a + b < 0))")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert "Iteration budget exceeded" in fault.message
 
 
@@ -262,7 +274,7 @@ def test_the_character_nul_is_one_like_others(source: str, expected: object):
 
 
 def test_a_json_text_has_the_character_nul_escaped():
-    assert value("event", Gives.JSON, WITH_NUL) == json.dumps(
+    assert value("event", ResultKind.JSON, WITH_NUL) == json.dumps(
         WITH_NUL, separators=(",", ":"), sort_keys=True
     )
 
@@ -281,13 +293,13 @@ def test_what_stands_in_for_nul_is_let_alone_by_itself():
 )
 def test_what_nothing_can_stand_in_for_is_an_error(source: str, text: str):
     fault = local_value(source, {"text": text}, item=text)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert (fault.missing, "NUL" in fault.message) == (False, True)
 
 
 def test_a_number_of_more_than_64_bits_is_told_by_its_name_alone():
     fault = local_value("item.n", {}, item={"n": 2**70})
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert f"'item['n'] -> {2**70}'" in fault.message
     assert "0x" not in fault.message
 
@@ -327,8 +339,11 @@ def test_what_only_arranges_fields_gives_what_the_library_gives(source: str):
     state = {"n": 1, "z": {"b": 1, "a": [2.0]}, "key": "k", "deep": deep}
     if "big" in source:
         state["big"] = 2**70
-    expression = Expression(source, Gives.VALUE, SHARED, ["item", "missing_item"])
-    facts, local = Facts({"input": {}, "state": state}, SHARED), {"item": {"z": 1, "a": "\0"}}
+    expression = Expression(source, ResultKind.VALUE, SHARED, ["item", "missing_item"])
+    facts, local = (
+        ExpressionValues({"input": {}, "state": state}, SHARED),
+        {"item": {"z": 1, "a": "\0"}},
+    )
     read = expression.evaluate(facts, local)
     expression.__dict__["_arrangement"] = None
     assert repr(expression.evaluate(facts, local)) == repr(read)

@@ -12,16 +12,16 @@ from headwater.processors.idempotency import (
     Answered,
     Conflict,
     Pending,
-    Remembered,
-    State,
+    RequestState,
+    StoredRequest,
     canonical_hash,
-    met,
+    key_result,
     reservation,
 )
 
 RESERVED = reservation("run_1", "hash")
-DONE = msgspec.structs.replace(RESERVED, state=State.COMPLETED, status_code=202, body="{}")
-REFUSED = msgspec.structs.replace(RESERVED, state=State.REFUSED)
+DONE = msgspec.structs.replace(RESERVED, state=RequestState.COMPLETED, status_code=202, body="{}")
+REFUSED = msgspec.structs.replace(RESERVED, state=RequestState.REFUSED)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ REFUSED = msgspec.structs.replace(RESERVED, state=State.REFUSED)
         (REFUSED, "hash", Pending("run_1")),
     ],
 )
-def test_what_a_request_meets(found: Remembered, request_hash: str, expected: object) -> None:
-    assert met(found, request_hash) == expected
+def test_what_a_request_meets(found: StoredRequest, request_hash: str, expected: object) -> None:
+    assert key_result(found, request_hash) == expected
 
 
 ANY_JSON = st.recursive(

@@ -16,19 +16,19 @@ ORDER = JsonSchema(
 
 
 def test_a_value_that_fits_has_no_fault():
-    assert ORDER.fault({"id": "a", "lines": [1, 2]}, "input") is None
-    assert JsonSchema({}).fault(None, "input") is None
+    assert ORDER.problem({"id": "a", "lines": [1, 2]}, "input") is None
+    assert JsonSchema({}).problem(None, "input") is None
 
 
 def test_a_fault_is_told_with_its_path():
-    assert ORDER.fault({"lines": [1, "two"]}, "input") == (
+    assert ORDER.problem({"lines": [1, "two"]}, "input") == (
         'input: "id" is a required property; input.lines[1]: "two" is not of type "integer"'
     )
-    assert ORDER.fault([], "output") == 'output: [] is not of type "object"'
+    assert ORDER.problem([], "output") == 'output: [] is not of type "object"'
 
 
 def test_many_faults_are_counted():
-    fault = ORDER.fault({"id": "a", "lines": ["x"] * 100}, "state")
+    fault = ORDER.problem({"id": "a", "lines": ["x"] * 100}, "state")
     assert fault is not None
     assert fault.endswith('state.lines[4]: "x" is not of type "integer"; and 95 more')
 
@@ -59,7 +59,7 @@ def doubling(keyword: str, levels: int) -> dict[str, Any]:
 def test_references_that_multiply_are_refused(keyword: str, levels: int):
     with pytest.raises(SchemaInvalid, match=r"expected (at most 10000 subschemas|references)"):
         JsonSchema(doubling(keyword, levels))
-    assert JsonSchema(doubling(keyword, 4)).fault({}, "it") is None or keyword == "oneOf"
+    assert JsonSchema(doubling(keyword, 4)).problem({}, "it") is None or keyword == "oneOf"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_would_take_long_to_compile_is_refused(schema: dict[str, Any]):
 def test_a_schema_may_be_within_itself():
     node = {"type": "object", "properties": {"inner": {"$ref": "#"}, "n": {"type": "integer"}}}
     schema = JsonSchema(node)
-    assert schema.fault({"inner": {"inner": {"n": 1}}}, "it") is None
-    assert schema.fault({"inner": {"inner": {"n": "x"}}}, "it") == (
+    assert schema.problem({"inner": {"inner": {"n": 1}}}, "it") is None
+    assert schema.problem({"inner": {"inner": {"n": "x"}}}, "it") == (
         'it.inner.inner.n: "x" is not of type "integer"'
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
-from headwater.processors.lineage import Said, said_of_row, same_key, updates_of
+from headwater.processors.lineage import ColumnValue, same_key, updates_of, values_of_row
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, USERS
 from tests.unit.processors.deliveries import USER, admitted
@@ -43,8 +43,8 @@ def test_of_a_row_the_winner_of_each_column_comes_first() -> None:
         update, stamp=msgspec.structs.replace(update.stamp, sent_at_ms=2**50), values={"steps": 7}
     )
     other = msgspec.structs.replace(later, key=("user_bo", "garmin", "2026-07-01"))
-    said = said_of_row(DAILY_SUMMARY, update.key, [update, later, other])
-    assert said["steps"][0] == Said(7, later.stamp)
+    said = values_of_row(DAILY_SUMMARY, update.key, [update, later, other])
+    assert said["steps"][0] == ColumnValue(7, later.stamp)
     assert len(said["steps"]) == 2
     assert list(said) == ["steps"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from headwater.processors.runs.decisions import Decision, Facts, Rejection
 from headwater.processors.runs.requests import Wake
-from headwater.processors.runs.slot_keys import place_of
+from headwater.processors.runs.slot_keys import slot_scope
 from headwater.processors.runs.slots import Concurrency
 from headwater.processors.slots import state
 from headwater.processors.slots.engine import SlotsEngine
@@ -205,6 +205,6 @@ def test_a_queue_has_an_end(monkeypatch: pytest.MonkeyPatch):
     "region", ['"\\ud800"', "1e400", "9" * 30, "9" * 5_000, "[" * 5_000 + "]" * 5_000]
 )
 def test_params_of_which_cel_can_make_nothing_are_refused(region: str):
-    refused = place_of(Concurrency(1, "params.region"), f'{{"region": {region}}}')
+    refused = slot_scope(Concurrency(1, "params.region"), f'{{"region": {region}}}')
     assert isinstance(refused, Rejection), refused
     assert refused.code == "INVALID_PARAMS"

@@ -34,7 +34,7 @@ def test_a_source_has_a_path_of_its_name_and_those_that_are_written():
     source = one(SHOP)
     assert source.paths == ("/webhooks/shop", "/hooks/shop")
     assert source.scheme is SCHEMES["shopify"]
-    assert source.secrets_at.variables == ("SHOP_NEW", "SHOP_OLD")
+    assert source.secret_locations.variables == ("SHOP_NEW", "SHOP_OLD")
 
 
 def test_every_scheme_can_be_named():
@@ -161,7 +161,7 @@ SCHEME_NAMES = ", ".join(sorted(SCHEMES))
         ),
         (SHOP.replace('"shop"', '"My Shop"'), "source My Shop: name: expected a name such as"),
         (SHOP.replace("/hooks/shop", "hooks"), "source shop: paths: expected paths that begin"),
-        (SHOP.replace("/hooks/shop", "/v1/sync"), "source shop: paths: expected a path that is"),
+        (SHOP.replace("/hooks/shop", "/v1/sync"), "source shop: paths: expected a path that"),
         (
             SHOP.replace('["SHOP_NEW", "SHOP_OLD"]', '"HEADWATER_SHOP"'),
             "source shop: secret_env: expected a name that does not begin with HEADWATER_",
@@ -195,7 +195,7 @@ SCHEME_NAMES = ", ".join(sorted(SCHEMES))
         (
             '[[source]]\nname = "x"\nsecrets = ["s"]\n'
             '[source.scheme]\nsignature_header = "x-s"\nform = "plain"\ntemplate = "{t}.{raw}"',
-            "source x: x's own: a time needs a place, {t} in the template, a limit",
+            "source x: x's own: a time needs a source, {t} in the template, a limit",
         ),
     ],
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.processors.columns import RowUpdate, merge
-from headwater.processors.wipes import Fences, digest, is_before, row_left
+from headwater.processors.wipes import Fences, digest, is_before, remaining_row
 from headwater.schemas.records import Stamp, UserForgotten
 from headwater.schemas.tables import DAILY_SUMMARY, Row
 
@@ -76,7 +76,7 @@ def folded(some: list[RowUpdate], at: int, fence: list[int]) -> Row | None:
     for number, one in enumerate([*some[:at], None, *some[at:]]):
         if one is None:
             fences.add(wiped(fence))
-            row = None if row is None else row_left(row, fence)
+            row = None if row is None else remaining_row(row, fence)
         elif not fences.cover((USER,), one.stamp.partition, one.stamp.offset):
             row = merge(row, one)
         assert number <= len(some)

@@ -8,19 +8,19 @@ import pytest
 
 from headwater.schemas import codec
 from headwater.schemas.avro_types import Schema
-from headwater.schemas.codec import encode, encode_row, write_forms
+from headwater.schemas.codec import encode, encode_row, set_write_versions
 from headwater.schemas.errors import NotYetReadable
-from headwater.schemas.forms import (
-    NEWEST_FORMS,
-    READS,
-    Announcement,
-    Form,
-    announced,
-    common,
-    read_forms,
-)
 from headwater.schemas.history import HistoryAppended, HostLost, PartitionClaimed
 from headwater.schemas.records import OutcomeRecorded, Stamp, WebhooksClaimed
+from headwater.schemas.schema_versions import (
+    NEWEST_VERSIONS,
+    READABLE_VERSIONS,
+    Announcement,
+    SchemaVersion,
+    common_versions,
+    parse_announcement,
+    parse_versions,
+)
 from headwater.schemas.tables import DAILY_SUMMARY, Row
 
 CLAIMED = WebhooksClaimed(["a"], [1], 2)
@@ -29,60 +29,69 @@ LOST = HostLost("stood still", 5)
 
 
 def test_what_is_common_is_the_least_that_members_read():
-    forms = common(
+    forms = common_versions(
         [
             Announcement("one", {"event": 3, "row": 1}),
             Announcement("two", {"event": 2, "row": 1}),
             Announcement("three", {"event": 3, "row": 1}),
         ]
     )
-    assert forms == {"event": Form(2, "two"), "row": Form(1)}
+    assert forms == {"event": SchemaVersion(2, "two"), "row": SchemaVersion(1)}
 
 
 def test_a_schema_that_a_member_does_not_name_is_one_that_it_cannot_read():
-    forms = common(
+    forms = common_versions(
         [Announcement("new", {"event": 1, "mood": 1}), Announcement("old", {"event": 1})]
     )
-    assert forms == {"event": Form(1), "mood": Form(0, "old")}
+    assert forms == {"event": SchemaVersion(1), "mood": SchemaVersion(0, "old")}
 
 
 def test_an_announcement_of_another_release_is_read_as_far_as_it_goes():
-    assert announced(b'{"member":"m","reads":{"x":7},"writes":[1]}') == Announcement("m", {"x": 7})
-    assert announced(b"\xff").reads == {}
-    assert read_forms(b'{"x":{"version":7,"since":1}}') == {"x": Form(7)}
-    assert read_forms(b"[]") is None
+    assert parse_announcement(b'{"member":"m","reads":{"x":7},"writes":[1]}') == Announcement(
+        "m", {"x": 7}
+    )
+    assert parse_announcement(b"\xff").reads == {}
+    assert parse_versions(b'{"x":{"version":7,"since":1}}') == {"x": SchemaVersion(7)}
+    assert parse_versions(b"[]") is None
 
 
 def test_the_newest_is_written_if_nothing_else_is_said():
-    assert codec.written_forms() == NEWEST_FORMS
-    assert {name: form.version for name, form in NEWEST_FORMS.items()} == READS
+    assert codec.write_versions() == NEWEST_VERSIONS
+    assert {name: form.version for name, form in NEWEST_VERSIONS.items()} == READABLE_VERSIONS
 
 
 @pytest.fixture
 def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[str, Any]]]:
     """Has version 2 of every schema be what it is, and version 1 what a test makes of it."""
-    texts = {name: codec.schema_of_version(f"{name}.{READS[name]}") for name in READS}
-    number_of = {name: 1_000 + at for at, name in enumerate(READS)}
+    texts = {
+        name: codec.schema_of_version(f"{name}.{READABLE_VERSIONS[name]}")
+        for name in READABLE_VERSIONS
+    }
+    number_of = {name: 1_000 + at for at, name in enumerate(READABLE_VERSIONS)}
 
     def schema_of(version: str) -> Schema:
         name, _, number = version.rpartition(".")
-        if int(number) <= READS[name]:
+        if int(number) <= READABLE_VERSIONS[name]:
             return texts[name]
         return newest[name]
 
     newest = {name: json.loads(json.dumps(schema)) for name, schema in texts.items()}
     prefixes = {
-        f"{name}.{READS[name] + 1}": b"\x00" + number.to_bytes(4, "big")
+        f"{name}.{READABLE_VERSIONS[name] + 1}": b"\x00" + number.to_bytes(4, "big")
         for name, number in number_of.items()
     }
     monkeypatch.setattr(codec, "schema_of_version", schema_of)
     monkeypatch.setattr(codec, "_PREFIXES", codec._PREFIXES | prefixes)
-    monkeypatch.setattr(codec, "READS", {name: number + 1 for name, number in READS.items()})
+    monkeypatch.setattr(
+        codec, "READABLE_VERSIONS", {name: number + 1 for name, number in READABLE_VERSIONS.items()}
+    )
     codec._make_writer.cache_clear()
-    write_forms({name: Form(number, "an old member") for name, number in READS.items()})
+    set_write_versions(
+        {name: SchemaVersion(number, "an old member") for name, number in READABLE_VERSIONS.items()}
+    )
     yield texts
     codec._make_writer.cache_clear()
-    write_forms(NEWEST_FORMS)
+    set_write_versions(NEWEST_VERSIONS)
 
 
 def without(schema: dict[str, Any], *names: str) -> None:
@@ -100,7 +109,9 @@ def outcome(**fields: int) -> OutcomeRecorded:
 def test_an_older_form_leaves_out_what_says_nothing(released: dict[str, dict[str, Any]]):
     without(released["outcome_recorded"], "released_at_ms")
     shorter = encode(outcome())
-    write_forms({"outcome_recorded": Form(READS["outcome_recorded"] + 1)})
+    set_write_versions(
+        {"outcome_recorded": SchemaVersion(READABLE_VERSIONS["outcome_recorded"] + 1)}
+    )
     assert len(encode(outcome())) == len(shorter) + 1
 
 
@@ -110,7 +121,9 @@ def test_a_value_that_an_older_form_lacks_waits_for_who_reads_it(
     without(released["outcome_recorded"], "released_at_ms")
     with pytest.raises(NotYetReadable, match=r"version 2 of outcome_recorded, .* an old member"):
         encode(outcome(released_at_ms=5))
-    write_forms({"outcome_recorded": Form(READS["outcome_recorded"] + 1)})
+    set_write_versions(
+        {"outcome_recorded": SchemaVersion(READABLE_VERSIONS["outcome_recorded"] + 1)}
+    )
     assert encode(outcome(released_at_ms=5))
 
 
@@ -145,7 +158,7 @@ def test_a_row_is_written_with_the_columns_that_all_know(released: dict[str, dic
 
 
 def test_a_schema_that_nobody_else_knows_is_not_written(released: dict[str, dict[str, Any]]):
-    write_forms({"webhooks_claimed": Form(0, "an old member")})
+    set_write_versions({"webhooks_claimed": SchemaVersion(0, "an old member")})
     with pytest.raises(NotYetReadable, match="an old member reads none"):
         encode(CLAIMED)
 

@@ -10,7 +10,7 @@ from headwater.schemas import installed_tables
 from headwater.schemas.installed_tables import (
     FINGERPRINTS,
     TableInvalid,
-    fault_of_table,
+    table_problem,
     versions_of,
 )
 from headwater.schemas.tables import CONNECTIONS, TABLES, Column, Table
@@ -18,7 +18,7 @@ from tests.fakes.toy_table import TOY_BOXES
 
 
 def test_a_table_as_they_come_with_headwater_has_no_fault():
-    assert [fault_of_table(table) for table in (*TABLES, TOY_BOXES)] == [None] * (len(TABLES) + 1)
+    assert [table_problem(table) for table in (*TABLES, TOY_BOXES)] == [None] * (len(TABLES) + 1)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_table_as_they_come_with_headwater_has_no_fault():
     ],
 )  # fmt: skip
 def test_a_table_that_cannot_be_is_refused(change: Callable[[Table], Table], fault: str):
-    assert fault_of_table(change(TOY_BOXES)) == fault
+    assert table_problem(change(TOY_BOXES)) == fault
 
 
 def test_a_version_is_the_key_and_the_first_columns():
@@ -79,4 +79,4 @@ def test_two_tables_of_one_name_are_refused():
     with pytest.raises(
         TableInvalid, match=r"expected each name of a table once, found \['terra_conn"
     ):
-        installed_tables._together([*TABLES, replace(TOY_BOXES, name=CONNECTIONS.name)])
+        installed_tables._checked([*TABLES, replace(TOY_BOXES, name=CONNECTIONS.name)])

@@ -6,7 +6,14 @@ import pytest
 
 from headwater.schemas.catalogue import IDS
 from headwater.schemas.codec import encode
-from headwater.schemas.newer import Place, Waiting, is_newer, readable, skip, why_waits
+from headwater.schemas.newer import (
+    RecordPosition,
+    Waiting,
+    is_newer,
+    newer_schema_message,
+    readable,
+    skip,
+)
 from headwater.schemas.records import WebhooksClaimed
 
 LATEST = max(IDS.values())
@@ -62,7 +69,7 @@ def test_nobody_waits_for_records_whose_keys_are_not_ours(
 
 def test_what_an_operator_has_skipped_is_neither_read_nor_waited_for():
     records = [Record(0, KNOWN), Record(1, of_schema(LATEST + 1)), Record(2, KNOWN)]
-    skip([Place("events", 3, 1)])
+    skip([RecordPosition("events", 3, 1)])
     try:
         assert readable(records) == ([records[0], records[2]], None)
         assert readable([Record(1, of_schema(LATEST + 1), partition=2)])[1] is not None
@@ -78,7 +85,7 @@ def test_records_are_readable_up_to_the_first_newer_one():
 
 
 def test_a_wait_names_the_place_and_what_to_do():
-    assert why_waits(Record(7, of_schema(LATEST + 2))) == (
+    assert newer_schema_message(Record(7, of_schema(LATEST + 2))) == (
         f"events/3@7 has to wait: expected a schema id of 1 to {LATEST}, found {LATEST + 2}, which "
         "a newer release wrote; start that release here, or, if none did, `headwater topics skip`"
     )

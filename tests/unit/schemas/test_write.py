@@ -8,7 +8,7 @@ import pytest
 
 from headwater.schemas.catalogue import IDS
 from headwater.schemas.struct_schemas import row_schema_of, schema_of
-from headwater.schemas.write import RELEASED_THROUGH, Versions, checked_in, made, renewed
+from headwater.schemas.write import RELEASED_THROUGH, Versions, checked_in, generated, renewed
 
 
 class Colour(StrEnum):
@@ -72,7 +72,9 @@ def record(**defaults: int) -> str:
 
 
 def test_what_is_checked_in_is_what_the_structs_say():
-    assert renewed(checked_in(), made(), RELEASED_THROUGH) == checked_in(), "run `make schemas`"
+    assert renewed(checked_in(), generated(), RELEASED_THROUGH) == checked_in(), (
+        "run `make schemas`"
+    )
 
 
 def test_every_id_is_a_number_of_its_own_that_four_bytes_hold():

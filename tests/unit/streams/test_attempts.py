@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.runs.host_messages import Started
+from headwater.processors.runs.host_messages import AttemptStarted
 from headwater.processors.runs.requests import Reached, RetryPolicy, RollbackRaised, StepRaised
 from headwater.streams.engine.attempts import lost, timed_out
 
@@ -11,15 +11,15 @@ _POLICY = RetryPolicy(2, 1_000, "constant")
 
 
 def test_an_attempt_that_took_too_long_has_failed():
-    assert timed_out(Started(1, _STEP, 2, _POLICY)) == StepRaised(
-        _STEP, 2, timed_out(Started(1, _STEP, 2, _POLICY)).failure, _POLICY
+    assert timed_out(AttemptStarted(1, _STEP, 2, _POLICY)) == StepRaised(
+        _STEP, 2, timed_out(AttemptStarted(1, _STEP, 2, _POLICY)).failure, _POLICY
     )
-    told = timed_out(Started(1, _STEP, 2, _POLICY)).failure.message
+    told = timed_out(AttemptStarted(1, _STEP, 2, _POLICY)).failure.message
     assert told == 'expected step "a" to end within 600 ms, found it still running in attempt 2'
 
 
 def test_a_rollback_handler_that_took_too_long_has_failed():
-    raised = timed_out(Started(1, _STEP, 2, _POLICY, rollback=True))
+    raised = timed_out(AttemptStarted(1, _STEP, 2, _POLICY, rollback=True))
     assert raised == RollbackRaised("a", 2, raised.failure)
     assert raised.failure.message == (
         'expected the rollback of step "a" to end within 600 ms, found it still running in '
@@ -29,7 +29,9 @@ def test_a_rollback_handler_that_took_too_long_has_failed():
 
 @pytest.mark.parametrize(("rollback", "kind"), [(False, StepRaised), (True, RollbackRaised)])
 def test_an_attempt_that_lost_its_host_is_told_whose_fault_it_may_be(rollback: bool, kind: type):
-    raised = lost(Started(1, _STEP, 2, _POLICY, rollback), "the code host stood still for 10 s")
+    raised = lost(
+        AttemptStarted(1, _STEP, 2, _POLICY, rollback), "the code host stood still for 10 s"
+    )
     assert isinstance(raised, kind)
     assert raised.failure.name == "HostLostError"
     assert raised.failure.message.startswith(

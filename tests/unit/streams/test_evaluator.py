@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from headwater.processors.evaluations import Evaluations, Fault
-from headwater.processors.expressions import COPIED_MAX, Expression, Facts, Gives, Names
+from headwater.processors.evaluations import EvaluationProblem, Evaluations
+from headwater.processors.expressions import (
+    COPIED_MAX,
+    Expression,
+    ExpressionValues,
+    Names,
+    ResultKind,
+)
 from headwater.processors.json_schemas import JsonSchema
 from headwater.processors.task_runner import RESULT_MAX
 from headwater.streams.evaluation.evaluator import EvaluationLimits, EvaluatorProcess
@@ -26,8 +32,8 @@ def evaluator() -> Iterator[EvaluatorProcess]:
 
 
 def evaluated(evaluator: EvaluatorProcess, source: str, **values: object) -> Any:  # noqa: ANN401
-    expression = Expression(source, Gives.VALUE, NAMES)
-    return expression.evaluate(Facts(values, NAMES), {}, Evaluations(evaluator))
+    expression = Expression(source, ResultKind.VALUE, NAMES)
+    return expression.evaluate(ExpressionValues(values, NAMES), {}, Evaluations(evaluator))
 
 
 def grown(times: int) -> str:
@@ -62,7 +68,7 @@ def test_what_takes_too_long_or_too_much_is_an_error_that_names_the_limit(
     evaluator: EvaluatorProcess, source: str, values: object
 ):
     fault = evaluated(evaluator, source, input=values)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert not fault.missing
     assert any(limit in fault.message for limit in ("0.25 s", "256 MiB", f"{RESULT_MAX} bytes"))
     assert evaluated(evaluator, "size(input.map(x, x))", input=NUMBERS[:500]) == 500
@@ -74,7 +80,7 @@ def test_memory_is_limited_whatever_the_time():
         for source in (grown(4), "+".join(["input"] * 25), "input.map(x, input)"):
             numbers = NUMBERS if "+" in source else NUMBERS[:COPIED_MAX]
             fault = evaluated(patient, source, input=numbers)
-            assert isinstance(fault, Fault)
+            assert isinstance(fault, EvaluationProblem)
             assert "64 MiB" in fault.message
     finally:
         patient.close()
@@ -109,21 +115,23 @@ def test_a_process_gives_what_would_be_given_here(evaluator: EvaluatorProcess, s
     if "big" not in source:
         del values["input"]["big"]
     item = {"name": "Ünal\0", "n": 9}
-    expression = Expression(source, Gives.VALUE, NAMES, ["item"])
-    here = expression.evaluate(Facts(values, NAMES), {"item": item})
-    there = expression.evaluate(Facts(values, NAMES), {"item": item}, Evaluations(evaluator))
+    expression = Expression(source, ResultKind.VALUE, NAMES, ["item"])
+    here = expression.evaluate(ExpressionValues(values, NAMES), {"item": item})
+    there = expression.evaluate(
+        ExpressionValues(values, NAMES), {"item": item}, Evaluations(evaluator)
+    )
     assert there == here
     assert type(there) is type(here)
 
 
 def test_all_evaluations_of_a_decision_are_limited_together(evaluator: EvaluatorProcess):
-    expression = Expression(grown(4), Gives.VALUE, NAMES)
-    evaluations, facts = Evaluations(evaluator), Facts({"input": 1}, NAMES)
+    expression = Expression(grown(4), ResultKind.VALUE, NAMES)
+    evaluations, facts = Evaluations(evaluator), ExpressionValues({"input": 1}, NAMES)
     messages = [str(expression.evaluate(facts, {}, evaluations).message) for _ in range(20)]
     assert "an evaluation that takes at most" in messages[0]
     assert "all evaluations of one decision to take at most 1 s" in messages[-1]
     # What is cheap needs no process.
-    cheap = Expression("input + 1", Gives.VALUE, NAMES)
+    cheap = Expression("input + 1", ResultKind.VALUE, NAMES)
     assert cheap.evaluate(facts, {}, evaluations) == 2
 
 
@@ -131,15 +139,15 @@ def test_a_schema_of_many_alternatives_is_checked_within_limits(evaluator: Evalu
     lines = {"type": "array", "items": {"type": "string"}}
     schema = JsonSchema({"anyOf": [{"properties": {"lines": lines}}, lines]})
     evaluations = Evaluations(evaluator)
-    assert schema.fault({"lines": ["a"] * 300_000}, "params", evaluations) is None
-    fault = schema.fault({"lines": [1] * 300_000}, "params", evaluations)
+    assert schema.problem({"lines": ["a"] * 300_000}, "params", evaluations) is None
+    fault = schema.problem({"lines": [1] * 300_000}, "params", evaluations)
     assert fault is not None
     assert fault.startswith("params cannot be checked: expected an evaluation that takes at most")
 
 
 def test_one_error_of_a_large_value_is_told(evaluator: EvaluatorProcess):
     schema = JsonSchema({"properties": {"skus": {"type": "array", "items": {"type": "string"}}}})
-    fault = schema.fault({"skus": [1] * 520_000}, "params", Evaluations(evaluator))
+    fault = schema.problem({"skus": [1] * 520_000}, "params", Evaluations(evaluator))
     assert fault == 'params.skus[0]: 1 is not of type "string"; others may follow'
 
 
@@ -159,7 +167,7 @@ def test_a_process_that_does_not_answer_is_replaced():
         assert process is not None
         os.killpg(process.pid, signal.SIGSTOP)
         fault = evaluated(hasty, "size(input.map(x, x))", input=NUMBERS[:500])
-        assert isinstance(fault, Fault)
+        assert isinstance(fault, EvaluationProblem)
         assert evaluated(hasty, "size(input.map(x, x))", input=NUMBERS[:600]) == 600
     finally:
         hasty.close()

@@ -8,15 +8,15 @@ import pytest
 from headwater.gateway.providers import installed_providers
 from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.processors.providers.placement import Placement
-from headwater.processors.sources import SourcesInvalid, posted, read_sources
+from headwater.processors.sources import SourcesInvalid, read_sources, webhook_providers
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.installed_tables import TABLE_BY_TOPIC
 from headwater.schemas.providers.headwater import (
-    ConnectionGone,
+    ConnectionClosed,
     ConnectionListed,
-    Fact,
     LabSubmitted,
     LabUploaded,
+    SystemEvent,
 )
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookReceived
 from headwater.schemas.topics import EFFECTS, OUTCOMES, WEBHOOKS
@@ -47,7 +47,7 @@ SUBMITTED = LabSubmitted(
 LISTED = ConnectionListed(
     at_ms=NOW, user_id=USER, terra_user_id="t1", provider="GARMIN", scopes="A,B"
 )
-GONE = ConnectionGone(at_ms=NOW + 5, user_id=USER, terra_user_id="t1")
+GONE = ConnectionClosed(at_ms=NOW + 5, user_id=USER, terra_user_id="t1")
 DAILY = b"""{"type": "daily", "user": {"user_id": "t1", "provider": "GARMIN"},
  "data": [{"metadata": {"start_time": "2026-07-01T00:00:00+01:00"},
            "distance_data": {"steps": 100}}]}"""
@@ -66,7 +66,7 @@ class Pipeline:
         self.rows: dict[str, dict[str, object]] = {}
         self.effects: list[EffectDecided] = []
 
-    def take(self, *deliveries: WebhookReceived | Fact) -> "Pipeline":
+    def take(self, *deliveries: WebhookReceived | SystemEvent) -> "Pipeline":
         for each in deliveries:
             received = each if isinstance(each, WebhookReceived) else told(each)
             key, value = received.event_id.encode(), encode(received)
@@ -89,7 +89,7 @@ class Pipeline:
             self.effects.append(decode(record.value, EffectDecided))
 
 
-def told(fact: Fact) -> WebhookReceived:
+def told(fact: SystemEvent) -> WebhookReceived:
     return delivery_of(fact, request_id="r", now_ms=NOW + 9)
 
 
@@ -212,7 +212,7 @@ def test_what_is_told_twice_is_one_delivery_and_another_time_is_another():
 
 def test_nobody_can_post_what_the_house_tells():
     providers = installed_providers()
-    assert "headwater" not in [provider.name for provider in posted(providers)]
+    assert "headwater" not in [provider.name for provider in webhook_providers(providers)]
     assert providers["headwater"].paths == ()
     for written in (
         '[[source]]\nname = "headwater"\nscheme = "svix"\nsecrets = ["whsec_YWJj"]',

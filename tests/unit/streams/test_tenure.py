@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.epochs import UNCLAIMED, Newest, epoch_after
+from headwater.processors.epochs import UNCLAIMED, NewestEpoch, epoch_after
 from headwater.schemas.epochs import EPOCH
 from headwater.schemas.topics import OUTCOMES, WAITING
 from headwater.streams.kafka.records import Incoming, Outgoing
@@ -21,7 +21,7 @@ def claimed(epoch: int, offset: int, unseen: tuple[int, int] | None = None) -> I
 
 
 def test_a_record_is_void_when_a_newer_owner_came_before_it_and_no_owner_is_always_heard():
-    newest = Newest()
+    newest = NewestEpoch()
     assert [newest.admit(epoch) for epoch in (3, 3, 7, 3, None, 7)] == [
         True, True, True, False, True, True,
     ]  # fmt: skip

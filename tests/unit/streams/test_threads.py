@@ -9,7 +9,7 @@ import pytest
 
 from headwater import Step, StepTx, WorkflowEvent, workflow
 from headwater.processors.replay.host_messages import Activate
-from headwater.processors.runs.host_messages import Forget
+from headwater.processors.runs.host_messages import Evict
 from headwater.processors.runs.requests import StepReturned
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.code_host.host import Host
@@ -173,7 +173,7 @@ def test_a_callback_in_a_thread_hears_that_its_attempt_is_given_up():
             pass
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         # As the owner says it when the race is decided: the loser's attempt is not wanted.
-        host.handle([Forget(1)])
+        host.handle([Evict(1)])
         assert await asyncio.to_thread(told.wait, PATIENCE_S)
         host.stop()
 
@@ -272,7 +272,7 @@ def test_a_step_that_waited_for_a_thread_does_not_begin_after_its_deadline():
             await holding
             await threads.call(lambda: None)
             assert not begun.is_set()
-            host.handle([Forget(1)])
+            host.handle([Evict(1)])
         host.stop()
 
     asyncio.run(scenario())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, Order, digest
+from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, WipeOrder, digest
 from headwater.schemas.codec import decode
 from headwater.schemas.history import StartRun
 from headwater.schemas.records import EffectDecided, UserForgotten
@@ -46,7 +46,7 @@ CONNECTIONS = "connections"
 
 def ordered(offset: int, user: str = "user_1", wipe_id: str = "w1", fence: int | None = None):
     """The order to wipe, at an offset; it covers what lies before it."""
-    body = msgspec.json.encode(Order(wipe_id, user, (offset if fence is None else fence,)))
+    body = msgspec.json.encode(WipeOrder(wipe_id, user, (offset if fence is None else fence,)))
     wipe = received(event_id=f"wipe-{wipe_id}", source=SOURCE, type=TYPE, subject=user, body=body)
     return raw(wipe, offset)
 
@@ -160,7 +160,7 @@ def test_a_hop_that_comes_late_is_removed(topic: str):
         )
     ]
     hop = found[0]
-    body = msgspec.json.encode(Order("w1", "user_1", (9, 9, 9, 9)))
+    body = msgspec.json.encode(WipeOrder("w1", "user_1", (9, 9, 9, 9)))
     wipe = received(event_id="wipe", source=SOURCE, type=TYPE, subject="user_1", body=body)
     step(intake, raw(wipe, 9), at=hop.partition)
     (removed,) = step(intake, read_back(hop), at=hop.partition)

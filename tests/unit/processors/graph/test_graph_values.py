@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headwater.processors.evaluations import Fault
+from headwater.processors.evaluations import EvaluationProblem
 from headwater.processors.graph.batching import batch
 from headwater.processors.graph.completion import decide_completion
 from headwater.processors.graph.decisions import (
@@ -69,7 +69,7 @@ def test_an_input_mapping_gives_what_its_expressions_give():
 def test_an_error_in_a_mapping_quotes_the_expression_and_says_where():
     found = graph([node("a", inputMapping={"x": "1 / state.zero"})])
     fault = map_input(found, "a", Scope(context(state={"zero": 0})))
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EvaluationProblem)
     assert fault.message == (
         "the expression `1 / state.zero` failed: INVALID_ARGUMENT: divide by zero "
         "(inputMapping of 'a', x)"

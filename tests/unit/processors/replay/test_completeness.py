@@ -5,7 +5,7 @@ from typing import get_args
 from headwater.processors.graph import appliers as graph_appliers
 from headwater.processors.replay import appliers, commands, decide
 from headwater.processors.runs import appliers as runs
-from headwater.processors.runs.requests import HostGone, Request, StepUnderWay, Wake
+from headwater.processors.runs.requests import HostFailed, Request, StepUnderWay, Wake
 from headwater.projections.workflows import plan
 from headwater.schemas.history import LogEvent, PostsSent, RunCommand, RunStarted
 from headwater.schemas.history.code import CodeEvent
@@ -41,7 +41,7 @@ def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():
 
 
 def test_everything_that_code_its_host_and_the_clock_ask_for_has_a_decider():
-    asked = {*get_args(commands.CodeCommand), HostGone, StepUnderWay, Wake}
+    asked = {*get_args(commands.CodeCommand), HostFailed, StepUnderWay, Wake}
     assert set(decide._DECIDERS) == asked
     assert asked == set(Request.__subclasses__())
 

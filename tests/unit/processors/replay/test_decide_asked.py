@@ -11,8 +11,8 @@ from headwater.processors.replay.commands import (
     Fail,
     Log,
     Losers,
-    Mark,
     Open,
+    OpenCompleted,
     Raise,
     Return,
     RolledBack,
@@ -27,7 +27,7 @@ from headwater.processors.replay.state import Cancelling, CodeRun
 from headwater.processors.runs.decisions import STALE, Rejection
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.requests import (
-    HostGone,
+    HostFailed,
     Request,
     RollbackRaised,
     StepRaised,
@@ -213,16 +213,18 @@ OPENED = {
     "an entry that is there": (_with("both", _KIND.JOIN), Open("both", "b", _KIND.JOIN, 2), STALE),
     "a checkpoint": (
         a_run(),
-        Mark("c", "c", _KIND.CHECKPOINT, 2),
+        OpenCompleted("c", "c", _KIND.CHECKPOINT, 2),
         [EntryOpened("c", "c", _KIND.CHECKPOINT, 2), EntryCompleted("c", "null")],
     ),
     "the time": (
         a_run(),
-        Mark("@now#1", "@now#1", _KIND.NOW, 2),
+        OpenCompleted("@now#1", "@now#1", _KIND.NOW, 2),
         [EntryOpened("@now#1", "@now#1", _KIND.NOW, 2), EntryCompleted("@now#1", str(NOW_MS))],
     ),
     "a mark that is there": (
-        _with("c", _KIND.CHECKPOINT, _AT.COMPLETED), Mark("c", "c", _KIND.CHECKPOINT, 2), STALE,
+        _with("c", _KIND.CHECKPOINT, _AT.COMPLETED),
+        OpenCompleted("c", "c", _KIND.CHECKPOINT, 2),
+        STALE,
     ),
 }  # fmt: skip
 
@@ -347,8 +349,10 @@ ENDS = {
         [
             PostsQueued((Post(0, "invoice", "inv-1", CancelRun("its parent has ended", _ME)),)),
             EntriesCancelled(("bill",), ended=True),
-            RollbackStarted(Failure("CancelledError", "the code had returned before it was told"),
-                            cut_off=True),
+            RollbackStarted(
+                Failure("CancelledError", "the code had returned before it saw the cancellation"),
+                cut_off=True,
+            ),
         ],
     ),
     "code that was told has its time": (_told(until_ms=NOW_MS + 1), Wake(NOW_MS), STALE),
@@ -367,7 +371,7 @@ ENDS = {
     ),
     "an iteration that code began once it was told": (
         _told(entries={"pages": an_entry(_KIND.LOOP)}),
-        Advance("pages", 9, "1", told=True),
+        Advance("pages", 9, "1", knows_cancelled=True),
         [LoopAdvanced("pages", 9, "1")],
     ),
     "a child that code which was told waits for no more": (
@@ -436,9 +440,9 @@ ENDS = {
     "all is rolled back": (_rolling(), Raise(PARENT), [RunErrored(FAILURE)]),
     "the host is lost in the run's turn": (
         a_run(hosts_lost=1),
-        HostGone("the host ended"),
+        HostFailed("the host ended"),
         [
-            LogWritten("error", "system", "the host ended; tried again in 2 s"),
+            LogWritten("error", "system", "the host ended; retried in 2 s"),
             HostLost("the host ended", NOW_MS + 2_000),
         ],
     ),
@@ -533,7 +537,7 @@ def test_a_child_that_takes_too_long_is_ended_and_fails_its_entry():
 
 
 def test_a_run_that_takes_its_host_with_it_too_often_is_given_up():
-    (event,) = _events(a_run(hosts_lost=HOSTS_LOST_MAX), HostGone("the host ended"))
+    (event,) = _events(a_run(hosts_lost=HOSTS_LOST_MAX), HostFailed("the host ended"))
     assert isinstance(event, RunErrored)
     assert event.failure.name == "HostLostError"
     assert "4 times in a row" in event.failure.message
@@ -544,7 +548,7 @@ def test_a_run_that_takes_its_host_with_it_too_often_is_given_up():
     [
         _returned(),
         Open("both", "both", _KIND.JOIN, 2),
-        Mark("c", "c", _KIND.CHECKPOINT, 2),
+        OpenCompleted("c", "c", _KIND.CHECKPOINT, 2),
     ],
 )
 def test_one_entry_more_than_allowed_ends_the_run_unless_some_of_them_are_sleeps(asked: Request):

@@ -7,7 +7,7 @@ from headwater.processors.replay.decide import decide_command
 from headwater.processors.replay.state import Cancelling, CodeRun
 from headwater.processors.runs.decisions import STALE, Facts, Rejection
 from headwater.processors.runs.limits import CLEANUP_MS, MAILBOX_MAX
-from headwater.processors.runs.state import Remembered, Slot
+from headwater.processors.runs.state import Slot, StoredKey
 from headwater.schemas.history import (
     ActivateJob,
     AskSlot,
@@ -385,13 +385,13 @@ REFUSED = {
         a_run(once=Once("k", "2")), StartRun("1", once=_ONCE), "idempotency_conflict",
     ),
     "an event under a key once more": (
-        a_run(keys={"k": Remembered("1", 0)}), _KEYED, "EVENT_ALREADY_RECEIVED",
+        a_run(keys={"k": StoredKey("1", 0)}), _KEYED, "EVENT_ALREADY_RECEIVED",
     ),
     "an event under a key once more, after the end": (
-        a_run(_COMPLETE, keys={"k": Remembered("1", 0)}), _KEYED, "EVENT_ALREADY_RECEIVED",
+        a_run(_COMPLETE, keys={"k": StoredKey("1", 0)}), _KEYED, "EVENT_ALREADY_RECEIVED",
     ),
     "another event under a key": (
-        a_run(keys={"k": Remembered("2", 0)}), _KEYED, "idempotency_conflict",
+        a_run(keys={"k": StoredKey("2", 0)}), _KEYED, "idempotency_conflict",
     ),
     "an event of a workflow once more": (
         a_run(received={"other/x": 4}), _an_event(4), "EVENT_ALREADY_RECEIVED",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.runs.labels import labels_fault, labels_of
+from headwater.processors.runs.labels import labels_of, labels_problem
 from headwater.schemas.history import Label
 
 
@@ -17,7 +17,7 @@ from headwater.schemas.history import Label
     ],
 )
 def test_labels_within_their_limits_are_fine(labels: dict[str, object]):
-    assert labels_fault(labels) is None
+    assert labels_problem(labels) is None
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_labels_within_their_limits_are_fine(labels: dict[str, object]):
     ],
 )
 def test_labels_beyond_them_are_refused(labels: dict[str, object], told: str):
-    assert told in (labels_fault(labels) or "")
+    assert told in (labels_problem(labels) or "")
 
 
 def test_labels_are_recorded_by_name():

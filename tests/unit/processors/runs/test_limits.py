@@ -6,26 +6,26 @@ from headwater.processors.runs.limits import (
     FAILURE_MESSAGE_MAX,
     VALUE_BYTES_MAX,
     bounded,
-    name_fault,
-    value_fault,
+    name_problem,
+    value_problem,
 )
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_9", "_a", "9", "x" * 10])
 def test_names_of_the_alphabet_are_taken(name: str):
-    assert name_fault("a name", name, 10) is None
+    assert name_problem("a name", name, 10) is None
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "é", "a\n", "x" * 11, None, 5, b"a"])
 def test_other_names_are_refused_and_shown(name: object):
-    told = name_fault("a name", name, 10)
+    told = name_problem("a name", name, 10)
     assert told is not None
     assert told.startswith("expected a name of 1 to 10 characters")
     assert told.endswith(repr(name))
 
 
 def test_a_long_name_is_shown_in_part():
-    assert len(name_fault("a name", "x" * 10_000, 10) or "") < 300
+    assert len(name_problem("a name", "x" * 10_000, 10) or "") < 300
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_long_name_is_shown_in_part():
     ids=["short", "largest", "too large", "largest of two bytes each", "too large of two"],
 )
 def test_a_value_is_measured_in_bytes(text: str, *, fits: bool):
-    told = value_fault("params", text)
+    told = value_problem("params", text)
     assert (told is None) == fits
     assert fits or f"found {len(text.encode())}" in str(told)
 

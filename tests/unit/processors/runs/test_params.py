@@ -5,7 +5,7 @@ import pytest
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.runs.decisions import Facts, Rejection
-from headwater.processors.runs.params import params_fault
+from headwater.processors.runs.params import params_problem
 from headwater.schemas.failures import INVALID_PARAMS
 from headwater.schemas.history import StartRun
 from tests.unit.processors.graph.graphs import document, node
@@ -15,7 +15,7 @@ UNREADABLE = ["9" * 5_000, "[" * 5_000 + "]" * 5_000]
 
 @pytest.mark.parametrize("params", UNREADABLE, ids=["number", "depth"])
 def test_params_of_a_workflow_that_cannot_be_read_do_not_fit(params: str):
-    fault = params_fault('{"type": "object"}', params)
+    fault = params_problem('{"type": "object"}', params)
     assert fault is not None
     assert fault.startswith("params that cannot be read: ")
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from headwater.processors.runs.retention import FOR_EVER, read_retention
+from headwater.processors.runs.retention import KEEP_FOREVER, read_retention
 
 DAY_MS = 86_400_000
 
 
 @pytest.mark.parametrize("text", ["", " ", ","])
 def test_nothing_written_keeps_all_for_ever(text: str):
-    assert read_retention(text) == FOR_EVER
-    assert FOR_EVER.until_ms("order", 5) is None
+    assert read_retention(text) == KEEP_FOREVER
+    assert KEEP_FOREVER.until_ms("order", 5) is None
 
 
 def test_each_workflow_has_its_own_time_or_that_of_all_others():

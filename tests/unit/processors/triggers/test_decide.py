@@ -13,7 +13,14 @@ from headwater.processors.providers.results import Effect
 from headwater.processors.runs.decide import send_event
 from headwater.processors.runs.limits import VALUE_BYTES_MAX
 from headwater.processors.runs.state import Run
-from headwater.processors.triggers.decide import NoEffect, Send, checked, decide, refused, send_of
+from headwater.processors.triggers.decide import (
+    EffectCommand,
+    RejectedEffect,
+    check_effect,
+    command_for,
+    decide,
+    refused,
+)
 from headwater.processors.triggers.rules import Rule, read_rules
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import EventReceived, Label, Sender, SendEvent, StartRun
@@ -49,7 +56,7 @@ def delivery(body: bytes = BODY, type_: str = "sleep") -> WebhookAdmitted:
     return admitted(type_, body)
 
 
-def sent(*texts: str, event: WebhookAdmitted | None = None) -> Send:
+def sent(*texts: str, event: WebhookAdmitted | None = None) -> EffectCommand:
     """The command for the one effect that rules find; it lies at offset 17."""
     event = event or delivery()
     (found,) = decide(rules(*texts), event)
@@ -57,15 +64,15 @@ def sent(*texts: str, event: WebhookAdmitted | None = None) -> Send:
     return carried_out(event, found, 17)
 
 
-def carried_out(event: WebhookAdmitted, effect: Effect, offset: int) -> Send:
+def carried_out(event: WebhookAdmitted, effect: Effect, offset: int) -> EffectCommand:
     fields = msgspec.structs.asdict(effect)
     decided = EffectDecided(event_id=event.event_id, request_id=event.request_id, **fields)
-    return send_of(decided, 3, offset)
+    return command_for(decided, 3, offset)
 
 
-def failed(*texts: str, event: WebhookAdmitted | None = None) -> NoEffect:
+def failed(*texts: str, event: WebhookAdmitted | None = None) -> RejectedEffect:
     (found,) = decide(rules(*texts), event or delivery())
-    assert isinstance(found, NoEffect), found
+    assert isinstance(found, RejectedEffect), found
     return found
 
 
@@ -212,7 +219,7 @@ def test_a_rule_that_fails_is_named_with_its_reason(text: str, reason: str, told
 def test_one_rule_that_fails_stops_no_other():
     bad = START.replace('"review"', '"bad"').replace("data[0].id", "none")
     found = decide(rules(bad, SIGNAL), delivery())
-    assert [type(each) for each in found] == [NoEffect, Effect]
+    assert [type(each) for each in found] == [RejectedEffect, Effect]
 
 
 @pytest.mark.parametrize(
@@ -220,8 +227,11 @@ def test_one_rule_that_fails_stops_no_other():
 )
 def test_a_body_that_is_no_json_fails_every_rule(body: bytes):
     found = decide(rules(START, SIGNAL), delivery(body))
-    assert [(type(each), each.name) for each in found] == [(NoEffect, "review"), (NoEffect, "tell")]
-    assert {each.reason for each in found if isinstance(each, NoEffect)} == {"body_not_json"}
+    assert [(type(each), each.name) for each in found] == [
+        (RejectedEffect, "review"),
+        (RejectedEffect, "tell"),
+    ]
+    assert {each.reason for each in found if isinstance(each, RejectedEffect)} == {"body_not_json"}
 
 
 def test_a_delivery_that_is_too_large_needs_an_expression():
@@ -268,9 +278,9 @@ def test_what_an_outcome_means(text: str, code: str, reason: str | None):
 )
 def test_an_effect_of_a_normalizer_that_cannot_be_is_named(changes: dict[str, Any], told: str):
     good = Effect("backfill", "import", "user_1", StartRun("null"))
-    assert checked(good) is good
-    found = checked(msgspec.structs.replace(good, **changes))
-    assert isinstance(found, NoEffect)
+    assert check_effect(good) is good
+    found = check_effect(msgspec.structs.replace(good, **changes))
+    assert isinstance(found, RejectedEffect)
     assert found.reason == "invalid_effect"
     assert told in found.detail
 

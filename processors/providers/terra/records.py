@@ -1,7 +1,7 @@
-"""What deliveries of records have in common: a source, records with a day or a span of time, rows.
+"""Common parts of normalizers: the source, records with a day or a period, rows.
 
-A record with a date that cannot be true is rejected, like one with a number outside its limits: it
-would put a row where nobody looks for it.
+A record with an impossible date is rejected, like one with a number outside its limits: it would
+create a row that no query expects.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from headwater.processors.providers.results import (
     Skipped,
     normalized,
 )
-from headwater.processors.texts import fault_of
+from headwater.processors.texts import text_problem
 from headwater.schemas.providers.terra import Dated, Delivery, Metadata, Unreadable, User
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Table, Value
@@ -27,56 +27,56 @@ K = TypeVar("K")
 R = TypeVar("R")
 F = TypeVar("F")
 
-#: No wearable that Terra reads is older; a date before it is a clock that was never set.
+#: No wearable that Terra supports is older; an earlier date comes from a clock that was never set.
 EARLIEST: Final = datetime(1990, 1, 1, tzinfo=UTC)
 
-#: A day may end tomorrow, in a time zone 14 hours ahead; two days allow for clocks that are wrong.
+#: A day may end tomorrow, in a time zone 14 hours ahead; two days allow for inaccurate clocks.
 AHEAD: Final = timedelta(days=2)
 
 _EARLIEST_MS: Final = unix_ms(EARLIEST)
 _AHEAD_MS: Final = AHEAD // timedelta(milliseconds=1)
-_GLIMPSE_CHARS: Final = 40
-#: Texts whose moment is kept: many records begin at the midnight of a few days and offsets.
-_MOMENTS_KEPT: Final = 4_096
-#: A moment begins with its day, YYYY-MM-DD.
+_EXCERPT_CHARS: Final = 40
+#: Cached timestamps: many records begin at the midnight of a few days and offsets.
+_TIMESTAMPS_CACHED: Final = 4_096
+#: A timestamp begins with its day, YYYY-MM-DD.
 _DAY_CHARS: Final = 10
 
 
 def read_source(user: User) -> str | Failed:
-    """The source column: the wearable's maker in lower case."""
+    """Return the source column: the wearable's maker in lower case."""
     if not user.provider:
         return Failed(
             "missing_provider", "user.provider: expected the wearable's maker, found none"
         )
-    found = fault_of("user.provider", user.provider)
-    return Failed("malformed_id", found) if found is not None else user.provider.lower()
+    problem = text_problem("user.provider", user.provider)
+    return Failed("malformed_id", problem) if problem is not None else user.provider.lower()
 
 
 class Records(NamedTuple, Generic[F]):
-    """What was read of the records of a delivery."""
+    """The parsed records of a delivery."""
 
     source: str
-    found: list[F]
+    parsed: list[F]
     rejected: list[Rejected]
 
 
 def latest_of(event: WebhookAdmitted) -> int:
-    """The last moment that a record of a delivery may speak of, in Unix milliseconds."""
+    """Return the latest time allowed in a delivery's records, in Unix milliseconds."""
     return event.received_at_ms + _AHEAD_MS
 
 
-@lru_cache(_MOMENTS_KEPT)
-def _moment(text: str) -> tuple[datetime, int] | None:
-    """A moment with its own offset, and as Unix milliseconds; None if it is none.
+@lru_cache(_TIMESTAMPS_CACHED)
+def _timestamp(text: str) -> tuple[datetime, int] | None:
+    """Parse a timestamp, as a datetime with its own offset and as Unix milliseconds.
 
-    Python compares moments of unlike offsets ten times as slowly as numbers.
+    Python compares datetimes of different offsets ten times as slowly as numbers.
     """
     moment = read_date(text)
     return None if moment is None else (moment, unix_ms(moment))
 
 
 def utc_ms(moment: datetime) -> str:
-    """A moment as a key has it: RFC 3339 in UTC, to the millisecond."""
+    """Format a time as in keys: RFC 3339 in UTC, to the millisecond."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
@@ -85,10 +85,12 @@ def read_records(
     delivery: Delivery[R],
     read: Callable[[R, int, int], F | Rejected],
 ) -> Records[F] | Skipped | Failed:
-    """Reads a delivery record by record, so that one which cannot be true harms no other.
+    """Parse a delivery record by record, so that an invalid record does not affect others.
 
-    Shape:  `read` is given a record, its number, and the last moment that it may speak of, in Unix
-            milliseconds.
+    Args:
+        event: The delivery.
+        delivery: Its payload.
+        read: Takes a record, its number, and the latest allowed time in Unix milliseconds.
     """
     if not delivery.data:
         return Skipped("empty_data")
@@ -96,18 +98,18 @@ def read_records(
     if isinstance(source, Failed):
         return source
     latest_ms = latest_of(event)
-    # Not `Records[F](…)`, which costs a microsecond more.
+    # Not `Records[F](…)`, which takes a microsecond longer.
     records: Records[F] = Records(source, [], [])
     for number, record in enumerate(delivery.data):
         if isinstance(record, Unreadable):
             detail = f"data[{number}]: {record.detail}"
             records.rejected.append(Rejected("malformed_record", detail))
             continue
-        found = read(record, number, latest_ms)
-        if isinstance(found, Rejected):
-            records.rejected.append(found)
+        parsed = read(record, number, latest_ms)
+        if isinstance(parsed, Rejected):
+            records.rejected.append(parsed)
         else:
-            records.found.append(found)
+            records.parsed.append(parsed)
     return records
 
 
@@ -118,15 +120,20 @@ def rows_of_records(
     delivery: Delivery[R],
     read: Callable[[R, int, int], tuple[str, dict[str, Value]] | Rejected],
 ) -> NormalizeResult:
-    """Makes rows of (user, source, key), where each record says one key and columns of it.
+    """Create rows of (user, source, key) from records, each with one key and columns.
 
-    Shape:  `read` as in `read_records`; of records of one key the later one's columns stay.
+    Args:
+        table: The table.
+        event: The delivery.
+        user_id: The user.
+        delivery: Its payload.
+        read: As in `read_records`; of records with the same key the later one's columns win.
     """
     records = read_records(event, delivery, read)
     if not isinstance(records, Records):
         return records
     rows: dict[str, dict[str, Value]] = {}
-    for key, columns in records.found:
+    for key, columns in records.parsed:
         combine(rows, key, columns)
     stamp = event.stamp()
     updates = [
@@ -137,10 +144,12 @@ def rows_of_records(
 
 
 def read_day(record: Dated, number: int, latest_ms: int) -> str | Rejected:
-    """The day of record `number`, YYYY-MM-DD: that of its start, in its own offset.
+    """Return the day of record `number`, YYYY-MM-DD: that of its start, in its own offset.
 
-    Shape:  without a start it is `summary_date`, `date` or `day`, a date or a moment.
-    Errors: Rejected with bad_date, implausible_date or end_before_start, and the path.
+    Without a start it is `summary_date`, `date` or `day`, which may be a date or a timestamp.
+
+    Returns:
+        The day, or Rejected with bad_date, implausible_date or end_before_start, and the path.
     """
     metadata = record.metadata
     if metadata is not None and metadata.start_time is not None:
@@ -160,14 +169,15 @@ def read_day(record: Dated, number: int, latest_ms: int) -> str | Rejected:
 
 
 def read_day_of(path: str, text: str | None, earliest: datetime, latest_ms: int) -> str | Rejected:
-    """The day that a date or a moment names, in its own offset.
+    """Return the day of a date or timestamp, in its own offset.
 
-    Errors: Rejected with bad_date or implausible_date, and the path.
+    Returns:
+        The day, or Rejected with bad_date or implausible_date, and the path.
     """
     moment = None if text is None else read_date(text) or read_date(f"{text}T00:00:00Z")
     if moment is None:
-        found = "none" if text is None else ascii(text[:_GLIMPSE_CHARS])
-        return Rejected("bad_date", f"{path}: expected a date, such as 2026-07-01, found {found}")
+        excerpt = "none" if text is None else ascii(text[:_EXCERPT_CHARS])
+        return Rejected("bad_date", f"{path}: expected a date, such as 2026-07-01, found {excerpt}")
     if not unix_ms(earliest) <= unix_ms(moment) <= latest_ms:
         return Rejected(
             "implausible_date",
@@ -178,9 +188,10 @@ def read_day_of(path: str, text: str | None, earliest: datetime, latest_ms: int)
 
 
 def read_start(metadata: Metadata, number: int, latest_ms: int) -> datetime | Rejected:
-    """The start of record `number`, with its own offset.
+    """Return the start of record `number`, with its own offset.
 
-    Errors: Rejected with bad_date or implausible_date, and the path.
+    Returns:
+        The start, or Rejected with bad_date or implausible_date, and the path.
     """
     return _read("start_time", metadata.start_time, number, latest_ms)
 
@@ -188,9 +199,10 @@ def read_start(metadata: Metadata, number: int, latest_ms: int) -> datetime | Re
 def read_end(
     metadata: Metadata, number: int, latest_ms: int, start: datetime
 ) -> datetime | Rejected:
-    """The end of record `number`, with its own offset; not before its start.
+    """Return the end of record `number`, with its own offset; not before its start.
 
-    Errors: Rejected with bad_date, implausible_date or end_before_start, and the path.
+    Returns:
+        The end, or Rejected with bad_date, implausible_date or end_before_start, and the path.
     """
     end = _read("end_time", metadata.end_time, number, latest_ms)
     if not isinstance(end, Rejected) and end < start:
@@ -203,15 +215,15 @@ def read_end(
 
 
 def _read(field: str, text: str | None, number: int, latest_ms: int) -> datetime | Rejected:
-    found = None if text is None else _moment(text)
-    if found is None:
-        glimpse = "none" if text is None else ascii(text[:_GLIMPSE_CHARS])
+    parsed = None if text is None else _timestamp(text)
+    if parsed is None:
+        excerpt = "none" if text is None else ascii(text[:_EXCERPT_CHARS])
         return Rejected(
             "bad_date",
             f"data[{number}].metadata.{field}: expected RFC 3339, "
-            f"such as 2026-07-01T00:00:00+01:00, found {glimpse}",
+            f"such as 2026-07-01T00:00:00+01:00, found {excerpt}",
         )
-    moment, at_ms = found
+    moment, at_ms = parsed
     if not _EARLIEST_MS <= at_ms <= latest_ms:
         return Rejected(
             "implausible_date",
@@ -226,18 +238,18 @@ def _text_of(at_ms: int) -> str:
 
 
 def minutes(seconds: float | None) -> float | None:
-    """Minutes of seconds, to 2 decimals."""
+    """Convert seconds to minutes, rounded to 2 decimals."""
     return None if seconds is None else round(seconds / 60, 2)
 
 
 def combine(rows: dict[K, dict[str, Value]], key: K, columns: dict[str, Value]) -> None:
-    """Adds a record's columns to those of its row; a later value wins, a null says nothing.
+    """Merge a record's columns into those of its row; a later value wins, nulls are ignored.
 
-    The merge of rows compares stamps only, and two records of one delivery have the same: so one
-    delivery must say one thing of a row.
+    Rows are merged by stamps only, and two records of one delivery have the same stamp, so a
+    delivery must have one value per column.
     """
-    held = rows.get(key)
-    if held is None:
+    current = rows.get(key)
+    if current is None:
         rows[key] = columns
     else:
-        held.update({name: value for name, value in columns.items() if value is not None})
+        current.update({name: value for name, value in columns.items() if value is not None})
