@@ -5,7 +5,7 @@ from datetime import date
 from typing import Protocol
 
 from headwater.gateway.blobs.store import Blobs
-from headwater.projections.workflows.expired import Expired, Expiry, Kept
+from headwater.projections.workflows.expired import Expired, Expiry, PruneCursor
 from headwater.schemas.providers.headwater import Fact
 
 
@@ -43,7 +43,7 @@ class PrunesInstances(Protocol):
     Errors: StoreUnavailable, BrokerUnavailable, OutcomeUnknown, Overloaded.
     """
 
-    async def expired(self, asked: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+    async def expired(self, asked: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
         """Those that are past their retention, behind a place."""
 
     async def delete_unchanged(self, page: Sequence[Expired]) -> int:

@@ -26,7 +26,7 @@ from headwater.processors.lineage import (
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.finding import delivery
 from headwater.projections.deliveries.lineage import (
-    Placed,
+    LocatedDelivery,
     SourcedRow,
     deliveries_of_row,
     named,
@@ -211,7 +211,7 @@ async def _row(reader: Reader, table: Table, key: tuple[str, ...]) -> SourcedRow
 
 async def _placed(
     reader: Reader, providers: Providers, table: Table, key: tuple[str, ...], found: SourcedRow
-) -> tuple[list[Placed], bool]:
+) -> tuple[list[LocatedDelivery], bool]:
     """The deliveries that may have set a row, and whether that is all of them."""
     user = key[0] if begins_with_user(table) else found.values.get("user_id")
     placed = await deliveries_of_row(
@@ -228,7 +228,7 @@ async def _placed(
 
 
 async def _normalized(
-    reader: Reader, log: DeliveryLog, providers: Providers, placed: Sequence[Placed]
+    reader: Reader, log: DeliveryLog, providers: Providers, placed: Sequence[LocatedDelivery]
 ) -> list[RowUpdate]:
     """What deliveries say of rows today."""
     received = await log.read_all([(each.partition, each.offset) for each in placed])

@@ -19,7 +19,7 @@ from headwater.processors.runs.limits import (
     LOG_CATEGORY_TOP,
     WORKFLOW_NAME_MAX,
 )
-from headwater.projections.workflows.queries import Order, Within
+from headwater.projections.workflows.queries import Order, TimeRange
 from headwater.schemas.statuses import RunStatus
 
 PAGE_DEFAULT: Final = 50
@@ -258,12 +258,12 @@ def read_labels(given: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def read_within(since: str | None, before: str | None) -> Within:
+def read_within(since: str | None, before: str | None) -> TimeRange:
     """The time within which instances were updated.
 
     Errors: Problem.
     """
-    return Within(moment_of("updatedSince", since), moment_of("updatedBefore", before))
+    return TimeRange(moment_of("updatedSince", since), moment_of("updatedBefore", before))
 
 
 def prefers_async(prefer: str) -> bool:

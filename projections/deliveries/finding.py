@@ -7,7 +7,7 @@ import msgspec
 from psycopg import sql
 
 from headwater.projections.deliveries.queries import DeadLetter, Hop, Outcome
-from headwater.projections.postgres.cursors import pack, place_taken, unpack
+from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, key_columns, listed, statement
 from headwater.schemas.installed_tables import ALL_TABLES
@@ -167,7 +167,7 @@ async def deliveries(
     asked["until"] = wanted.until or "infinity"
     asked["received_at"] = place.received_at if place else "infinity"
     asked["request_id"] = place.request_id if place else ""
-    with place_taken():
+    with valid_cursor():
         rows = await reader.answers(statement("deliveries"), **asked, limit=limit + 1)
     page = msgspec.convert(rows[:limit], tuple[Delivery, ...])
     more = len(rows) > limit

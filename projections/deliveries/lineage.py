@@ -11,7 +11,7 @@ from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.postgres.statements import filled, key_columns, read_columns, statement
 from headwater.schemas.tables import Table
 
-__all__ = ["Placed", "Source", "SourcedRow", "deliveries_of_row", "named", "row"]
+__all__ = ["LocatedDelivery", "Source", "SourcedRow", "deliveries_of_row", "named", "row"]
 
 _SETTING: Final = {
     name: filled("setting_rows", of=sql.Identifier(name)) for name in ("user_id", "subject")
@@ -35,7 +35,7 @@ class SourcedRow(msgspec.Struct, frozen=True):
     sources: Mapping[str, Source]
 
 
-class Placed(msgspec.Struct, frozen=True):
+class LocatedDelivery(msgspec.Struct, frozen=True):
     """A delivery with an outcome, and where it lies in the topic webhooks."""
 
     event_id: str
@@ -83,7 +83,7 @@ async def deliveries_of_row(
     subject: str,
     types: Sequence[tuple[str, str]],
     limit: int,
-) -> list[Placed]:
+) -> list[LocatedDelivery]:
     """The deliveries of a user that may have set a row, newest first; without one, of a subject.
 
     Errors: StoreUnavailable.
@@ -95,13 +95,13 @@ async def deliveries_of_row(
         types=[type_ for _, type_ in types],
         limit=limit,
     )
-    return msgspec.convert(rows, list[Placed])
+    return msgspec.convert(rows, list[LocatedDelivery])
 
 
-async def named(reader: PooledReader, event_ids: Sequence[str]) -> list[Placed]:
+async def named(reader: PooledReader, event_ids: Sequence[str]) -> list[LocatedDelivery]:
     """Where deliveries lie.
 
     Errors: StoreUnavailable.
     """
     rows = await reader.answers(statement("deliveries_named"), event_ids=list(event_ids))
-    return msgspec.convert(rows, list[Placed])
+    return msgspec.convert(rows, list[LocatedDelivery])

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from psycopg import sql
 
-from headwater.projections.postgres.cursors import pack, place_taken, unpack
+from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
 
@@ -222,7 +222,7 @@ class Reader(PooledReader):
         place = _NEWEST if after is None else msgspec.structs.asdict(unpack(after, _Place))
         asked = {**place, "limit": limit + 1}
         found: list[DeadLetter | ParkedDelivery] = []
-        with place_taken():
+        with valid_cursor():
             if "dead" in states:
                 rows = await self._rows("dead_letters", **asked)
                 found += msgspec.convert(rows, list[DeadLetter])

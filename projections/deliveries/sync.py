@@ -31,7 +31,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import DictRow
 
 from headwater.projections.errors import CursorExpired, InvalidCursor
-from headwater.projections.postgres.cursors import pack, place_taken, unpack
+from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.reader import PAGE_MAX, PooledReader, Row
 from headwater.projections.postgres.statements import (
     filled,
@@ -167,7 +167,7 @@ async def changes(
     if table is not None and table not in TABLE_BY_NAME:
         raise ValueError(f"expected one of {', '.join(SYNCED)}, found {table!r}")
     given = None if after is None else unpack(after, _Cursor)
-    with place_taken():
+    with valid_cursor():
         async with reader.connection() as connection:
             place = await _place(connection, given.epoch if given else "")
             if given is not None:

@@ -10,7 +10,7 @@ import msgspec
 from headwater.projections.errors import InvalidCursor, RecordRefused
 from headwater.schemas.errors import PARSE_ERRORS
 
-__all__ = ["pack", "place_taken", "unpack"]
+__all__ = ["pack", "unpack", "valid_cursor"]
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def unpack(cursor: str, kind: type[T]) -> T:
 
 
 @contextmanager
-def place_taken() -> Iterator[None]:
+def valid_cursor() -> Iterator[None]:
     """Translates what Postgres says of a place that it cannot hold, which no page has ended at.
 
     Errors: InvalidCursor.

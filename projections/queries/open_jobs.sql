@@ -18,7 +18,7 @@ with candidate as (
           and t.status = 'dispatched'
           and t.idempotency_token is not null
           and concat_ws('.', t.workflow_name, t.instance_id, t.run_number, t.id, t.attempts)
-              not in (select unnest(%(given)s::text[]))
+              not in (select unnest(%(reserved)s::text[]))
         order by t.updated_at
         limit %(limit)s
     ) found

@@ -20,4 +20,4 @@ from (
     order by one.created_at {order}, one.workflow_name {order}, one.instance_id {order}
     limit %(limit)s
 ) i
-{standing}order by i.created_at {order}, i.workflow_name {order}, i.instance_id {order}
+{current_step}order by i.created_at {order}, i.workflow_name {order}, i.instance_id {order}
