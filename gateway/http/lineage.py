@@ -28,8 +28,8 @@ from headwater.projections.deliveries.finding import delivery
 from headwater.projections.deliveries.lineage import (
     LocatedDelivery,
     SourcedRow,
+    deliveries_by_id,
     deliveries_of_row,
-    named,
     row,
 )
 from headwater.projections.deliveries.queries import Reader
@@ -224,7 +224,7 @@ async def _placed(
     complete = len(placed) <= _LOOKED_AT_MAX
     known = {each.event_id for each in placed}
     missing = {source.event_id for source in found.sources.values()} - known
-    return [*placed[:_LOOKED_AT_MAX], *await named(reader, sorted(missing))], complete
+    return [*placed[:_LOOKED_AT_MAX], *await deliveries_by_id(reader, sorted(missing))], complete
 
 
 async def _normalized(
@@ -271,7 +271,7 @@ async def _impact(
     if whole is None or whole.outcome.event_id != raw_event_id:
         shown = raw_event_id[:_SHOWN_CHARS]
         raise Problem("not_found", f"No delivery {shown} is known (yet).")
-    placed = await named(reader, [raw_event_id])
+    placed = await deliveries_by_id(reader, [raw_event_id])
     updates = await _normalized(reader, log, providers, placed)
     started = [each for each in whole.effects if each.event_type is None]
     rows = []

@@ -10,7 +10,7 @@ from headwater.gateway.terra.answers import WidgetSession
 from headwater.gateway.terra.listing import Listing
 from headwater.gateway.tokens.verifier import Verifier
 from headwater.projections.deliveries.of_user import Connection
-from headwater.projections.workflows.queries import Page, LocatedInstance
+from headwater.projections.workflows.queries import LocatedInstance, Page
 from headwater.schemas.answers import InstanceFound
 from headwater.streams.workflows.client import Commands
 

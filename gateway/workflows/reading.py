@@ -25,9 +25,9 @@ from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.workflows.queries import (
     ANY_TIME,
+    LocatedInstance,
     Order,
     Page,
-    LocatedInstance,
     RunKey,
     TimeRange,
     Workflows,

@@ -1,4 +1,4 @@
-"""The projection of deliveries: topics whose newest record of a key is a row."""
+"""The projection of deliveries: the newest record of a key is a row."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -16,10 +16,7 @@ __all__ = ["DELIVERIES", "plan"]
 
 
 def plan(records: Iterable[LogRecord]) -> Plan:
-    """Plans records.
-
-    Shape:  records of any topics, each partition in order -> statements in the order to run them.
-    """
+    """Plan records of any topics, each partition in order."""
     by_topic: dict[str, list[LogRecord]] = {}
     for record in records:
         by_topic.setdefault(record.topic, []).append(record)
@@ -41,29 +38,29 @@ def plan(records: Iterable[LogRecord]) -> Plan:
     return Plan(works=(*deletes, *upserts), unreadable=unreadable)
 
 
-def _counting(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
-    """The records that count, without claims; moves the newest epoch."""
+def _admitted(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
+    """Return the admitted records without claims, and update the newest epoch."""
     newest = Newest(claims.epoch)
-    counting = [
+    admitted = [
         record for record in records if newest.admit(_epoch_of(record)) and record.key != CLAIM_KEY
     ]
     claims.epoch = newest.epoch
-    return counting
+    return admitted
 
 
 def _epoch_of(record: LogRecord) -> int | None:
     try:
         return epoch_of(record.headers)
     except ValueError:
-        return None  # Nothing that an owner wrote: what it is, its bytes say.
+        return None  # An owner did not write it; its type follows from its bytes.
 
 
-#: The projection tables, outcomes, duplicates and dead letters.
+#: Projects the tables, outcomes, duplicates and dead letters.
 DELIVERIES: Final = Projection(
     name="headwater",
     group="headwater-projector",
     topics=TOPICS,
-    read=_counting,
+    read=_admitted,
     plan=plan,
     row_types=ROW_TYPES,
     is_synced=True,

@@ -331,7 +331,7 @@ def _entry_rolled_back(patches: Patches, context: EventContext, event: EntryRoll
         step.roll_back(context.at_ms, failed=event.failure is not None)
 
 
-# --- events and log lines ---------------------------------------------------------------------------
+# --- events and log lines -----------------------------------------------------------------------
 
 
 def _event_received(patches: Patches, context: EventContext, event: EventReceived) -> None:

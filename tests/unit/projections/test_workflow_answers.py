@@ -11,7 +11,7 @@ from headwater.projections.workflows.answers import (
     event_of,
     paged_instance_of,
     instance_of,
-    line_of,
+    log_line_of,
     listed_of,
     status_of,
     step_of,
@@ -213,7 +213,7 @@ def test_events_and_lines_have_all_their_columns() -> None:
         "is_replay": True,
         "created_at": AT,
     }
-    assert shown(line_of(line)) == OF_RUN_SHOWN | {
+    assert shown(log_line_of(line)) == OF_RUN_SHOWN | {
         "id": "l",
         "stepKey": "s",
         "attempt": 1,
