@@ -1,7 +1,7 @@
-"""What the records of `audit` do to rows, decided without Postgres.
+"""Plan rows from the records of `audit`, without access to Postgres.
 
-The hash of a row hangs on the row before it, which only Postgres knows here: the statement computes
-it (`audit_chain`), over what is hashed of each entry.
+The hash of a row depends on the previous row, which only Postgres has here: the statement computes
+it (`audit_chain`) from the canonical text of each entry.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ __all__ = ["AUDIT", "plan_entries"]
 
 
 def plan_entries(records: Iterable[LogRecord]) -> Plan:
-    """Plans records of `audit`."""
+    """Plan records of `audit`."""
     rows: list[SqlRow] = []
     refused: list[Work] = []
     for record in records:
@@ -34,7 +34,7 @@ def plan_entries(records: Iterable[LogRecord]) -> Plan:
     return Plan(works=(*works("audit_logs", rows), *refused), unreadable=len(refused))
 
 
-#: Who has done what.
+#: Projects the audit log.
 AUDIT: Final = Projection(
     name="audit",
     group="headwater-audit-projector",

@@ -1,8 +1,8 @@
-"""What the records of `graph-definitions` do to rows, decided without Postgres.
+"""Plan rows from the records of `graph-definitions`, without access to Postgres.
 
-Whether a record becomes a version hangs on all before it, which only Postgres knows here. So each
-is a statement of its own, in their order, that decides what the fold of the topic decides
-(`processors.graph.catalogue`). They are few: somebody deployed each of them.
+Whether a record becomes a version depends on all earlier ones, which only Postgres has here. So
+each record is one statement, in order, that decides by the same rules as the fold of the topic
+(`processors.graph.catalogue`). There are few: one per deployment.
 """
 
 from functools import partial
@@ -35,7 +35,7 @@ def _work(record: LogRecord) -> Work:
     return Work("graph_definition", payload([row]))
 
 
-#: Graphs that are deployed, and the names that apps have taken.
+#: Deployed graphs, and the names that apps own.
 GRAPHS: Final = Projection(
     name="graphs",
     group="headwater-graph-projector",

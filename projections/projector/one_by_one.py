@@ -1,7 +1,7 @@
-"""Planning topics whose records hang on those before them: each is a statement of its own.
+"""Plan topics in which each record depends on earlier ones: one statement per record.
 
-Such a topic has one partition and few records, and everybody folds it. Its rows are decided in
-Postgres, as the fold decides, because only Postgres knows here what came before.
+Such a topic has one partition and few records, and every process folds it. Postgres decides the
+rows with the same rules as the fold, because only Postgres has the earlier records here.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from headwater.projections.projector.records import UNREADABLE, LogRecord, refus
 
 
 def one_by_one(records: Iterable[LogRecord], work_of: Callable[[LogRecord], Work]) -> Plan:
-    """Plans records, in their order; work_of may raise what `UNREADABLE` names."""
+    """Plan records in order; `work_of` may raise the exceptions in `UNREADABLE`."""
     works: list[Work] = []
     refused = 0
     for record in records:

@@ -539,7 +539,7 @@ def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, fresh_
 def test_what_postgres_has_lost_is_projected_again_though_nothing_new_comes(
     broker: EmbeddedKafka, fresh_database: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(projecting, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(projecting, "_CHECK_EVERY_S", 0.1)
 
     async def scenario(house: House) -> None:
         async with house.projector():

@@ -18,7 +18,13 @@ from headwater.gateway.house.forgetting import _unchanged
 from headwater.gateway.house.prune_workflow import prune_workflow
 from headwater.gateway.prune_instances import PRUNE, PruneParams
 from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.workflows.expired import Expired, Expiry, PruneCursor, expired, expired_counts
+from headwater.projections.workflows.expired import (
+    Expired,
+    Expiry,
+    PruneCursor,
+    expired,
+    expired_counts,
+)
 from headwater.schemas.history import DeleteInstance, RunCompleted, RunStarted
 from headwater.streams.workflows.client import Addressed
 from tests.integration.test_workflow_projection import project

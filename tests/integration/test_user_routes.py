@@ -20,7 +20,7 @@ from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
 from headwater.gateway.users.ports import ForUsers
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.workflows.answers import Page, LocatedInstance
+from headwater.projections.workflows.answers import LocatedInstance, Page
 from headwater.schemas.answers import InstanceFound, InstanceStatus
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import ReplySent

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.past import Past
-from headwater.processors.graph.state import GraphRun, meeting_key, branch_key
+from headwater.processors.graph.state import GraphRun, branch_key, meeting_key
 from headwater.processors.graph.tracing import Tracing
 from headwater.schemas.history import (
     FanInActivated,

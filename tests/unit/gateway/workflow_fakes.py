@@ -5,7 +5,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from headwater.projections.workflows.answers import Changed, Changes, LocatedInstance, instance_of, status_of
+from headwater.projections.workflows.answers import (
+    Changed,
+    Changes,
+    LocatedInstance,
+    instance_of,
+    status_of,
+)
 from headwater.schemas.answers import StatusOfRun
 from headwater.schemas.history import HistoryAppended, ReplySent
 from headwater.streams.workflows.client import Addressed

@@ -9,10 +9,10 @@ import pytest
 
 from headwater.projections.workflows.answers import (
     event_of,
-    paged_instance_of,
     instance_of,
-    log_line_of,
     listed_of,
+    log_line_of,
+    paged_instance_of,
     status_of,
     step_of,
 )
