@@ -1,4 +1,5 @@
--- Named otherwise than the column: "order by" would take the text, in which 9 comes after 10.
+-- The alias differs from the column name, because "order by" would use the alias: as text, 9 sorts
+-- after 10.
 select {columns}, updated_at, changed_in::text as written_in
 from {table}
 where {condition}
