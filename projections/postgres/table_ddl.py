@@ -18,7 +18,7 @@ BOOKKEEPING: Final = (
     (
         "column_sources",
         "json not null",
-        "Which delivery set each column that is set: "
+        "The delivery that set each column: "
         '{"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], '
         '"columns": {column: index into deliveries}}. '
         "Read it with value_source(column_sources, 'column').",
@@ -26,7 +26,7 @@ BOOKKEEPING: Final = (
     (
         "changed_in",
         "xid8 not null default pg_current_xact_id()",
-        "The transaction that last wrote the row; reading what changed goes by it.",
+        "Transaction that last wrote the row; sync reads changes in this order.",
     ),
     ("updated_at", "timestamptz not null", "When the projector last wrote the row."),
 )
