@@ -45,27 +45,30 @@ class GraphWorkflow:
         self._document = _camel({key: value for key, value in parts.items() if value is not None})
 
     def to_dict(self) -> dict[str, Any]:
-        """The document, as it is deployed."""
+        """Return the document as it is deployed."""
         return dict(self._document)
 
     def graph(self) -> Graph:
-        """The definition, checked and ready.
+        """Return the compiled graph.
 
-        Errors: DefinitionInvalid, with everything that is wrong.
+        Raises:
+            DefinitionInvalid: Contains all problems.
         """
         return graph_of(self._document)
 
     def to_mermaid(self) -> str:
-        """The graph as a Mermaid flowchart.
+        """Return the graph as a Mermaid flowchart.
 
-        Errors: DefinitionInvalid.
+        Raises:
+            DefinitionInvalid: Contains all problems.
         """
         return to_mermaid(self.graph().definition)
 
     def to_svg(self) -> str:
-        """The graph as a picture.
+        """Return the graph as an SVG picture.
 
-        Errors: DefinitionInvalid.
+        Raises:
+            DefinitionInvalid: Contains all problems.
         """
         return to_svg(self.graph().definition)
 

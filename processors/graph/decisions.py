@@ -177,7 +177,7 @@ def _as_builtin(value: object) -> dict[Any, Any]:
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A step of how a decision was reached."""
+    """One step in reaching a decision."""
 
     type: str
     token_id: str | None = None

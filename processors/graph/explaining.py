@@ -30,7 +30,7 @@ from headwater.schemas.statuses import RunStatus
 LISTED_MAX: Final = 100
 JOINS_MAX: Final = 20
 _NAMED_MAX: Final = 10
-#: Reasons why a branch has not arrived; for several tokens, the first in this order.
+#: Reasons why a branch has not arrived; for several tokens, the first in this order is reported.
 _ELSEWHERE: Final = "elsewhere"
 _ORDER: Final = ("retry", "worker", "task", "dispatch", "subworkflow", "siblings")
 _RUNNING: Final = {"task": "running"}

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from headwater.projections.audit.chain import canonical, entry_of
-from headwater.projections.projector.plan import Plan, Work, payload, works
+from headwater.projections.projector.plan import Plan, RowStatement, payload, row_statements
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import UNREADABLE, LogRecord, SqlRow, refusal
 from headwater.schemas.audit import OperationAudited
@@ -23,15 +23,17 @@ __all__ = ["AUDIT", "plan_entries"]
 def plan_entries(records: Iterable[LogRecord]) -> Plan:
     """Plan records of `audit`."""
     rows: list[SqlRow] = []
-    refused: list[Work] = []
+    refused: list[RowStatement] = []
     for record in records:
         try:
             entry = entry_of(decode(record.value, OperationAudited), record.offset)
         except UNREADABLE as error:
-            refused.append(Work("projection_errors", payload([refusal(record, str(error))])))
+            refused.append(
+                RowStatement("projection_errors", payload([refusal(record, str(error))]))
+            )
         else:
             rows.append(msgspec.structs.asdict(entry) | {"entry": canonical(entry)})
-    return Plan(works=(*works("audit_logs", rows), *refused), unreadable=len(refused))
+    return Plan(statements=(*row_statements("audit_logs", rows), *refused), unreadable=len(refused))
 
 
 #: Projects the audit log.

@@ -7,7 +7,7 @@ from headwater.processors.epochs import Newest
 from headwater.processors.runs.claims import Claims
 from headwater.projections.deliveries.row_readers import ROW_TYPES
 from headwater.projections.deliveries.rows import READERS, TOPICS, Rows, refuse_unknown
-from headwater.projections.projector.plan import Plan, works
+from headwater.projections.projector.plan import Plan, row_statements
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
@@ -24,18 +24,18 @@ def plan(records: Iterable[LogRecord]) -> Plan:
     for topic, group in by_topic.items():
         READERS.get(topic, refuse_unknown)(group, rows)
     deletes = [
-        work
+        row_statement
         for table, keyed in rows.deletes.items()
-        for work in works(table, list(keyed.values()), delete=True)
+        for row_statement in row_statements(table, list(keyed.values()), delete=True)
     ]
     upserts = [
-        work
+        row_statement
         for table, rounds in rows.upserts.items()
         for keyed in rounds
-        for work in works(table, list(keyed.values()))
+        for row_statement in row_statements(table, list(keyed.values()))
     ]
     unreadable = sum(map(len, rows.upserts.get("projection_errors", ())))
-    return Plan(works=(*deletes, *upserts), unreadable=unreadable)
+    return Plan(statements=(*deletes, *upserts), unreadable=unreadable)
 
 
 def _admitted(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:

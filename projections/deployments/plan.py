@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from headwater.projections.projector.one_by_one import one_by_one
-from headwater.projections.projector.plan import Work, payload
+from headwater.projections.projector.plan import RowStatement, payload
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
 from headwater.schemas.deployment_records import read_deployment_record
@@ -19,7 +19,7 @@ from headwater.schemas.topics import DEPLOYMENTS as TOPIC
 __all__ = ["DEPLOYMENTS"]
 
 
-def _work(log_record: LogRecord) -> Work:
+def _statement(log_record: LogRecord) -> RowStatement:
     record = read_deployment_record(log_record.value)
     common = {
         "id": record.id,
@@ -28,7 +28,7 @@ def _work(log_record: LogRecord) -> Work:
         "offset": log_record.offset,
     }
     if isinstance(record, DeploymentActivated):
-        return Work("activate_deployment", payload([common | {"after": record.after}]))
+        return RowStatement("activate_deployment", payload([common | {"after": record.after}]))
     created = {
         "app": record.app,
         "digest": record.digest,
@@ -43,7 +43,7 @@ def _work(log_record: LogRecord) -> Work:
             if workflow.limit is not None
         },
     }
-    return Work("create_deployment", payload([common | created]))
+    return RowStatement("create_deployment", payload([common | created]))
 
 
 #: Deployments of code, and the active one.
@@ -51,6 +51,6 @@ DEPLOYMENTS: Final = Projection(
     name="deployments",
     group="headwater-deployment-projector",
     topics=(TOPIC,),
-    plan=partial(one_by_one, work_of=_work),
+    plan=partial(one_by_one, statement_of=_statement),
     is_waited_for=True,
 )

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from headwater.projections.projector.one_by_one import one_by_one
-from headwater.projections.projector.plan import Work, payload
+from headwater.projections.projector.plan import RowStatement, payload
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
 from headwater.schemas.codec import decode
@@ -19,7 +19,7 @@ from headwater.schemas.topics import GRAPH_DEFINITIONS
 __all__ = ["GRAPHS"]
 
 
-def _work(record: LogRecord) -> Work:
+def _statement(record: LogRecord) -> RowStatement:
     deployed = decode(record.value, GraphDeployed)
     row = {
         "name": deployed.name,
@@ -32,7 +32,7 @@ def _work(record: LogRecord) -> Work:
         "deployment": deployed.deployment,
         "offset": record.offset,
     }
-    return Work("graph_definition", payload([row]))
+    return RowStatement("graph_definition", payload([row]))
 
 
 #: Deployed graphs, and the names that apps own.
@@ -40,6 +40,6 @@ GRAPHS: Final = Projection(
     name="graphs",
     group="headwater-graph-projector",
     topics=(GRAPH_DEFINITIONS,),
-    plan=partial(one_by_one, work_of=_work),
+    plan=partial(one_by_one, statement_of=_statement),
     is_waited_for=True,
 )

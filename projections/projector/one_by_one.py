@@ -6,18 +6,22 @@ rows with the same rules as the fold, because only Postgres has the earlier reco
 
 from collections.abc import Callable, Iterable
 
-from headwater.projections.projector.plan import Plan, Work, payload
+from headwater.projections.projector.plan import Plan, RowStatement, payload
 from headwater.projections.projector.records import UNREADABLE, LogRecord, refusal
 
 
-def one_by_one(records: Iterable[LogRecord], work_of: Callable[[LogRecord], Work]) -> Plan:
-    """Plan records in order; `work_of` may raise the exceptions in `UNREADABLE`."""
-    works: list[Work] = []
+def one_by_one(
+    records: Iterable[LogRecord], statement_of: Callable[[LogRecord], RowStatement]
+) -> Plan:
+    """Plan records in order; `statement_of` may raise the exceptions in `UNREADABLE`."""
+    statements: list[RowStatement] = []
     refused = 0
     for record in records:
         try:
-            works.append(work_of(record))
+            statements.append(statement_of(record))
         except UNREADABLE as error:
             refused += 1
-            works.append(Work("projection_errors", payload([refusal(record, str(error))])))
-    return Plan(works=tuple(works), unreadable=refused)
+            statements.append(
+                RowStatement("projection_errors", payload([refusal(record, str(error))]))
+            )
+    return Plan(statements=tuple(statements), unreadable=refused)

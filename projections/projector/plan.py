@@ -24,11 +24,11 @@ __all__ = [
     "Batch",
     "Partition",
     "Plan",
+    "RowStatement",
     "Span",
-    "Work",
     "admit",
     "payload",
-    "works",
+    "row_statements",
 ]
 
 Partition: TypeAlias = tuple[str, int]
@@ -50,7 +50,7 @@ class Span(NamedTuple):
     end: int
 
 
-class Work(NamedTuple):
+class RowStatement(NamedTuple):
     """One statement that upserts or deletes rows of a table.
 
     Attributes:
@@ -67,7 +67,7 @@ class Work(NamedTuple):
 class Plan:
     """The statements for some records, and how many of these could not be read."""
 
-    works: tuple[Work, ...]
+    statements: tuple[RowStatement, ...]
     unreadable: int
 
 
@@ -129,13 +129,13 @@ def admit(batch: Batch, stored: Mapping[Partition, int]) -> Admitted:
     )
 
 
-def works(
+def row_statements(
     table: str,
     rows: Sequence[SqlRow] | Sequence[bytes],
     *,
     delete: bool = False,
     verbatim: frozenset[str] = frozenset(),
-) -> Iterator[Work]:
+) -> Iterator[RowStatement]:
     """Yield the statements that write rows to a table, or delete them.
 
     Args:
@@ -146,7 +146,7 @@ def works(
     """
     for start in range(0, len(rows), ROWS_MAX):
         page = rows[start : start + ROWS_MAX]
-        yield Work(table, page if _are_binary(page) else payload(page, verbatim), delete)
+        yield RowStatement(table, page if _are_binary(page) else payload(page, verbatim), delete)
 
 
 def payload(rows: Sequence[SqlRow], verbatim: frozenset[str] = frozenset()) -> str:

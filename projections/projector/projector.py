@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from headwater.projections.errors import BatchTooSlow
 from headwater.projections.projector.log_ends import TruncationDetector, check_ends, pause
-from headwater.projections.projector.plan import Batch, Partition, Plan, Span, Work, payload
+from headwater.projections.projector.plan import Batch, Partition, Plan, RowStatement, Span, payload
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, refusal
 from headwater.projections.projector.store import AppliedPosition, Store
@@ -266,18 +266,20 @@ class Projector:
             return self._projection.plan(records)
         except Exception:  # noqa: BLE001, logged by the logger of this projection
             self._log.exception("%d records cannot be planned together", len(records))
-        works: list[Work] = []
+        statements: list[RowStatement] = []
         unreadable = 0
         for record in records:
             try:
                 plan = self._projection.plan([record])
             except Exception as error:  # noqa: BLE001, a record must not stop the projection
-                works.append(Work("projection_errors", payload([refusal(record, repr(error))])))
+                statements.append(
+                    RowStatement("projection_errors", payload([refusal(record, repr(error))]))
+                )
                 unreadable += 1
                 continue
-            works += plan.works
+            statements += plan.statements
             unreadable += plan.unreadable
-        return Plan(works=tuple(works), unreadable=unreadable)
+        return Plan(statements=tuple(statements), unreadable=unreadable)
 
     def _readable(self, tp: TopicPartition, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
         """Return the records that this release can read; reading stops after them."""

@@ -258,10 +258,16 @@ class Store:
 
     async def _write(self, connection: AsyncConnection[Any], planned: Plan) -> None:
         now_ms = self._clock()
-        for work in planned.works:
-            query = DELETES[work.table] if work.delete else UPSERTS[work.table]
-            rows = work.rows
-            parameter = rows if isinstance(rows, str) else array_of(self._oids[work.table], rows)
+        for row_statement in planned.statements:
+            query = (
+                DELETES[row_statement.table]
+                if row_statement.delete
+                else UPSERTS[row_statement.table]
+            )
+            rows = row_statement.rows
+            parameter = (
+                rows if isinstance(rows, str) else array_of(self._oids[row_statement.table], rows)
+            )
             await connection.execute(query, {"rows": parameter, "now_ms": now_ms})
 
     async def _advance(

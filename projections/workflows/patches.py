@@ -23,7 +23,7 @@ import msgspec
 
 from headwater.processors.runs.retention import FOR_EVER, Retention
 from headwater.projections.postgres.statements import OF_INSTANCES
-from headwater.projections.projector.plan import Work, works
+from headwater.projections.projector.plan import RowStatement, row_statements
 from headwater.projections.workflows.rows import (
     AUTHORS_JSON,
     Deleted,
@@ -97,20 +97,24 @@ class _Stage:
         for event in [event for event in self.events if event[0][:2] == deleted]:
             del self.events[event]
 
-    def works(self) -> Iterator[Work]:
+    def statements(self) -> Iterator[RowStatement]:
         """Yield the statements in the order of execution."""
         steps = [step for by_key in self.steps.values() for step in by_key.values()]
         tokens = [token for by_key in self.tokens.values() for token in by_key.values()]
         events = list(self.events.values())
-        yield from _works("workflow_retries", self.retries)
-        yield from _works("workflow_step_trims", list(self.trims.values()))
-        yield from _works("workflow_step", [s for s in steps if isinstance(s, StepRow)])
-        yield from _works("workflow_step_changes", [s for s in steps if isinstance(s, StepChange)])
-        yield from _works("workflow_token", [t for t in tokens if isinstance(t, TokenRow)])
+        yield from _row_statements("workflow_retries", self.retries)
+        yield from _row_statements("workflow_step_trims", list(self.trims.values()))
+        yield from _row_statements("workflow_step", [s for s in steps if isinstance(s, StepRow)])
+        yield from _row_statements(
+            "workflow_step_changes", [s for s in steps if isinstance(s, StepChange)]
+        )
+        yield from _row_statements("workflow_token", [t for t in tokens if isinstance(t, TokenRow)])
         changed = [t for t in tokens if isinstance(t, TokenChange)]
-        yield from _works("workflow_token_changes", changed)
-        yield from _works("workflow_event", [e for e in events if isinstance(e, EventRow)])
-        yield from _works("workflow_deliveries", [e for e in events if isinstance(e, Delivery)])
+        yield from _row_statements("workflow_token_changes", changed)
+        yield from _row_statements("workflow_event", [e for e in events if isinstance(e, EventRow)])
+        yield from _row_statements(
+            "workflow_deliveries", [e for e in events if isinstance(e, Delivery)]
+        )
 
 
 class Patches:
@@ -292,20 +296,22 @@ class Patches:
 
     # --- statements ---------------------------------------------------------------------------
 
-    def works(self) -> Iterator[Work]:
+    def statements(self) -> Iterator[RowStatement]:
         """Yield the statements in the order of execution."""
-        yield from _works("workflow_owner", list(self._owners.values()))
+        yield from _row_statements("workflow_owner", list(self._owners.values()))
         for table in (*OF_INSTANCES, "rebuild_rows"):
-            yield from works(table, list(self._deleted.values()), delete=True)
+            yield from row_statements(table, list(self._deleted.values()), delete=True)
         for stage in self._stages:
-            yield from stage.works()
-        yield from _works("workflow_log", self._logs)
-        yield from self.slots.works()
+            yield from stage.statements()
+        yield from _row_statements("workflow_log", self._logs)
+        yield from self.slots.statements()
         for runs in zip_longest(*self._instances.values()):
-            yield from _works("workflow_instance", [i for i in runs if isinstance(i, InstanceRow)])
+            yield from _row_statements(
+                "workflow_instance", [i for i in runs if isinstance(i, InstanceRow)]
+            )
             changes = [i for i in runs if isinstance(i, InstanceChange)]
-            yield from _works("workflow_instance_changes", changes)
+            yield from _row_statements("workflow_instance_changes", changes)
 
 
-def _works(table: str, rows: Sequence[msgspec.Struct]) -> Iterator[Work]:
-    return works(table, rows, verbatim=AUTHORS_JSON)
+def _row_statements(table: str, rows: Sequence[msgspec.Struct]) -> Iterator[RowStatement]:
+    return row_statements(table, rows, verbatim=AUTHORS_JSON)

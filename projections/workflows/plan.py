@@ -16,7 +16,7 @@ import msgspec
 
 from headwater.processors.runs.retention import FOR_EVER, Retention
 from headwater.processors.runs.transitions import TRANSITIONS
-from headwater.projections.projector.plan import Plan, works
+from headwater.projections.projector.plan import Plan, row_statements
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, SqlRow, refusal
 from headwater.projections.workflows.history import PROJECTION, HistoryRecord, read_history
@@ -98,8 +98,8 @@ def plan_history(records: Iterable[LogRecord], retention: Retention = FOR_EVER) 
             refused.append(refusal(record, record.error))
         else:
             plan_record(patches, record.appended, record.partition, record.offset)
-    statements = (*patches.works(), *works("projection_errors", refused))
-    return Plan(works=statements, unreadable=len(refused))
+    statements = (*patches.statements(), *row_statements("projection_errors", refused))
+    return Plan(statements=statements, unreadable=len(refused))
 
 
 def plan_record(

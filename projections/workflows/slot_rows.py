@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headwater.processors.runs.slots import SLOTS_ID, holder_of
-from headwater.projections.projector.plan import Work, works
+from headwater.projections.projector.plan import RowStatement, row_statements
 from headwater.schemas.history import (
     HistoryAppended,
     Json,
@@ -92,9 +92,9 @@ class SlotPatches:
                 case _:
                     pass
 
-    def works(self) -> Iterator[Work]:
+    def statements(self) -> Iterator[RowStatement]:
         """Yield the statements in order: earlier rows are granted first."""
         rows = [row for by_number in self._rows.values() for row in by_number.values()]
-        yield from works("workflow_slot_grants", self._granted)
-        yield from works("workflow_slot", self._returned, delete=True)
-        yield from works("workflow_slot", rows)
+        yield from row_statements("workflow_slot_grants", self._granted)
+        yield from row_statements("workflow_slot", self._returned, delete=True)
+        yield from row_statements("workflow_slot", rows)
