@@ -4,10 +4,10 @@ A join is a node, for the branches of one fork: the next iteration of a loop is 
 its own join. It counts branches, so the number and order of their nodes and tokens do not matter.
 
 any         continues on the first arrival
-all         continues when no branch can bring another token; branches that end elsewhere or failed
-are not waited for
-m_of_n:N    continues when N branches have arrived; fails when that becomes impossible while tokens
-wait
+all         continues when no branch can bring another token; does not wait for branches that end
+            elsewhere or failed
+m_of_n:N    continues when N branches have arrived; fails when that becomes impossible while
+            tokens wait
 """
 
 from collections.abc import Iterable, Sequence

@@ -78,7 +78,7 @@ __all__ = ["WORKFLOWS", "plan_history", "plan_record", "workflows_kept"]
 
 #: Kinds that wait for something outside the code; the others wait for entries inside them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
-#: Events that change no existing instance: a run begins, or they set_parent to no instance.
+#: Events that change no existing instance: a run begins, or they belong to no instance.
 _NOT_OF_INSTANCE: Final = frozenset(
     {RunStarted, PartitionClaimed, CommandRejected, InstanceDeleted, LeaderEpochNoted}
 )
