@@ -26,7 +26,7 @@ PAGE_DEFAULT: Final = 50
 #: Rows of a page; each may carry a value of 1 MiB.
 PAGE_MAX: Final = 100
 #: Steps of a page that is read from the log. It is read whole for each page, so pages are large;
-#: what they hold has a bound in bytes (`projections.workflows.untrimmed`).
+#: what they hold has a bound in bytes (`projections.workflows.trimmed_entries`).
 TRIMMED_PAGE_MAX: Final = 5_000
 #: The largest offset that Kafka can have.
 _OFFSET_MAX: Final = 2**63 - 1

@@ -32,7 +32,7 @@ from headwater.projections.workflows.queries import (
     TimeRange,
     Workflows,
 )
-from headwater.projections.workflows.untrimmed import TrimmedEntries
+from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas.answers import (
     Answer,
     HistoryPage,

@@ -50,7 +50,7 @@ from headwater.projections.workflows.listings import (
     page_of,
     rows_of,
 )
-from headwater.projections.workflows.untrimmed import TrimmedEntries
+from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas.answers import (
     Event,
     InstanceFound,

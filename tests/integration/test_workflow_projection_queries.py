@@ -21,7 +21,7 @@ from headwater.projections.workflows.queries import (
     INSTANCE as INSTANCE_QUERY,
 )
 from headwater.projections.workflows.queries import Order, Page, RunKey, TimeRange, Workflows
-from headwater.projections.workflows.untrimmed import TrimmedEntries
+from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas import answers
 from headwater.schemas.history import (
     Artifact,
@@ -593,7 +593,7 @@ def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_order(
     order: Order,
 ):
     monkeypatch.setattr("headwater.projections.workflows.queries._STEPS_MAX", rows_max)
-    monkeypatch.setattr("headwater.projections.workflows.untrimmed.BYTES_MAX", bytes_max)
+    monkeypatch.setattr("headwater.projections.workflows.trimmed_entries.BYTES_MAX", bytes_max)
     log = Log()
     log.claim()
     for name, keep in (("x", 3), ("whole", ITERATIONS)):
