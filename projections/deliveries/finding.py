@@ -163,12 +163,12 @@ async def deliveries(
         StoreUnavailable: Postgres does not answer.
     """
     limit = bounded(limit)
-    cursor = None if after is None else unpack(after, _Cursor)
+    position = None if after is None else unpack(after, _Cursor)
     parameters = msgspec.structs.asdict(filters)
     parameters["since"] = filters.since or "-infinity"
     parameters["until"] = filters.until or "infinity"
-    parameters["received_at"] = cursor.received_at if cursor else "infinity"
-    parameters["request_id"] = cursor.request_id if cursor else ""
+    parameters["received_at"] = position.received_at if position else "infinity"
+    parameters["request_id"] = position.request_id if position else ""
     with valid_cursor():
         rows = await reader.answers(statement("deliveries"), **parameters, limit=limit + 1)
     page = msgspec.convert(rows[:limit], tuple[Delivery, ...])

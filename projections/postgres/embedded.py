@@ -293,8 +293,8 @@ class EmbeddedPostgres:
     def _launch(self) -> subprocess.Popen[bytes]:
         if self.log_file.exists() and self.log_file.stat().st_size > _LOG_BYTES_MAX:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
-        settings = (f"{name}={value}" for name, value in _SETTINGS.items())
-        settings = (*settings, f"port={self._port}")
+        settings = [f"{name}={value}" for name, value in _SETTINGS.items()]
+        settings.append(f"port={self._port}")
         options = [word for setting in settings for word in ("-c", setting)]
         with self._open_log("ab") as log:
             return self._popen("postgres", "-D", str(self._data), *options, log=log, cwd=self._data)
