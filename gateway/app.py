@@ -128,7 +128,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     tell = refusals_told(refusals, peer_of, ports.clock)
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     service = _workflow_service(settings, ports.workflows, limited)
-    watching = ports.reader.apart()
+    watching = ports.reader.with_own_pool()
     watch = _loop_watch(metrics)
     receivers: dict[str, Receiver] = {}
     for source in sources:

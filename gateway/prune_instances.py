@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.projections.workflows.expired import FIRST, Expiry, Kept
+from headwater.projections.workflows.expired import FIRST, Expiry, PruneCursor
 
 #: The workflow whose instances are prunes.
 PRUNE: Final = "headwater-prune"
@@ -29,4 +29,4 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
     deleted: int = 0
     kept: int = 0
-    after: Kept | None = FIRST
+    after: PruneCursor | None = FIRST

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.projections.deliveries.replaying import FIRST, Place, Selection
+from headwater.projections.deliveries.replaying import FIRST, ReplayCursor, Selection
 
 #: The workflow whose instances are replays.
 REPLAY: Final = "headwater-replay"
@@ -35,4 +35,4 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     replayed: int = 0
     gone: int = 0
-    after: Place | None = FIRST
+    after: ReplayCursor | None = FIRST

@@ -1,1 +1,1 @@
-"""Postgres: what can be rebuilt from Kafka, how it is kept and how it is read."""
+"""Postgres: projections of Kafka topics, how they are written and read."""

@@ -1,4 +1,4 @@
-"""The projections that there are, and running all of them."""
+"""All projections, and the function that runs them."""
 
 import asyncio
 import logging
@@ -20,10 +20,10 @@ from headwater.schemas.errors import StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.projector")
 _RETRY_S: Final = 1.0
-#: How long a projection waits whose topic ends before what it has applied: somebody has to decide.
+#: How long a projection waits when its topic was truncated, until an operator decides.
 _TRUNCATED_S: Final = 30.0
 
-#: Every projection, by its name in Postgres.
+#: All projections.
 PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS, DEPLOYMENTS, AUDIT)
 
 __all__ = ["PROJECTIONS", "run_projector"]
@@ -38,15 +38,15 @@ async def run_projector(
     stop: asyncio.Event,
     retention: Retention,
 ) -> None:
-    """Run every projection, side by side, until `stop` is set.
+    """Run all projections concurrently until `stop` is set.
 
     Args:
         cluster: The cluster to read.
         dsn: The database to write.
-        clock: Unix milliseconds.
+        clock: Returns Unix milliseconds.
         detector: Detects that Kafka lost the end of a log.
         stop: Ends the projections.
-        retention: How long ended instances of workflows are kept.
+        retention: How long ended workflow instances are kept.
 
     Raises:
         TableUnfit: A table of a provider does not fit its declaration.
@@ -67,20 +67,21 @@ async def run_projector(
             )
         )
         for projection in (
-            workflows_kept(retention) if one is WORKFLOWS else one for one in PROJECTIONS
+            workflows_kept(retention) if projection is WORKFLOWS else projection
+            for projection in PROJECTIONS
         )
     ]
     try:
         await asyncio.gather(*running)
     finally:
-        # Where one gave up, the others would go on without it.
-        for each in running:
-            each.cancel()
+        # If one failed, stop the others, too.
+        for task in running:
+            task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _run(projector: Projector, stop: asyncio.Event) -> None:
-    """Run one projection; while its topic is truncated it waits, and the others go on."""
+    """Run one projection. While its topic is truncated, only this one waits."""
     while not stop.is_set():
         try:
             await projector.run(stop)
@@ -90,7 +91,7 @@ async def _run(projector: Projector, stop: asyncio.Event) -> None:
 
 
 async def _make_tables(dsn: str, stop: asyncio.Event) -> None:
-    """Makes the tables of installed packages; waits for Postgres."""
+    """Create the tables of installed packages; wait for Postgres."""
     logged = ""
     while not stop.is_set():
         try:

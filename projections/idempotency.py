@@ -1,4 +1,4 @@
-"""Idempotency keys in Postgres, which alone holds them."""
+"""Idempotency keys, which are stored only in Postgres."""
 
 from typing import Final
 
@@ -11,62 +11,64 @@ from headwater.schemas.errors import StoreUnavailable
 
 __all__ = ["IdempotencyKeys"]
 
-#: Rows that a reservation removes, at most: it adds one, so what is forgotten does not pile up.
+#: Maximum expired rows that a reservation deletes. It adds one, so they do not accumulate.
 _SWEPT_AT_ONCE: Final = 10
-#: Times that a key is asked for which is there when it is to be reserved, and gone when it is read.
+#: Attempts to reserve a key that exists on insert but not on the following read.
 _TRIES: Final = 3
 
 
 class IdempotencyKeys:
     """The keys, through a pool of connections.
 
-    Errors: StoreUnavailable from every method.
+    All methods raise StoreUnavailable.
     """
 
     def __init__(self, reader: PooledReader) -> None:
         self._reader = reader
 
-    async def find(self, key: IdempotencyKey) -> StoredRequest | None:
-        """Return what is remembered under a key, forgotten or not; None where there is nothing."""
-        asked = msgspec.structs.asdict(key)
-        return _one(await self._reader.answers(statement("idempotency_key"), **asked))
+    async def find(self, key: Key) -> Remembered | None:
+        """Return what is stored under a key, expired or not; None if there is nothing."""
+        parameters = msgspec.structs.asdict(key)
+        return _one(await self._reader.answers(statement("idempotency_key"), **parameters))
 
-    async def reserve(self, key: IdempotencyKey, reservation: StoredRequest) -> StoredRequest:
-        """Reserve a key, and sweep out some that are forgotten.
+    async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
+        """Reserve a key, and delete some expired ones.
 
-        A key that another request was refused under is taken over. How old keys are is decided by
-        the clock of Postgres, which all gateways share.
+        A key of a refused request is overwritten. Ages are computed with the clock of Postgres,
+        which all gateways share.
 
         Returns:
-            What is remembered under the key from then on: this, or what came before.
+            What is stored under the key now: this reservation or an earlier one.
         """
         swept = {"remembered_ms": REMEMBERED_MS, "swept": _SWEPT_AT_ONCE}
-        asked = msgspec.structs.asdict(key) | msgspec.structs.asdict(reservation) | swept
+        parameters = msgspec.structs.asdict(key) | msgspec.structs.asdict(reservation) | swept
         reserve = statement("reserve_idempotency_key")
         for _ in range(_TRIES):
-            found = _one(await self._reader.writes(reserve, asked)) or await self.find(key)
-            if found is not None:
-                return found
-        raise StoreUnavailable("expected to reserve an idempotency key, found it come and go")
+            stored = _one(await self._reader.writes(reserve, parameters)) or await self.find(key)
+            if stored is not None:
+                return stored
+        raise StoreUnavailable(
+            "expected to reserve an idempotency key, found it inserted and deleted again"
+        )
 
-    async def complete(
-        self, key: IdempotencyKey, run_id: str, status: int, body: str
-    ) -> StoredRequest | None:
-        """Keeps the answer of a request, unless it has one.
+    async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
+        """Store the response of a request, unless there is one.
 
-        It need not survive a crash of Postgres: whoever asks again then makes the same run.
+        It need not survive a crash of Postgres: a client that repeats the request then creates the
+        same run.
 
-        Shape:  what is remembered from then on; None where the key is another run's by now.
+        Returns:
+            What is stored now; None if the key belongs to another run.
         """
-        answer = {"response_run_id": run_id, "status_code": status, "body": body}
-        asked = msgspec.structs.asdict(key) | answer
+        response = {"response_run_id": run_id, "status_code": status, "body": body}
+        parameters = msgspec.structs.asdict(key) | response
         complete = statement("complete_idempotency_key")
-        return _one(await self._reader.writes(complete, asked, durable=False))
+        return _one(await self._reader.writes(complete, parameters, durable=False))
 
-    async def refuse(self, key: IdempotencyKey, run_id: str) -> None:
-        """Note that the run of a reservation was refused, unless it was made after all."""
-        asked = msgspec.structs.asdict(key) | {"response_run_id": run_id}
-        await self._reader.writes(statement("refuse_idempotency_key"), asked, durable=False)
+    async def refuse(self, key: Key, run_id: str) -> None:
+        """Record that the run of a reservation was refused, unless it was created after all."""
+        parameters = msgspec.structs.asdict(key) | {"response_run_id": run_id}
+        await self._reader.writes(statement("refuse_idempotency_key"), parameters, durable=False)
 
 
 def _one(rows: list[Row]) -> StoredRequest | None:

@@ -1,4 +1,4 @@
-"""Callbacks that came to the gateway while workers execute the runs; Postgres alone has them."""
+"""Callbacks that the gateway receives although workers execute the runs; only in Postgres."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ __all__ = ["Hits", "hits_of", "record_hits"]
 
 
 class Hits(msgspec.Struct, frozen=True):
-    """How many there were ever, how many in the last 15 minutes, whole ones, and the last."""
+    """Number of hits ever and in the last 15 whole minutes, and the time of the last."""
 
     lifetime: int
     last_15m: int
@@ -19,15 +19,20 @@ class Hits(msgspec.Struct, frozen=True):
 
 
 async def record_hits(reader: PooledReader, project: str, hits: int, at: datetime) -> None:
-    """Records hits.
+    """Record hits.
 
-    Errors: StoreUnavailable, here and below.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    given = {"project_id": project, "hits": hits, "at": at}
-    await reader.writes(statement("record_unexpected_hits"), given)
+    parameters = {"project_id": project, "hits": hits, "at": at}
+    await reader.writes(statement("record_unexpected_hits"), parameters)
 
 
 async def hits_of(reader: PooledReader, project: str, at: datetime) -> Hits:
-    """The hits of a project, as of a moment."""
+    """Return the hits of a project at a time.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
     rows = await reader.answers(statement("unexpected_hits"), project_id=project, at=at)
     return msgspec.convert(rows[0], Hits)

@@ -178,12 +178,12 @@ async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verific
             async for records in batches:
                 rows = await between(reader, last + 1, records[-1].offset)
                 last = records[-1].offset
-                verification.take([LogEntry(each.offset, each.value) for each in records], rows)
+                verification.compare([LogEntry(each.offset, each.value) for each in records], rows)
         beyond = await between(reader, last + 1, limit=_PAGE)
         # Those that were appended meanwhile are no finding.
         async for records in read_partition(cluster, [AUDIT], PARTITION, start=last + 1):
             last = records[-1].offset
-        verification.left_over([row for row in beyond if row.entry.offset > last])
+        verification.report_unmatched([row for row in beyond if row.entry.offset > last])
         verification.finish()
     return verification
 

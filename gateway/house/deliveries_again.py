@@ -6,7 +6,7 @@ from typing import Final
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.settings import Settings
-from headwater.projections.deliveries.replaying import Matched, Place, Selection
+from headwater.projections.deliveries.replaying import Matched, ReplayCursor, Selection
 from headwater.projections.deliveries.replaying import page as page_of
 from headwater.projections.postgres.reader import PooledReader
 from headwater.schemas.topics import WEBHOOKS
@@ -24,7 +24,9 @@ class DeliveriesAgain:
         self._reader = reader
         self._log = DeliveryReplay(cluster_of(settings))
 
-    async def page(self, selection: Selection, after: Place, limit: int) -> Sequence[Matched]:
+    async def page(
+        self, selection: Selection, after: ReplayCursor, limit: int
+    ) -> Sequence[Matched]:
         """Deliveries of a selection, behind a place."""
         return await page_of(self._reader, selection, after, limit)
 

@@ -18,7 +18,7 @@ from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.projector.offsets import next_offsets
 from headwater.projections.workflows.about_users import About, about, wiped_partitions
-from headwater.projections.workflows.expired import Expired, Expiry, Kept, expired
+from headwater.projections.workflows.expired import Expired, Expiry, PruneCursor, expired
 from headwater.projections.workflows.history import PROJECTION
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Command, DeleteInstance, TerminateRun
@@ -86,7 +86,7 @@ class Forgetting:
             await asyncio.sleep(_LOOK_EVERY_S)
         return len(deleted)
 
-    async def expired(self, asked: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+    async def expired(self, asked: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
         """Instances that are past their retention, behind a place."""
         return await expired(self._reader, asked, after, limit)
 

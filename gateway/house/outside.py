@@ -43,7 +43,7 @@ class PrunesInstances(Protocol):
     Errors: StoreUnavailable, BrokerUnavailable, OutcomeUnknown, Overloaded.
     """
 
-    async def expired(self, asked: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+    async def expired(self, asked: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
         """Those that are past their retention, behind a place."""
 
     async def delete_unchanged(self, page: Sequence[Expired]) -> int:

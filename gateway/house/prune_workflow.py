@@ -35,7 +35,7 @@ def prune_workflow(instances: Callable[[], Awaitable[PrunesInstances]]) -> Workf
             return Pruned(
                 deleted=so_far.deleted + deleted,
                 kept=so_far.kept + len(some) - deleted,
-                after=some[-1].place if len(some) == _PAGE_MAX else None,
+                after=some[-1].cursor if len(some) == _PAGE_MAX else None,
             )
 
         async def erase() -> int:

@@ -36,7 +36,7 @@ def replay_workflow(deliveries: "Callable[[], Awaitable[DeliveriesAgain]]") -> W
             return Progress(
                 replayed=so_far.replayed + replayed,
                 gone=so_far.gone + len(some) - replayed,
-                after=some[-1].place if len(some) == limit else None,
+                after=some[-1].cursor if len(some) == limit else None,
             )
 
         pause_ms = round(1_000 * limit / params.rate) if params.rate else 0

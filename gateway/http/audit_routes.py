@@ -13,7 +13,7 @@ from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.keys import operators_only
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
-from headwater.projections.audit.queries import Chained, Wanted, newest
+from headwater.projections.audit.queries import AuditFilter, Chained, newest
 from headwater.projections.postgres.reader import PooledReader
 
 _PAGE_DEFAULT: Final = 50
@@ -74,7 +74,7 @@ def audit_router(reader: PooledReader, key: str) -> Router:
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def entries(
-        wanted: NamedDependency[Wanted], limit: _Limit = _PAGE_DEFAULT, cursor: _Cursor = None
+        wanted: NamedDependency[AuditFilter], limit: _Limit = _PAGE_DEFAULT, cursor: _Cursor = None
     ) -> AuditPage:
         found, more = await newest(reader, wanted, limit=limit, cursor=cursor)
         return AuditPage(entries=list(map(_shown, found)), cursor=more, has_more=more is not None)
@@ -96,8 +96,8 @@ def _wanted(
     run_id: _RunId = None,
     since: _Since = None,
     until: _Until = None,
-) -> Wanted:
-    return Wanted(
+) -> AuditFilter:
+    return AuditFilter(
         action=action,
         result=result,
         key_id=key_id,

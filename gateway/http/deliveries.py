@@ -15,9 +15,9 @@ from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.http.problems import Problem
 from headwater.projections.deliveries.finding import (
     Deliveries,
+    DeliveryFilter,
     DeliveryWhole,
     Refusal,
-    Wanted,
     deliveries,
     delivery,
     refusal,
@@ -67,7 +67,7 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
             str | None, QueryParameter(description="The cursor of the previous page.")
         ] = None,
     ) -> Deliveries:
-        wanted = Wanted(
+        wanted = DeliveryFilter(
             source=source,
             type=type,
             user_id=user_id,

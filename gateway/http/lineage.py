@@ -26,10 +26,10 @@ from headwater.processors.lineage import (
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.finding import delivery
 from headwater.projections.deliveries.lineage import (
-    Placed,
+    LocatedDelivery,
     SourcedRow,
+    deliveries_by_id,
     deliveries_of_row,
-    named,
     row,
 )
 from headwater.projections.deliveries.queries import Reader
@@ -211,7 +211,7 @@ async def _row(reader: Reader, table: Table, key: tuple[str, ...]) -> SourcedRow
 
 async def _placed(
     reader: Reader, providers: Providers, table: Table, key: tuple[str, ...], found: SourcedRow
-) -> tuple[list[Placed], bool]:
+) -> tuple[list[LocatedDelivery], bool]:
     """The deliveries that may have set a row, and whether that is all of them."""
     user = key[0] if begins_with_user(table) else found.values.get("user_id")
     placed = await deliveries_of_row(
@@ -224,11 +224,11 @@ async def _placed(
     complete = len(placed) <= _LOOKED_AT_MAX
     known = {each.event_id for each in placed}
     missing = {source.event_id for source in found.sources.values()} - known
-    return [*placed[:_LOOKED_AT_MAX], *await named(reader, sorted(missing))], complete
+    return [*placed[:_LOOKED_AT_MAX], *await deliveries_by_id(reader, sorted(missing))], complete
 
 
 async def _normalized(
-    reader: Reader, log: DeliveryLog, providers: Providers, placed: Sequence[Placed]
+    reader: Reader, log: DeliveryLog, providers: Providers, placed: Sequence[LocatedDelivery]
 ) -> list[RowUpdate]:
     """What deliveries say of rows today."""
     received = await log.read_all([(each.partition, each.offset) for each in placed])
@@ -271,7 +271,7 @@ async def _impact(
     if whole is None or whole.outcome.event_id != raw_event_id:
         shown = raw_event_id[:_SHOWN_CHARS]
         raise Problem("not_found", f"No delivery {shown} is known (yet).")
-    placed = await named(reader, [raw_event_id])
+    placed = await deliveries_by_id(reader, [raw_event_id])
     updates = await _normalized(reader, log, providers, placed)
     started = [each for each in whole.effects if each.event_type is None]
     rows = []

@@ -23,7 +23,7 @@ from headwater.gateway.http.problems import Problem
 from headwater.projections.deliveries.finding import DeliveryWhole, Journey, delivery
 from headwater.projections.deliveries.of_user import subjects_of
 from headwater.projections.deliveries.queries import Outcome
-from headwater.projections.deliveries.waiting import WaitingPlace, oldest_waiting
+from headwater.projections.deliveries.waiting import WaitingDelivery, oldest_waiting
 from headwater.projections.postgres.reader import PooledReader
 from headwater.schemas.errors import PARSE_ERRORS
 from headwater.schemas.topics import WEBHOOKS
@@ -180,7 +180,7 @@ def _places(found: DeliveryWhole) -> list[tuple[int, int]]:
     return list(dict.fromkeys([(outcome.partition, outcome.offset), *read]))
 
 
-def _last_read(waiting: WaitingPlace) -> tuple[int, int]:
+def _last_read(waiting: WaitingDelivery) -> tuple[int, int]:
     """Where a delivery that waits was read last: compaction may have taken what lay before."""
     at = _POSITION.fullmatch(waiting.position)
     return (waiting.partition, waiting.offset) if at is None else (int(at[1]), int(at[2]))

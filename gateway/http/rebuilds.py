@@ -12,7 +12,14 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.projections.postgres.reader import PAGE_MAX, PooledReader
-from headwater.projections.rebuilds.rebuilds import Example, Rebuild, ask, begin, find, latest
+from headwater.projections.rebuilds.rebuilds import (
+    Example,
+    Rebuild,
+    begin,
+    find,
+    latest,
+    request_state,
+)
 
 _SHOWN_CHARS: Final = 64
 _PAGE_DEFAULT: Final = 50
@@ -149,7 +156,7 @@ async def _move(
 ) -> RebuildState:
     """Asks for a move, and waits for it, but not for long."""
     found = await _found(reader, rebuild_id)
-    moved = await ask(reader, rebuild_id, state, after=after)
+    moved = await request_state(reader, rebuild_id, state, after=after)
     if moved is None:
         expected = " or ".join(after)
         more = ", a dry run" if found.dry_run else ""

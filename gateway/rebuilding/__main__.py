@@ -62,7 +62,7 @@ async def _carry_out(settings: Settings, found: Rebuild, work: RebuildWork) -> N
         made = WorkflowRebuild(cluster_of(settings), dsn_of(settings), found, work, projection)
     else:
         expected = f"expected a table of ours or {WORKFLOWS}"
-        await work.ended("failed", f"{expected}, found {found.projection}")
+        await work.end("failed", f"{expected}, found {found.projection}")
         return
     async with made as rebuild:
         match found.state:

@@ -104,7 +104,7 @@ class TableRebuild:
         if sent <= 0:
             await self._write(lambda row: _record(self._table, row, row.after))
         await self._tell(max(sent, 0), self._ends, back=False)
-        await self._work.ended("switched")
+        await self._work.end("switched")
 
     async def switch_back(self) -> None:
         """Puts the rows back that there were, but for what later deliveries have said of them."""
@@ -114,7 +114,7 @@ class TableRebuild:
             await self._rebuild.read_live(self._cluster, self._table)
             await self._write(lambda row: self._row_back(row, ends))
         await self._tell(max(self._found.sent, 0), ends, back=True)
-        await self._work.ended("switched_back")
+        await self._work.end("switched_back")
 
     # -- following and comparing
 
@@ -157,7 +157,7 @@ class TableRebuild:
                 before, after = (_encoded(self._table, row) for row in (found.before, found.after))
                 yield ChangedRow(number, found.partition, found.key, before, after)
 
-        return await self._work.compared(wipes, rows(), counts, examples, ends)
+        return await self._work.store_comparison(wipes, rows(), counts, examples, ends)
 
     async def _webhook_ends(self) -> list[int]:
         return [
@@ -217,7 +217,7 @@ class TableRebuild:
                 )
                 records.append(Outgoing(EVENTS, row.partition, row.key, encode(told)))
             await self._appender.append(records)
-            await self._work.sent(page[-1].number + 1)
+            await self._work.record_sent(page[-1].number + 1)
 
 
 def _encoded(table: Table, row: Row | None) -> bytes | None:

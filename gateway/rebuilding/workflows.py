@@ -11,9 +11,9 @@ from typing import Final, Self
 
 from headwater.projections.projector.plan import Batch, Span
 from headwater.projections.projector.projection import Projection
-from headwater.projections.projector.store import Place, Store
-from headwater.projections.rebuilds.beside import SCHEMA, TablesBeside
+from headwater.projections.projector.store import AppliedPosition, Store
 from headwater.projections.rebuilds.rebuilds import Rebuild
+from headwater.projections.rebuilds.shadow_tables import SCHEMA, ShadowTables
 from headwater.projections.rebuilds.work import RebuildWork
 from headwater.schemas.errors import NewerSchema
 from headwater.schemas.newer import newer_schema_message, readable
@@ -42,7 +42,7 @@ class WorkflowRebuild:
         self._cluster = cluster
         self._projection = projection
         (self._topic,) = projection.topics
-        self._tables = TablesBeside(work.connection, found.id)
+        self._tables = ShadowTables(work.connection, found.id)
         self._store = Store(dsn, projection=projection, clock=now_ms, schemas=[SCHEMA])
         self._noted_at_s = 0.0
 
@@ -55,28 +55,28 @@ class WorkflowRebuild:
     async def build(self) -> None:
         """Makes the rows again, and says in what they differ."""
         await self._follow()
-        async with self._tables.standing_still() as ends:
+        async with self._tables.paused_projection() as ends:
             await self._compare(ends)
 
     async def switch(self) -> None:
         """Puts the rows that differ in the place of those that there are."""
         await self._follow()
-        async with self._tables.standing_still() as ends:
+        async with self._tables.paused_projection() as ends:
             await self._compare(ends)
             await self._tables.put(back=False)
-            await self._work.ended("switched")
+            await self._work.end("switched")
 
     async def switch_back(self) -> None:
         """Puts the rows back that there were, but for those that have changed since."""
-        async with self._tables.standing_still():
+        async with self._tables.paused_projection():
             await self._tables.put(back=True)
-            await self._work.ended("switched_back")
+            await self._work.end("switched_back")
 
     async def _compare(self, ends: Mapping[int, int]) -> None:
         """Compares what both have at these ends; what was made again is not needed any more."""
         await self._read_up_to(ends)
         counts, examples = await self._tables.compare()
-        await self._work.note(counts, examples, [ends[number] for number in sorted(ends)])
+        await self._work.store_counts(counts, examples, [ends[number] for number in sorted(ends)])
         await self._tables.drop()
 
     async def _follow(self) -> None:
@@ -89,7 +89,7 @@ class WorkflowRebuild:
 
     async def _read_up_to(self, ends: Mapping[int, int]) -> int:
         """Reads up to these ends; returns how much was read before, of all partitions."""
-        places = await self._store.places([(self._topic, number) for number in sorted(ends)])
+        places = await self._store.positions([(self._topic, number) for number in sorted(ends)])
         before = done = sum(place.next_offset for place in places.values())
         total = sum(ends.values())
         for (_, number), place in places.items():
@@ -100,7 +100,7 @@ class WorkflowRebuild:
         await self._work.progress(total, total)
         return before
 
-    async def _project(self, number: int, place: Place, end: int) -> AsyncGenerator[int]:
+    async def _project(self, number: int, place: AppliedPosition, end: int) -> AsyncGenerator[int]:
         """Projects a partition from a place on, up to an end; gives by how much it has moved."""
         where, start = (self._topic, number), place.next_offset
         reading = read_partition(self._cluster, [self._topic], number, start=start, end=end)

@@ -10,7 +10,7 @@ from headwater.gateway.terra.answers import WidgetSession
 from headwater.gateway.terra.listing import Listing
 from headwater.gateway.tokens.verifier import Verifier
 from headwater.projections.deliveries.of_user import Connection
-from headwater.projections.workflows.queries import Page, Placed
+from headwater.projections.workflows.queries import LocatedInstance, Page
 from headwater.schemas.answers import InstanceFound
 from headwater.streams.workflows.client import Commands
 
@@ -47,7 +47,7 @@ class ListsInstances(Protocol):
     Errors: StoreUnavailable.
     """
 
-    async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
+    async def instance(self, workflow_name: str, instance_id: str) -> LocatedInstance | None:
         """An instance; None when there is none (yet)."""
 
     async def instances(

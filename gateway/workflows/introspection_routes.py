@@ -141,7 +141,7 @@ def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        say = partial(draw, written="svg")
+        say = partial(draw, drawing_format="svg")
         return await looking.tell(run, position, at, say, SVG)
 
     @get(
@@ -156,7 +156,7 @@ def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        say = partial(draw, written="mermaid")
+        say = partial(draw, drawing_format="mermaid")
         return await looking.tell(run, position, at, say, MERMAID)
 
     return [get_svg, get_mermaid]

@@ -16,7 +16,7 @@ from headwater.processors.evaluations import Evaluator
 from headwater.processors.graph.past import Past
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
-from headwater.projections.workflows.queries import Beginning, Placed, Workflows
+from headwater.projections.workflows.queries import Beginning, LocatedInstance, Workflows
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, REFUSALS
 from headwater.schemas.history import instance_key
 from headwater.schemas.introspection import AsOf
@@ -69,7 +69,7 @@ class Looking:
         body, headers = await self._answer(past, found, begins, tracing, tracing.page)
         return Response(body, media_type=JSON, headers=headers)
 
-    async def _find(self, run: RunAsked, wanted: Positions) -> tuple[Placed, Beginning]:
+    async def _find(self, run: RunAsked, wanted: Positions) -> tuple[LocatedInstance, Beginning]:
         applied = await self._reading.fresh(wanted)
         found = await self._reading.find(run.workflow, run.instance_id, applied)
         number = run_number_of(found, run.run_number, applied)
@@ -82,7 +82,7 @@ class Looking:
     async def _answer(
         self,
         past: Past,
-        found: Placed,
+        found: LocatedInstance,
         begins: Beginning,
         folded: Past | Tracing,
         say: Callable[[], Said],

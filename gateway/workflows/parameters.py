@@ -19,14 +19,14 @@ from headwater.processors.runs.limits import (
     LOG_CATEGORY_TOP,
     WORKFLOW_NAME_MAX,
 )
-from headwater.projections.workflows.queries import Order, Within
+from headwater.projections.workflows.queries import Order, TimeRange
 from headwater.schemas.statuses import RunStatus
 
 PAGE_DEFAULT: Final = 50
 #: Rows of a page; each may carry a value of 1 MiB.
 PAGE_MAX: Final = 100
 #: Steps of a page that is read from the log. It is read whole for each page, so pages are large;
-#: what they hold has a bound in bytes (`projections.workflows.untrimmed`).
+#: what they hold has a bound in bytes (`projections.workflows.trimmed_entries`).
 TRIMMED_PAGE_MAX: Final = 5_000
 #: The largest offset that Kafka can have.
 _OFFSET_MAX: Final = 2**63 - 1
@@ -258,12 +258,12 @@ def read_labels(given: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def read_within(since: str | None, before: str | None) -> Within:
+def read_within(since: str | None, before: str | None) -> TimeRange:
     """The time within which instances were updated.
 
     Errors: Problem.
     """
-    return Within(moment_of("updatedSince", since), moment_of("updatedBefore", before))
+    return TimeRange(moment_of("updatedSince", since), moment_of("updatedBefore", before))
 
 
 def prefers_async(prefer: str) -> bool:

@@ -24,15 +24,15 @@ from headwater.gateway.workflows.parameters import (
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.workflows.queries import (
-    ALWAYS,
+    ANY_TIME,
+    LocatedInstance,
     Order,
     Page,
-    Placed,
     RunKey,
-    Within,
+    TimeRange,
     Workflows,
 )
-from headwater.projections.workflows.untrimmed import Forgotten
+from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas.answers import (
     Answer,
     HistoryPage,
@@ -131,7 +131,7 @@ class Reading:
         *,
         status: RunStatus | None,
         labels: Mapping[str, str],
-        updated: Within = ALWAYS,
+        updated: TimeRange = ANY_TIME,
         page_size: int,
         cursor: str | None,
     ) -> Page[InstanceFound]:
@@ -184,7 +184,7 @@ class Reading:
         found = await self.find(workflow, instance_id, applied)
         return answer(found.instance, own(found, applied))
 
-    async def find(self, workflow: str, instance_id: str, applied: Positions) -> Placed:
+    async def find(self, workflow: str, instance_id: str, applied: Positions) -> LocatedInstance:
         """The row of an instance.
 
         Errors: Problem when there is none (yet).
@@ -218,7 +218,7 @@ class Reading:
         with naming("stepsCursor"):
             if asked.include_trimmed:
                 read = partial(self._read_forgotten, run)
-                steps = await self._workflows.steps_and_forgotten(run, read, **paged)
+                steps = await self._workflows.steps_with_trimmed(run, read, **paged)
             else:
                 steps = await self._workflows.steps(run, **paged)
         with naming("tokensCursor"):
@@ -244,7 +244,7 @@ class Reading:
         return await self._with_logs(page, run, asked) if asked.include_logs else page
 
     async def _read_forgotten(
-        self, run: RunKey, partition: int, start: int, forgotten: Forgotten
+        self, run: RunKey, partition: int, start: int, forgotten: TrimmedEntries
     ) -> None:
         key = instance_key(run.workflow_name, run.instance_id)
         await self._folds.fold(key, partition, start, forgotten, lambda: None)
@@ -267,7 +267,7 @@ class Reading:
         )
 
 
-def run_number_of(found: Placed, asked: int | None, applied: Positions) -> int:
+def run_number_of(found: LocatedInstance, asked: int | None, applied: Positions) -> int:
     """The number of the run that is asked for, the current one by default.
 
     Errors: Problem when there is no such run.
@@ -284,7 +284,7 @@ def run_number_of(found: Placed, asked: int | None, applied: Positions) -> int:
     return number
 
 
-def own(found: Placed, applied: Positions) -> dict[int, int]:
+def own(found: LocatedInstance, applied: Positions) -> dict[int, int]:
     """How far the partition of an instance is applied."""
     return {found.partition: max(found.offset, applied.get(found.partition, -1))}
 

@@ -16,7 +16,7 @@ from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.workflows import wire
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.positions import HEADER, stated
-from headwater.projections.workflows.queries import Changed, Changes, Placed, Workflows
+from headwater.projections.workflows.queries import Changed, Changes, LocatedInstance, Workflows
 from headwater.schemas.answers import STREAMED, Answer, Instance, StatusOfRun
 from headwater.schemas.errors import StoreUnavailable
 
@@ -63,7 +63,7 @@ class Tails:
                 "overloaded", f"expected at most {STREAMS_MAX} streams at a time, found as many"
             )
 
-    def response(self, found: Placed, after: int) -> "Streamed":
+    def response(self, found: LocatedInstance, after: int) -> "Streamed":
         """The stream of an instance's changes after an offset."""
         position = stated({found.partition: found.offset})
         return Streamed(
@@ -72,7 +72,7 @@ class Tails:
             headers={HEADER: position, "cache-control": "no-cache", "x-accel-buffering": "no"},
         )
 
-    async def _follow(self, found: Placed, after: int) -> AsyncGenerator[bytes, None]:
+    async def _follow(self, found: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
         self.count += 1
         try:
             yield _BEGIN
@@ -82,7 +82,7 @@ class Tails:
         finally:
             self.count -= 1
 
-    async def _chunks(self, found: Placed, after: int) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, found: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
         partition, status = found.partition, _status(found.instance)
         silent_since = loop.time()

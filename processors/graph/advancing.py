@@ -1,4 +1,4 @@
-"""What follows from a token that has its result: others are created, wait, and meet."""
+"""Advance a run after a token has its result: create, wait, join."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from headwater.processors.graph.decisions import (
 from headwater.processors.graph.definition import Transition
 from headwater.processors.graph.dispatching import dispatch
 from headwater.processors.graph.draft import Draft, planned, text_of
-from headwater.processors.graph.ends import CannotGoOn, end, end_children, fail
+from headwater.processors.graph.ends import CannotContinue, end, end_children, fail
 from headwater.processors.graph.lifecycle import decide_start
 from headwater.processors.graph.mappings import map_output
 from headwater.processors.graph.routing import decide_routing, onward
@@ -57,75 +57,76 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import RunStatus
 
-_WAITS: Final = TokenStatus.WAITING_FOR_SIBLINGS
-#: Whom a token meets that passes a meeting point of others.
-_NOBODY: Final = Counts(total=0, completed=0, terminal=0)
+_WAITING: Final = TokenStatus.WAITING_FOR_SIBLINGS
+#: Counts for a token that passes a join of another group.
+_NO_COUNTS: Final = Counts(total=0, completed=0, terminal=0)
 
 
 def begin(draft: Draft) -> None:
-    """Creates the first token of a run."""
-    started = draft.hear(decide_start(draft.graph, draft.run.input))
-    _create(draft, _carry_out(draft, None, started))
+    """Create the first token of a run."""
+    start = draft.execute(decide_start(draft.graph, draft.run.input))
+    _create(draft, _apply_decisions(draft, None, start))
 
 
 def complete(draft: Draft, token: LiveToken, result: Json) -> None:
-    """Takes the result of a token, and creates those that follow.
+    """Record the result of a token and create the tokens that follow.
 
-    A result that the run cannot go on with changes nothing but that the token has failed with it: a
-    retry of the run does its task again.
+    If the run cannot continue with the result, only a failure of the token is recorded: a retry of
+    the run runs its task again.
     """
     attempt = token.attempts + 1
     try:
         draft.emit(TokenCompleted(token.number, attempt, result))
         outputs = map_output(draft.graph, planned(token), draft.scope(token), json.loads(result))
-        _carry_out(draft, token, draft.hear(outputs))
+        _apply_decisions(draft, token, draft.execute(outputs))
         route(draft, token)
-    except CannotGoOn as error:
-        draft.take_back()
+    except CannotContinue as error:
+        draft.reset()
         draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
         fail(draft, error.failure, (token.number,))
 
 
 def route(draft: Draft, token: LiveToken) -> None:
-    """Creates what follows a token that has completed.
+    """Create the tokens that follow a completed token.
 
-    Errors: CannotGoOn, if an expression fails, or branches can no longer meet.
+    Raises:
+        CannotContinue: An expression failed, or branches can no longer join.
     """
-    routed = draft.hear(
+    routed = draft.execute(
         decide_routing(draft.graph, planned(token), draft.scope(token), draft.fork_of)
     )
-    created = _create(draft, _carry_out(draft, token, routed), token)
+    created = _create(draft, _apply_decisions(draft, token, routed), token)
     for decision in routed:
         if isinstance(decision, ActivateFanIn):
-            _join_nobody(draft, token, decision)
-    for each in created:
-        _arrive(draft, each)
-    settle(draft, token.fork)
-    # A fork that has just begun may be over already: all its branches have met.
-    for name in dict.fromkeys(each.fork for each in created):
-        settle(draft, name)
+            _activate_empty_join(draft, token, decision)
+    for new_token in created:
+        _arrive_at_join(draft, new_token)
+    evaluate_joins(draft, token.fork)
+    # A fork that has just begun may be over already: all its branches have joined.
+    for name in dict.fromkeys(new_token.fork for new_token in created):
+        evaluate_joins(draft, name)
 
 
-def come_by(draft: Draft, token: LiveToken, transition: Transition) -> None:
-    """Completes a token and has it come by a transition, whatever conditions say.
+def traverse(draft: Draft, token: LiveToken, transition: Transition) -> None:
+    """Complete a token and move it along a transition, whatever its conditions say.
 
-    Shape:  one that waits where the transition leads is counted there once more.
+    A token that already waits where the transition leads is counted there again.
     """
-    if token.status is _WAITS and token.fork is not None:
+    if token.status is _WAITING and token.fork is not None:
         counts = _counts(draft, token.fork, token.node)
-        decided = decide_synchronization(transition, planned(token), counts)
-        _meet(draft, token.fork, token.node, draft.hear(decided))
+        decision_plan = decide_synchronization(transition, planned(token), counts)
+        _apply_join_decisions(draft, token.fork, token.node, draft.execute(decision_plan))
         return
     draft.emit(TokenCompleted(token.number, token.attempts + 1, "null"))
     created = _create(draft, [onward(transition, planned(token), draft.fork_of)], token)
-    for each in created:
-        _arrive(draft, each)
-        settle(draft, each.fork)
-    settle(draft, token.fork)
+    for new_token in created:
+        _arrive_at_join(draft, new_token)
+        evaluate_joins(draft, new_token.fork)
+    evaluate_joins(draft, token.fork)
 
 
-def go_on(draft: Draft) -> None:
-    """Begins what may begin; without tokens the run ends, and it waits if no host does anything."""
+def advance(draft: Draft) -> None:
+    """Dispatch pending tokens, finish a run without tokens, suspend a run that no host works on."""
     run = draft.run
     dispatch(draft)
     if run.in_flight > run.jobs:
@@ -138,29 +139,29 @@ def go_on(draft: Draft) -> None:
 
 def _finish(draft: Draft) -> None:
     scope = Scope(draft.context(), evaluations=draft.evaluations)
-    for decision in draft.hear(decide_completion(draft.graph, scope)):
+    for decision in draft.execute(decide_completion(draft.graph, scope)):
         match decision:
             case FailWorkflow():
                 fail(draft, Failure(decision.name, decision.error))
             case CompleteWorkflow():
                 schema = draft.graph.output_schema
-                wrong = schema and schema.problem(decision.output, "output", draft.evaluations)
-                if wrong:
-                    fail(draft, Failure("OutputInvalidError", wrong))
+                problem = schema and schema.fault(decision.output, "output", draft.evaluations)
+                if problem:
+                    fail(draft, Failure("OutputInvalidError", problem))
                 end(draft, RunCompleted(text_of(decision.output)), "the run is complete")
             case _:
                 pass
 
 
-# -- decisions of planners, as events
+# -- planner decisions to events
 
 
-def _carry_out(
+def _apply_decisions(
     draft: Draft, token: LiveToken | None, decisions: Iterable[Decision]
 ) -> list[TokenParams]:
-    """Does what planners decide, but for tokens that are to be: these it gives."""
+    """Emit the events of planner decisions. Return the tokens to create."""
     changes: list[ContextChange] = []
-    created: list[TokenParams] = []
+    to_create: list[TokenParams] = []
     for decision in decisions:
         match decision:
             case SetContext():
@@ -174,68 +175,70 @@ def _carry_out(
                 }
                 draft.emit(BranchChanged(token.fork, token.branch, text_of(changed)))
             case CreateToken():
-                created.append(decision.params)
+                to_create.append(decision.params)
             case FailWorkflow():
-                raise CannotGoOn(Failure(decision.name, decision.error))
+                raise CannotContinue(Failure(decision.name, decision.error))
             case _:
                 pass
     if changes:
         draft.emit(ContextChanged(tuple(changes)))
         _check_context(draft)
-    return created
+    return to_create
 
 
 def _check_context(draft: Draft) -> None:
     schema = draft.graph.context_schema
-    wrong = schema and schema.problem(draft.run.shared, "state", draft.evaluations)
-    if wrong:
-        raise CannotGoOn(Failure("ContextInvalidError", wrong))
+    problem = schema and schema.fault(draft.run.shared, "state", draft.evaluations)
+    if problem:
+        raise CannotContinue(Failure("ContextInvalidError", problem))
 
 
 def _create(
-    draft: Draft, wanted: Sequence[TokenParams], origin: LiveToken | None = None
+    draft: Draft, to_create: Sequence[TokenParams], origin: LiveToken | None = None
 ) -> list[LiveToken]:
-    """Creates tokens; those of one fork that follow each other are one event."""
+    """Create tokens. Consecutive tokens of one fork become one event."""
     run = draft.run
     first = run.created
     start = 0
-    for at in range(1, len(wanted) + 1):
-        if at < len(wanted) and _follows(wanted[at - 1], wanted[at]):
+    for stop in range(1, len(to_create) + 1):
+        if stop < len(to_create) and _follows(to_create[stop - 1], to_create[stop]):
             continue
-        head = wanted[start]
+        head = to_create[start]
         if head.fork is not None and head.fork not in run.forks and origin is not None:
-            opened = ForkOpened(head.fork, head.sibling_group, head.branch_total, origin.number)
-            draft.emit(opened)
-        draft.emit(_created(draft, wanted[start:at]))
-        start = at
+            fork_opened = ForkOpened(
+                head.fork, head.sibling_group, head.branch_total, origin.number
+            )
+            draft.emit(fork_opened)
+        draft.emit(_tokens_created_event(draft, to_create[start:stop]))
+        start = stop
     return [run.tokens[number] for number in range(first, run.created)]
 
 
-def _follows(one: TokenParams, other: TokenParams) -> bool:
-    """Whether two tokens differ by their place in one fork alone."""
+def _follows(first: TokenParams, second: TokenParams) -> bool:
+    """Whether two tokens differ only in their branch of one fork."""
     return (
-        other.branch_index == one.branch_index + 1
-        and other.fork == one.fork is not None
-        and (other.node_ref, other.transition_ref) == (one.node_ref, one.transition_ref)
-        and _prefix(other) == _prefix(one) is not None
+        second.branch_index == first.branch_index + 1
+        and second.fork == first.fork is not None
+        and (second.node_ref, second.transition_ref) == (first.node_ref, first.transition_ref)
+        and _prefix(second) == _prefix(first) is not None
     )
 
 
 def _prefix(params: TokenParams) -> str | None:
-    """What the paths of tokens in one fork have in common, if this is one of them."""
+    """Return the common path prefix of a fork's tokens, if this token is in a branch."""
     number = str(params.branch_index)
     return params.path_id[: -len(number)] if params.path_id.endswith(f".{number}") else None
 
 
-def _created(draft: Draft, wanted: Sequence[TokenParams]) -> TokensCreated:
-    head = wanted[0]
+def _tokens_created_event(draft: Draft, to_create: Sequence[TokenParams]) -> TokensCreated:
+    head = to_create[0]
     node = draft.graph.node(head.node_ref)
     with_items = head.item_var is not None
-    items: list[Any] | None = [each.item for each in wanted] if with_items else None
-    path = head.path_id if len(wanted) == 1 else _prefix(head)
+    items: list[Any] | None = [params.item for params in to_create] if with_items else None
+    path = head.path_id if len(to_create) == 1 else _prefix(head)
     return TokensCreated(
         draft.run.created,
-        len(wanted),
+        len(to_create),
         head.node_ref,
         None if head.parent_token_id is None else int(head.parent_token_id),
         head.transition_ref,
@@ -252,40 +255,42 @@ def _created(draft: Draft, wanted: Sequence[TokenParams]) -> TokensCreated:
     )
 
 
-# -- where branches meet
+# -- joins
 
 
-def _arrive(draft: Draft, token: LiveToken) -> None:
-    """Has a token wait where its branch meets others, or go on with them."""
+def _arrive_at_join(draft: Draft, token: LiveToken) -> None:
+    """Let a token wait where its branch joins others, or activate the join."""
     if token.transition is None or token.number not in draft.run.tokens:
         return
     transition = draft.graph.transition(token.transition)
-    joins = transition.synchronization
-    if joins is None:
+    synchronization = transition.synchronization
+    if synchronization is None:
         return
-    if token.fork is None or token.group != joins.sibling_group:
-        draft.hear(decide_synchronization(transition, planned(token), _NOBODY))
+    if token.fork is None or token.group != synchronization.sibling_group:
+        draft.execute(decide_synchronization(transition, planned(token), _NO_COUNTS))
         return
     if token.node in draft.run.forks[token.fork].met:
-        draft.hear(decide_late_arrival(transition, planned(token)))
+        draft.execute(decide_late_arrival(transition, planned(token)))
         draft.emit(TokensCancelled((token.number,), LATE))
         return
     meeting = draft.run.meetings.get(meeting_key(token.fork, token.node))
-    # The time of all of them is counted from the first arrival.
+    # The timeout counts from the first arrival.
     until_ms = timeout_at_ms(transition, draft.now_ms) if meeting is None else meeting.until_ms
     draft.emit(TokenArrived(token.number, until_ms))
     counts = _counts(draft, token.fork, token.node)
-    decided = decide_synchronization(transition, planned(token), counts)
-    _meet(draft, token.fork, token.node, draft.hear(decided))
+    decision_plan = decide_synchronization(transition, planned(token), counts)
+    _apply_join_decisions(draft, token.fork, token.node, draft.execute(decision_plan))
 
 
-def _meet(draft: Draft, fork: str, node: str, decisions: Iterable[Decision]) -> None:
+def _apply_join_decisions(
+    draft: Draft, fork: str, node: str, decisions: Iterable[Decision]
+) -> None:
     for decision in decisions:
         match decision:
             case ActivateFanIn():
                 activate(draft, fork, node)
             case FailWorkflow():
-                raise CannotGoOn(Failure(decision.name, decision.error))
+                raise CannotContinue(Failure(decision.name, decision.error))
             case _:
                 pass
 
@@ -296,20 +301,20 @@ def _counts(draft: Draft, fork: str, node: str) -> Counts:
 
 
 def activate(draft: Draft, name: str, node: str) -> None:
-    """Has the branches that wait at a node go on together; what is on its way is cancelled."""
+    """Activate a join with the branches that wait there. Cancel the fork's other tokens."""
     run, graph = draft.run, draft.graph
     fork = run.forks[name]
     waiting = waiting_at(draft, name, node)
-    under_way = _under_way(draft, name) if fork.live else []
+    moving = _moving_tokens(draft, name) if fork.live else []
     transition = graph.transition(run.meetings[meeting_key(name, node)].transition)
-    outer = None if fork.origin.place is None else run.branches[fork.origin.place].output
-    decisions = draft.hear(
+    outer = None if fork.origin.branch_key is None else run.branches[fork.origin.branch_key].output
+    decisions = draft.execute(
         decide_continuation(
             graph,
             transition,
             draft.fork_of(name),
-            [_arrival(draft, each) for each in waiting],
-            in_flight=[str(each.number) for each in under_way],
+            [_arrival(draft, token) for token in waiting],
+            in_flight=[str(token.number) for token in moving],
             enclosing_output=outer,
         )
     )
@@ -317,7 +322,8 @@ def activate(draft: Draft, name: str, node: str) -> None:
     for decision in decisions:
         match decision:
             case CompleteTokens():
-                # Its applier merges: the sets that are decided are what that comes to.
+                # The applier of FanInActivated merges the outputs, with the same result as the
+                # SetContext decisions.
                 numbers = tuple(map(int, decision.token_ids))
                 draft.emit(FanInActivated(name, node, numbers, _merges(draft, waiting)))
             case CancelTokens():
@@ -325,18 +331,19 @@ def activate(draft: Draft, name: str, node: str) -> None:
             case CreateToken():
                 created.append(decision.params)
             case FailWorkflow():
-                raise CannotGoOn(Failure(decision.name, decision.error))
+                raise CannotContinue(Failure(decision.name, decision.error))
             case _:
                 pass
     _check_context(draft)
     _create(draft, created)
-    settle(draft, name)
+    evaluate_joins(draft, name)
 
 
 def _merges(draft: Draft, arrived: Iterable[LiveToken]) -> tuple[BranchMerge, ...]:
-    found = merges_of(draft.graph, {each.transition or "" for each in arrived})
+    merges = merges_of(draft.graph, {token.transition or "" for token in arrived})
     return tuple(
-        BranchMerge(ref, merge.source, merge.target, merge.strategy) for ref, merge in found.items()
+        BranchMerge(ref, merge.source, merge.target, merge.strategy)
+        for ref, merge in merges.items()
     )
 
 
@@ -350,12 +357,12 @@ def _arrival(draft: Draft, token: LiveToken) -> Arrival:
     )
 
 
-def _join_nobody(draft: Draft, token: LiveToken, activation: ActivateFanIn) -> None:
-    """Goes on where branches would have met, had there been any."""
+def _activate_empty_join(draft: Draft, token: LiveToken, activation: ActivateFanIn) -> None:
+    """Continue at the join of a fork that has no branches."""
     graph = draft.graph
     fork = Fork(id=activation.fork or "", group=None, total=0, origin=planned(token))
-    outer = None if token.place is None else draft.branch_of(token).output
-    decisions = draft.hear(
+    outer = None if token.branch_key is None else draft.branch_of(token).output
+    decisions = draft.execute(
         decide_continuation(
             graph,
             graph.transition(activation.transition_ref),
@@ -365,30 +372,30 @@ def _join_nobody(draft: Draft, token: LiveToken, activation: ActivateFanIn) -> N
             came_by=activation.came_by,
         )
     )
-    _create(draft, _carry_out(draft, token, decisions), token)
+    _create(draft, _apply_decisions(draft, token, decisions), token)
 
 
 def waiting_at(draft: Draft, name: str, node: str) -> list[LiveToken]:
-    """The tokens of a fork that wait at a node."""
+    """Return the tokens of a fork that wait at a node."""
     return [
         token
         for token in draft.run.tokens.values()
-        if token.fork == name and token.node == node and token.status is _WAITS
+        if token.fork == name and token.node == node and token.status is _WAITING
     ]
 
 
-def _under_way(draft: Draft, name: str) -> list[LiveToken]:
-    """The tokens of a fork, and of those within it, that still move."""
-    inside = {each for each in draft.run.forks if _depth(draft, each, name) is not None}
+def _moving_tokens(draft: Draft, name: str) -> list[LiveToken]:
+    """Return the tokens of a fork, and of forks nested in it, that do not wait at its joins."""
+    nested = {fork for fork in draft.run.forks if _depth(draft, fork, name) is not None}
     return [
         token
         for token in draft.run.tokens.values()
-        if token.fork in inside and not (token.fork == name and token.status is _WAITS)
+        if token.fork in nested and not (token.fork == name and token.status is _WAITING)
     ]
 
 
 def _depth(draft: Draft, fork: str | None, name: str) -> int | None:
-    """How deep a fork lies in another; None if it does not."""
+    """Return how many levels a fork is nested in the fork `name`, or None if it is not."""
     depth = 0
     while fork is not None:
         if fork == name:
@@ -399,18 +406,18 @@ def _depth(draft: Draft, fork: str | None, name: str) -> int | None:
 
 
 def _cancel(draft: Draft, numbers: tuple[int, ...], reason: str, within: str) -> None:
-    """Cancels tokens of a fork, the workflows that they wait for, and the forks in it."""
+    """Cancel tokens, their children, and forks inside `within` that lose their last token."""
     run = draft.run
     forks = dict.fromkeys(run.tokens[number].fork for number in numbers)
     posts = end_children(run, numbers, reason)
     draft.emit(TokensCancelled(numbers, reason), *queue(run, posts))
     for name in forks:
         while name not in {None, within}:
-            name = _close(draft, name)  # noqa: PLW2901, from fork to fork outwards
+            name = _close(draft, name)  # noqa: PLW2901
 
 
 def _close(draft: Draft, name: str | None) -> str | None:
-    """Ends a fork that is over; gives the one around it."""
+    """End a fork without tokens. Return the enclosing fork."""
     fork = None if name is None else draft.run.forks.get(name)
     if name is None or fork is None or fork.live or fork.waiting:
         return None
@@ -418,8 +425,8 @@ def _close(draft: Draft, name: str | None) -> str | None:
     return fork.origin.fork
 
 
-def settle(draft: Draft, name: str | None) -> None:
-    """Has branches meet that nobody can join any more, in a fork and in those around it."""
+def evaluate_joins(draft: Draft, name: str | None) -> None:
+    """Evaluate joins that no branch can reach anymore, in a fork and in those around it."""
     run = draft.run
     while name is not None and name in run.forks:
         for node in run.forks[name].meetings:
@@ -427,8 +434,10 @@ def settle(draft: Draft, name: str | None) -> None:
                 continue
             meeting = run.meetings[meeting_key(name, node)]
             transition = draft.graph.transition(meeting.transition)
-            # Who it is does not matter, and to look for one would cost as much as all of them.
-            one = (Token(id="", node_ref=node, fork=name),)
+            # Any waiting token will do; searching for a real one would scan all tokens.
+            placeholder = (Token(id="", node_ref=node, fork=name),)
             counts = _counts(draft, name, node)
-            _meet(draft, name, node, draft.hear(decide_branch_end(transition, one, counts)))
+            _apply_join_decisions(
+                draft, name, node, draft.execute(decide_branch_end(transition, placeholder, counts))
+            )
         name = _close(draft, name)

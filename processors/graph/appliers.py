@@ -1,4 +1,4 @@
-"""Applies the events of a graph's run: to live runs, to drafts, and for whoever reads histories."""
+"""Apply the events of a graph run: to live runs, to drafts, and for readers of histories."""
 
 import json
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from headwater.processors.graph.state import (
     LiveFork,
     LiveToken,
     Meeting,
+    branch_key,
     digest_of_end,
     meeting_key,
-    place,
 )
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs import appliers as runs
@@ -52,37 +52,37 @@ from headwater.schemas.history import (
 
 _changed: Final = msgspec.structs.replace
 _IDLE: Final = LiveBranch()
-#: Jobs whose end a run knows again if it is told once more: workers repeat what they were not
-#: answered, within seconds, and as many jobs of a run are open at once.
+#: Ended jobs that a run remembers, to recognize a repeated request. Workers repeat a request
+#: without a response within seconds, and at most this many jobs of a run are open at once.
 _ENDED_JOBS_MAX: Final = 1_000
 
 
 def begin(before: GraphRun | None, record: HistoryAppended) -> GraphRun:
-    """The state of a new run."""
+    """Return the state of a new run."""
     run, event = runs.begin(GraphRun, before, record)
     run.input = json.loads(event.params)
     if before is not None and event.kept is not None:
-        _take_up(run, before)
+        _resume_from(run, before)
     return run
 
 
-def _take_up(run: GraphRun, before: GraphRun) -> None:
-    """Goes on where a run has failed: what was under way then begins anew."""
+def _resume_from(run: GraphRun, before: GraphRun) -> None:
+    """Continue from a failed run; what was in flight then starts again."""
     later_ms = run.updated_at_ms - before.updated_at_ms
     run.document = before.document
     run.shared, run.results, run.latest = before.shared, before.results, before.latest
     run.created, run.undispatched = before.created, min(before.tokens, default=before.created)
     run.forks, run.branches = dict(before.forks), dict(before.branches)
-    run.tokens = {number: _anew(token) for number, token in before.tokens.items()}
+    run.tokens = {number: _restarted(token) for number, token in before.tokens.items()}
     for key, meeting in before.meetings.items():
         until_ms = None if meeting.until_ms is None else meeting.until_ms + later_ms
         run.meetings[key] = _changed(meeting, until_ms=until_ms)
         if until_ms is not None:
             run.times[key] = until_ms
-    _pass_over(run)
+    _skip_dispatched(run)
 
 
-def _anew(token: LiveToken) -> LiveToken:
+def _restarted(token: LiveToken) -> LiveToken:
     if token.status is TokenStatus.WAITING_FOR_SIBLINGS:
         return token
     return _changed(
@@ -98,7 +98,7 @@ def _anew(token: LiveToken) -> LiveToken:
 
 
 def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
-    """Applies an event other than RunStarted."""
+    """Apply an event other than RunStarted."""
     if isinstance(event, PostsSent):
         runs.posts_sent(run, event)
         return run
@@ -121,9 +121,9 @@ def _token(run: GraphRun, number: int) -> LiveToken:
 # -- branches
 
 
-def _moves(run: GraphRun, token: LiveToken, by: int) -> None:
-    """Counts a token, or a fork that began at it, among what moves in its branch."""
-    key = token.place
+def _count_moving(run: GraphRun, token: LiveToken, by: int) -> None:
+    """Add to the moving tokens of a token's branch. A fork counts at the token where it began."""
+    key = token.branch_key
     if key is None or token.fork is None:
         return
     branch = run.branches.get(key) or LiveBranch()
@@ -135,29 +135,29 @@ def _moves(run: GraphRun, token: LiveToken, by: int) -> None:
 
 
 def _end(run: GraphRun, number: int) -> LiveToken:
-    """Takes out a token that has ended."""
+    """Remove a token that has ended."""
     token = _token(run, number)
     del run.tokens[number]
     if token.in_flight:
-        _lands(run, token)
+        _finish_attempt(run, token)
     run.times.pop(str(number), None)
     if token.status is TokenStatus.WAITING_FOR_SIBLINGS and token.fork is not None:
-        _leave(run, token, token.fork)
+        _leave_join(run, token, token.fork)
     else:
-        _moves(run, token, -1)
-    _pass_over(run)
+        _count_moving(run, token, -1)
+    _skip_dispatched(run)
     return token
 
 
-def _lands(run: GraphRun, token: LiveToken) -> None:
-    """Counts an attempt no longer among those that are under way."""
+def _finish_attempt(run: GraphRun, token: LiveToken) -> None:
+    """Decrement the counts of attempts in flight."""
     run.in_flight -= 1
     if token.job is not None:
         run.jobs -= 1
 
 
-def _leave(run: GraphRun, token: LiveToken, name: str) -> None:
-    """Takes a token from where it waits; the last takes the meeting with it."""
+def _leave_join(run: GraphRun, token: LiveToken, name: str) -> None:
+    """Remove a token from the join where it waits; the last one removes the join."""
     fork = run.forks[name]
     key = meeting_key(name, token.node)
     waiting = fork.waiting - 1
@@ -166,14 +166,14 @@ def _leave(run: GraphRun, token: LiveToken, name: str) -> None:
     if meeting is not None and meeting.tokens == 1:
         del run.meetings[key]
         run.times.pop(key, None)
-        left = tuple(node for node in fork.meetings if node != token.node)
-        run.forks[name] = _changed(fork, waiting=waiting, meetings=left)
+        remaining = tuple(node for node in fork.meetings if node != token.node)
+        run.forks[name] = _changed(fork, waiting=waiting, meetings=remaining)
     elif meeting is not None:
         run.meetings[key] = _changed(meeting, tokens=meeting.tokens - 1)
 
 
-def _pass_over(run: GraphRun) -> None:
-    """Finds the first token again that may wait for its dispatch."""
+def _skip_dispatched(run: GraphRun) -> None:
+    """Advance `undispatched` to the next token that may wait for its dispatch."""
     tokens = run.tokens
     while run.undispatched < run.created:
         token = tokens.get(run.undispatched)
@@ -193,28 +193,28 @@ def _fork_opened(run: GraphRun, event: ForkOpened) -> None:
     origin = run.latest
     if origin is None or origin.number != event.origin:
         raise InvariantViolation(
-            f"expected the fork {event.fork} to begin at the token that has just ended, found it "
-            f"to begin at token {event.origin} in {run.workflow}/{run.instance_id}"
+            f"expected fork {event.fork} to begin at the token that has just ended, found token "
+            f"{event.origin} in {run.workflow}/{run.instance_id}"
         )
     run.forks[event.fork] = LiveFork(event.group, event.total, origin)
-    _moves(run, origin, 1)
+    _count_moving(run, origin, 1)
 
 
 def _fork_ended(run: GraphRun, event: ForkEnded) -> None:
     fork = run.forks.pop(event.fork)
     for number in range(fork.total):
-        run.branches.pop(place(event.fork, number), None)
-    _moves(run, fork.origin, -1)
+        run.branches.pop(branch_key(event.fork, number), None)
+    _count_moving(run, fork.origin, -1)
 
 
 def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
     items = None if event.items is None else json.loads(event.items)
-    taken = {each.ref: each.times for each in event.taken}
-    for nth in range(event.count):
-        branch = event.branch + nth
+    times_taken = {entry.ref: entry.times for entry in event.taken}
+    for offset in range(event.count):
+        branch = event.branch + offset
         path = f"{event.path}{branch}" if event.count > 1 else event.path
-        run.tokens[event.first + nth] = LiveToken(
-            event.first + nth,
+        run.tokens[event.first + offset] = LiveToken(
+            event.first + offset,
             event.node,
             path,
             event.parent,
@@ -223,29 +223,31 @@ def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
             event.group,
             branch,
             event.total,
-            taken,
+            times_taken,
         )
     if event.fork is not None:
-        _begin_to_move(run, event, event.fork, items)
+        _count_new_tokens(run, event, event.fork, items)
     run.created = event.first + event.count
-    _pass_over(run)
+    _skip_dispatched(run)
 
 
-def _begin_to_move(run: GraphRun, event: TokensCreated, name: str, items: list[Any] | None) -> None:
-    """Counts new tokens in their branches; the fork is changed once, however many there are."""
-    began = 0
-    for nth in range(event.count):
-        key = place(name, event.branch + nth)
+def _count_new_tokens(
+    run: GraphRun, event: TokensCreated, name: str, items: list[Any] | None
+) -> None:
+    """Count new tokens in their branches. The fork is replaced once for all tokens."""
+    started = 0
+    for offset in range(event.count):
+        key = branch_key(name, event.branch + offset)
         before = run.branches.get(key) or _IDLE
-        began += before.active == 0
+        started += before.active == 0
         if items is None:
             after = _changed(before, active=before.active + 1)
         else:
-            after = LiveBranch(before.active + 1, item_name=event.item_name, item=items[nth])
+            after = LiveBranch(before.active + 1, item_name=event.item_name, item=items[offset])
         run.branches[key] = after
-    if began:
+    if started:
         fork = run.forks[name]
-        run.forks[name] = _changed(fork, live=fork.live + began)
+        run.forks[name] = _changed(fork, live=fork.live + started)
 
 
 def _tasks_dispatched(run: GraphRun, event: TasksDispatched) -> None:
@@ -259,7 +261,7 @@ def _tasks_dispatched(run: GraphRun, event: TasksDispatched) -> None:
         run.times.pop(str(task.token), None)
         run.jobs += task.job is not None
     run.in_flight += len(event.tasks)
-    _pass_over(run)
+    _skip_dispatched(run)
 
 
 def _task_under_way(run: GraphRun, event: TaskUnderWay) -> None:
@@ -277,7 +279,7 @@ def _job_activated(run: GraphRun, event: JobActivated) -> None:
 def _job_extended(run: GraphRun, event: JobExtended) -> None:
     token = _token(run, event.token)
     if token.lease is None:
-        raise InvariantViolation(f"expected token {event.token} to be held, found it with nobody")
+        raise InvariantViolation(f"expected token {event.token} to have a lease, found none")
     lease = _changed(token.lease, until_ms=event.until_ms)
     run.tokens[event.token] = _changed(token, lease=lease)
     run.times[str(event.token)] = event.until_ms
@@ -295,10 +297,10 @@ def _lease_expired(run: GraphRun, event: LeaseExpired) -> None:
     )
 
 
-def _job_ended(run: GraphRun, number: int, attempt: int, *said: str) -> None:
-    """Keeps how a worker has ended a job."""
-    ended = {token: each for token, each in run.ended_jobs.items() if token != number}
-    ended[number] = EndedJob(attempt, digest_of_end(*said))
+def _job_ended(run: GraphRun, number: int, attempt: int, *parts: str) -> None:
+    """Remember how a worker ended a job."""
+    ended = {token: job for token, job in run.ended_jobs.items() if token != number}
+    ended[number] = EndedJob(attempt, digest_of_end(*parts))
     if len(ended) > _ENDED_JOBS_MAX:
         del ended[next(iter(ended))]
     run.ended_jobs = ended
@@ -315,12 +317,12 @@ def _token_failed(run: GraphRun, event: TokenFailed) -> None:
     token = _token(run, event.token)
     if token.lease is not None and not event.timed_out:
         failure = event.failure
-        said = (failure.name, failure.message) if event.result is None else (event.result,)
-        _job_ended(run, event.token, event.attempt, *said)
+        parts = (failure.name, failure.message) if event.result is None else (event.result,)
+        _job_ended(run, event.token, event.attempt, *parts)
     if event.retry_at_ms is None:
-        # Its run ends with it, and a retry takes it up again.
+        # The run ends with it; a retry of the run starts it again.
         return
-    _lands(run, token)
+    _finish_attempt(run, token)
     run.times[str(event.token)] = event.retry_at_ms
     run.tokens[event.token] = _changed(
         token,
@@ -341,7 +343,7 @@ def _subworkflow_started(run: GraphRun, event: SubworkflowStarted) -> None:
     )
     if event.until_ms is not None:
         run.times[str(event.token)] = event.until_ms
-    _pass_over(run)
+    _skip_dispatched(run)
 
 
 def _context_changed(run: GraphRun, event: ContextChanged) -> None:
@@ -358,18 +360,18 @@ def _set(run: GraphRun, path: str, value: Any) -> None:  # noqa: ANN401, any JSO
 
 
 def _branch_changed(run: GraphRun, event: BranchChanged) -> None:
-    key = place(event.fork, event.branch)
+    key = branch_key(event.fork, event.branch)
     branch = run.branches[key]
     run.branches[key] = _changed(branch, output={**branch.output, **json.loads(event.output)})
 
 
 def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
     token = _token(run, event.token)
-    name, at = token.fork, token.place
+    name, at = token.fork, token.branch_key
     if name is None or at is None:
-        raise InvariantViolation(f"expected token {event.token} to be in a fork, found it in none")
+        raise InvariantViolation(f"expected token {event.token} to be in a fork, found none")
     run.tokens[event.token] = _changed(token, status=TokenStatus.WAITING_FOR_SIBLINGS)
-    _moves(run, token, -1)
+    _count_moving(run, token, -1)
     key, fork, branch = meeting_key(name, token.node), run.forks[name], run.branches[at]
     meeting = run.meetings.get(key)
     if meeting is None:
@@ -377,21 +379,21 @@ def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
         fork = _changed(fork, meetings=(*fork.meetings, token.node))
         if event.until_ms is not None:
             run.times[key] = event.until_ms
-    again = token.node in branch.arrived
+    is_repeat = token.node in branch.arrived
     run.meetings[key] = _changed(
-        meeting, tokens=meeting.tokens + 1, branches=meeting.branches + (not again)
+        meeting, tokens=meeting.tokens + 1, branches=meeting.branches + (not is_repeat)
     )
     run.forks[name] = _changed(fork, waiting=fork.waiting + 1)
-    if not again:
+    if not is_repeat:
         run.branches[at] = _changed(branch, arrived=(*branch.arrived, token.node))
-    _pass_over(run)
+    _skip_dispatched(run)
 
 
 def _fan_in_activated(run: GraphRun, event: FanInActivated) -> None:
     runs.move(run, event)
     if event.merges:
         _merge(run, event)
-    # They are all that wait there, so nothing is left of the meeting.
+    # These are all the tokens that wait there, so the join is removed.
     for number in event.tokens:
         _token(run, number)
         del run.tokens[number]
@@ -407,28 +409,28 @@ def _fan_in_activated(run: GraphRun, event: FanInActivated) -> None:
 
 
 def _merge(run: GraphRun, event: FanInActivated) -> None:
-    """Puts together what branches bring; what goes to the branch around them is that one's own."""
+    """Merge the outputs of branches. Output of an enclosing branch stays in that branch."""
     tokens = (_token(run, number) for number in event.tokens)
     arrived = (
-        Arrived(each.transition or "", each.branch, run.branches[each.place or ""].output)
-        for each in tokens
+        Arrived(token.transition or "", token.branch, run.branches[token.branch_key or ""].output)
+        for token in tokens
     )
     merges = {
-        each.transition: Merge(source=each.source, target=each.target, strategy=each.strategy)
-        for each in event.merges
+        merge.transition: Merge(source=merge.source, target=merge.target, strategy=merge.strategy)
+        for merge in event.merges
     }
     merged = merge_arrivals(merges, arrived)
-    if isinstance(merged, EvaluationProblem):
-        raise InvariantViolation(f"expected outputs that can be merged, found: {merged.message}")
-    around = run.forks[event.fork].origin.place
-    for each in merged:
-        section, within = section_of(each.path)
-        if section == "output" and around is not None:
-            branch = run.branches[around]
-            output = set_path(branch.output, within, each.value)
-            run.branches[around] = _changed(branch, output=output)
+    if isinstance(merged, Fault):
+        raise InvariantViolation(f"expected outputs that can be merged: {merged.message}")
+    outer = run.forks[event.fork].origin.branch_key
+    for change in merged:
+        section, within = section_of(change.path)
+        if section == "output" and outer is not None:
+            branch = run.branches[outer]
+            output = set_path(branch.output, within, change.value)
+            run.branches[outer] = _changed(branch, output=output)
         else:
-            _set(run, each.path, each.value)
+            _set(run, change.path, change.value)
 
 
 def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
@@ -438,7 +440,7 @@ def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
 
 
 def _nothing(run: GraphRun, event: RunEvent) -> None:
-    """Is for readers alone."""
+    """Ignore an event that only readers use."""
 
 
 _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {

@@ -1,4 +1,4 @@
-"""`GraphWorkflow`: a definition written in Python, with the keys of the document in snake case."""
+"""`GraphWorkflow`: a definition in Python, with the keys of the document in snake case."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.mermaid import to_mermaid
 from headwater.processors.graph.svg import to_svg
 
-#: What these hold is the author's: fields and schemas, not keys of ours.
+#: Contents of these belong to the author: their keys are not converted.
 _AUTHORS_OWN: Final = frozenset(
     {"inputMapping", "outputMapping", "inputSchema", "contextSchema", "outputSchema"}
 )
 
 
 class GraphWorkflow:
-    """A graph, as an author writes it in Python. Nothing is registered or checked by making one."""
+    """A graph defined in Python. Creating one neither registers nor checks it."""
 
     def __init__(  # noqa: PLR0913, the keys of the document
         self,
@@ -31,7 +31,7 @@ class GraphWorkflow:
         output_schema: Mapping[str, Any] | None = None,
         output_mapping: Mapping[str, str] | None = None,
     ) -> None:
-        given = {
+        parts = {
             "name": name,
             "initial_node_ref": initial_node_ref,
             "nodes": list(nodes),
@@ -42,30 +42,33 @@ class GraphWorkflow:
             "output_mapping": output_mapping,
         }
         self.name = name
-        self._document = _camel({key: value for key, value in given.items() if value is not None})
+        self._document = _camel({key: value for key, value in parts.items() if value is not None})
 
     def to_dict(self) -> dict[str, Any]:
-        """The document, as it is deployed."""
+        """Return the document as it is deployed."""
         return dict(self._document)
 
     def graph(self) -> Graph:
-        """The definition, checked and ready.
+        """Return the compiled graph.
 
-        Errors: DefinitionInvalid, with everything that is wrong.
+        Raises:
+            DefinitionInvalid: Contains all problems.
         """
         return graph_of(self._document)
 
     def to_mermaid(self) -> str:
-        """The graph as a Mermaid flowchart.
+        """Return the graph as a Mermaid flowchart.
 
-        Errors: DefinitionInvalid.
+        Raises:
+            DefinitionInvalid: Contains all problems.
         """
         return to_mermaid(self.graph().definition)
 
     def to_svg(self) -> str:
-        """The graph as a picture.
+        """Return the graph as an SVG picture.
 
-        Errors: DefinitionInvalid.
+        Raises:
+            DefinitionInvalid: Contains all problems.
         """
         return to_svg(self.graph().definition)
 
@@ -74,14 +77,16 @@ class GraphWorkflow:
         return f"<graph {self.name}>"
 
 
-def _camel(part: Any) -> Any:  # noqa: ANN401
-    if isinstance(part, Mapping):
-        keyed = {_camel_key(key): value for key, value in part.items()}
-        return {key: each if key in _AUTHORS_OWN else _camel(each) for key, each in keyed.items()}
-    if isinstance(part, (list, tuple)):
-        return [_camel(each) for each in part]
-    return part
+def _camel(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        converted = {_camel_key(key): inner for key, inner in value.items()}
+        return {
+            key: inner if key in _AUTHORS_OWN else _camel(inner) for key, inner in converted.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_camel(inner) for inner in value]
+    return value
 
 
 def _camel_key(key: str) -> str:
-    return re.sub(r"_([a-z])", lambda found: found[1].upper(), str(key))
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), str(key))

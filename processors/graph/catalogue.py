@@ -1,7 +1,7 @@
-"""The graphs that are deployed, by name and version: the fold of what was deployed, in its order.
+"""The deployed graphs by name and version, folded from the log of deployments.
 
-The order of the log decides. Whoever deploys appends a record and reads what it came to; so two who
-deploy at once agree on who was first, and a record that was appended twice is one version.
+The order of the log decides. A deployer appends a record and reads its outcome. So two concurrent
+deployers agree on who was first, and a record that was appended twice is one version.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -16,48 +16,51 @@ from headwater.schemas.history import Json
 class Version(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A version of a graph.
 
-    Units:  deployed_at_ms, Unix milliseconds.
+    Attributes:
+        number: Numbered from 1 without gaps.
+        deployed_at_ms: Unix milliseconds.
+        app: App that declares the graph; empty if it was deployed over HTTP.
     """
 
     name: str
-    #: Gapless from 1.
     number: int
     digest: str
     document: Json
     deployed_at_ms: int
-    #: The app that declares it; empty if it was deployed over HTTP.
     app: str
 
 
 class Deployed(NamedTuple):
-    """What was deployed is the newest version; new if it was not before."""
+    """The deployed graph is the newest version; `new` if it was not before."""
 
     version: Version
     new: bool
 
 
-class Told(NamedTuple):
-    """Whose a name is after what a worker has said: an app's, or nobody's if that is empty."""
+class NameOwner(NamedTuple):
+    """The app that owns a name after a worker's announcement; empty if none does."""
 
     app: str
 
 
 class NotDeployed(NamedTuple):
-    """Why what was to be deployed was not."""
+    """Why a deployment was rejected."""
 
     code: str
     message: str
 
 
-Outcome: TypeAlias = Deployed | Told | NotDeployed
+Outcome: TypeAlias = Deployed | NameOwner | NotDeployed
 
 
 class Catalogue:
     """All versions of all graphs.
 
-    Shape:  versions are by name, the oldest first; apps are those that names belong to: nobody else
-            deploys them. deployments are those that hold names in their apps' place; such a name is
-            free again when one without it is activated.
+    Attributes:
+        versions: Versions by name, oldest first.
+        apps: Owning app by name; only the owner deploys versions of it.
+        deployments: Deployment by name, for names that an app owns through it. The name is released
+            when a deployment without it is activated.
     """
 
     def __init__(self) -> None:
@@ -67,61 +70,62 @@ class Catalogue:
         self._moves: dict[str, int] = {}
 
     def newest(self, name: str) -> Version | None:
-        """The newest version of a graph, or None."""
-        found = self.versions.get(name)
-        return found[-1] if found else None
+        """Return the newest version of a graph, or None."""
+        versions = self.versions.get(name)
+        return versions[-1] if versions else None
 
     def version(self, name: str, number: int) -> Version | None:
-        """A version of a graph, or None."""
-        found = self.versions.get(name, [])
-        return found[number - 1] if 1 <= number <= len(found) else None
+        """Return a version of a graph, or None."""
+        versions = self.versions.get(name, [])
+        return versions[number - 1] if 1 <= number <= len(versions) else None
 
     def over_http(self, name: str) -> Version | None:
-        """The newest version of a graph that was deployed over HTTP, or None."""
-        return next((each for each in reversed(self.versions.get(name, [])) if not each.app), None)
+        """Return the newest version that was deployed over HTTP, or None."""
+        versions = reversed(self.versions.get(name, []))
+        return next((version for version in versions if not version.app), None)
 
     def has(self, record: GraphDeployed) -> bool:
-        """Whether what a worker has to say is known, or more than that."""
+        """Whether a worker's announcement is known already, or outdated."""
         name, newest = record.name, self.newest(record.name)
         if record.moves != self._moves.get(name, 0):
             return record.moves < self._moves.get(name, 0)
         if not record.app:
             return name not in self.deployments
-        held = self.apps.get(name, ""), self.deployments.get(name, "")
-        return held == (record.app, record.deployment) and (
+        owner = self.apps.get(name, ""), self.deployments.get(name, "")
+        return owner == (record.app, record.deployment) and (
             not record.document or (newest is not None and _is_same(newest, record))
         )
 
     def apply(self, record: GraphDeployed) -> Outcome:
-        """Applies what somebody deploys, or what a worker says; tells what it came to."""
+        """Apply a deployment or a worker's announcement. Return its outcome."""
         if record.app or record.deployment:
-            return self._told(record)
-        return self._refused(record) or self._version(record)
+            return self._announced(record)
+        return self._rejection(record) or self._add_version(record)
 
-    def _told(self, record: GraphDeployed) -> Outcome:
+    def _announced(self, record: GraphDeployed) -> Outcome:
         name = record.name
         if record.moves < self._moves.get(name, 0):
-            # Of a worker that has not heard of an activation.
-            return Told(self.apps.get(name, ""))
+            # The worker has not seen the latest activation yet.
+            return NameOwner(self.apps.get(name, ""))
         self._moves[name] = record.moves
-        held = self.deployments.pop(name, None)
+        deployment = self.deployments.pop(name, None)
         if not record.app:
-            return self._freed(record) if held else Told(self.apps.get(name, ""))
+            return self._release(record) if deployment else NameOwner(self.apps.get(name, ""))
         self.apps[name] = record.app
         if record.deployment:
             self.deployments[name] = record.deployment
-        return self._version(record) if record.document else Told(record.app)
+        return self._add_version(record) if record.document else NameOwner(record.app)
 
-    def _freed(self, record: GraphDeployed) -> Outcome:
-        """The name is nobody's: what had it before the deployment is its newest version again."""
+    def _release(self, record: GraphDeployed) -> Outcome:
+        """Release the name; the graph deployed under it earlier becomes current again."""
         del self.apps[record.name]
-        before = self.over_http(record.name)
-        if before is None:
-            return Told("")
-        again = {"document": before.document, "digest": before.digest}
-        return self._version(msgspec.structs.replace(record, **again))
+        previous = self.over_http(record.name)
+        if previous is None:
+            return NameOwner("")
+        content = {"document": previous.document, "digest": previous.digest}
+        return self._add_version(msgspec.structs.replace(record, **content))
 
-    def _version(self, record: GraphDeployed) -> Deployed:
+    def _add_version(self, record: GraphDeployed) -> Deployed:
         newest = self.newest(record.name)
         if newest is not None and _is_same(newest, record):
             return Deployed(newest, new=False)
@@ -137,7 +141,7 @@ class Catalogue:
         versions.append(version)
         return Deployed(version, new=True)
 
-    def _refused(self, record: GraphDeployed) -> NotDeployed | None:
+    def _rejection(self, record: GraphDeployed) -> NotDeployed | None:
         app, newest = self.apps.get(record.name), self.newest(record.name)
         if app is not None:
             return NotDeployed(
@@ -150,7 +154,7 @@ class Catalogue:
             return NotDeployed(
                 GRAPH_CHANGED,
                 f"expected {record.after} to be the newest version of {record.name!r}, found "
-                f"{digest}; look at what was deployed meanwhile",
+                f"{digest}; check what was deployed in the meantime",
             )
         return None
 

@@ -8,15 +8,12 @@ from headwater.processors.graph.scope import Scope
 
 
 def decide_completion(graph: Graph, scope: Scope) -> Planned:
-    """Decides the end of a run of which no token goes on.
-
-    Shape:  a completion, or a failure if an expression fails.
-    """
+    """Decide the end of a run without live tokens: a completion, or a failed expression."""
     return complete(graph.output, scope)
 
 
 def complete(mapping: Mapped, scope: Scope) -> Planned:
-    """As `decide_completion`; without a mapping the output is the output section."""
+    """Like `decide_completion`; without a mapping, the output is the output section."""
     started = Trace("decision.completion.start", payload={"fields": [name for name, _ in mapping]})
     if not mapping:
         return Planned((CompleteWorkflow(output=dict(scope.context.output)),), (started,))

@@ -1,4 +1,4 @@
-"""What follows when a meeting point goes on: a token for all branches, and an end to the others."""
+"""Decide what follows when a join is activated: one token continues, others are cancelled."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -25,22 +25,22 @@ from headwater.processors.graph.paths import depth_problem, section_of, set_path
 from headwater.processors.graph.synchronization import fan_in_path
 from headwater.processors.graph.tokens import Fork
 
-#: Why tokens on their way to a meeting point are cancelled.
+#: Reason for cancelling tokens that have not arrived when a join is activated.
 ACTIVATED: Final = "fan-in activated before completion"
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """A token at a meeting point."""
+    """A token at a join."""
 
     token_id: str
     branch_index: int
     transition_ref: str
     iteration_counts: Mapping[str, int]
-    #: Of the whole branch.
+    #: Output of the whole branch.
     output: Mapping[str, Any]
 
 
-def decide_continuation(  # noqa: PLR0913, three of them have no other way to say None
+def decide_continuation(  # noqa: PLR0913, three are optional
     graph: Graph,
     transition: Transition,
     fork: Fork,
@@ -50,72 +50,86 @@ def decide_continuation(  # noqa: PLR0913, three of them have no other way to sa
     enclosing_output: Mapping[str, Any] | None = None,
     came_by: Sequence[str] = (),
 ) -> Planned:
-    """Decides how a meeting point goes on.
+    """Decide how a join continues. Takes linear time.
 
-    Shape:  arrivals are all that wait there, and the one that came last; none for a fork without
-            branches, which came_by is for, the activation's. in_flight are the fork's other tokens
-            that still move. enclosing_output is the output of the branch around the fork, if there
-            is one. The arrivals complete, the others are cancelled, outputs are merged, and one
-            token goes on in the place of the token that began the fork. A single failure if
-            outputs cannot be merged. Linear.
+    The arrivals complete, the fork's other tokens are cancelled, outputs are merged, and one token
+    continues in place of the token that began the fork.
+
+    Args:
+        graph: The compiled graph.
+        transition: The transition to the join.
+        fork: The fork that joins here.
+        arrivals: All tokens at the join, including the last to arrive; empty for a fork without
+            branches.
+        in_flight: The fork's other live tokens.
+        enclosing_output: Output of the branch around the fork, if there is one.
+        came_by: For a fork without branches: the activation's `came_by`.
+
+    Returns:
+        The decisions, or a single failure if outputs cannot be merged.
     """
     payload = {"fan_in_path": fan_in_path(transition), "fork": fork.id, "arrived": len(arrivals)}
     events = (Trace("decision.sync.continuation", None, transition.to_node_ref, payload),)
     decisions: list[Decision] = []
     if arrivals:
-        decisions.append(CompleteTokens(token_ids=tuple(each.token_id for each in arrivals)))
+        decisions.append(CompleteTokens(token_ids=tuple(arrival.token_id for arrival in arrivals)))
     if in_flight:
         decisions.append(CancelTokens(token_ids=tuple(in_flight), reason=ACTIVATED))
     merged = _merged(graph, transition, arrivals)
-    if isinstance(merged, EvaluationProblem):
-        where = f"merge at {transition.to_node_ref!r}"
-        return failed(f"{merged.message} ({where})", "MergeError", events)
+    if isinstance(merged, Fault):
+        location = f"merge at {transition.to_node_ref!r}"
+        return failed(f"{merged.message} ({location})", "MergeError", events)
     decisions.extend(_set(merged, fork, enclosing_output))
     decisions.append(CreateToken(params=_continuation(transition, fork, arrivals, came_by)))
     in_branch = enclosing_output is not None
-    return Planned(tuple(decisions), events + tuple(_field_set(each, in_branch) for each in merged))
+    traces = (_field_set(change, in_branch) for change in merged)
+    return Planned(tuple(decisions), (*events, *traces))
 
 
 def _merged(
     graph: Graph, transition: Transition, arrivals: Sequence[Arrival]
-) -> list[SetContext] | EvaluationProblem:
-    """The merges of a meeting point; without branches that of the transition, over nothing."""
-    merges = merges_of(graph, {each.transition_ref for each in arrivals} or {transition.ref})
+) -> list[SetContext] | Fault:
+    """Merge the outputs at a join; without branches, apply the transition's merge to nothing."""
+    refs = {arrival.transition_ref for arrival in arrivals}
+    merges = merges_of(graph, refs or {transition.ref})
     if not arrivals:
         empty = (merge_values(merge, {}) for merge in merges.values())
-        return [each for each in empty if isinstance(each, SetContext)]
-    arrived = (Arrived(each.transition_ref, each.branch_index, each.output) for each in arrivals)
+        return [change for change in empty if isinstance(change, SetContext)]
+    arrived = (
+        Arrived(arrival.transition_ref, arrival.branch_index, arrival.output)
+        for arrival in arrivals
+    )
     merged = merge_arrivals(merges, arrived)
     if isinstance(merged, EvaluationProblem):
         return merged
-    deep = (depth_problem(section_of(each.path)[1], each.value) for each in merged)
-    return next(filter(None, deep), merged)
+    faults = (depth_problem(section_of(change.path)[1], change.value) for change in merged)
+    return next(filter(None, faults), merged)
 
 
 def merges_of(graph: Graph, refs: Iterable[str]) -> dict[str, Merge]:
-    """The merges of those of some transitions that have one."""
-    found: dict[str, Merge] = {}
+    """Return the merges of transitions that have one, by transition."""
+    merges: dict[str, Merge] = {}
     for ref in sorted(refs):
-        joined = graph.transition(ref).synchronization
-        if joined is not None and joined.merge is not None:
-            found[ref] = joined.merge
-    return found
+        synchronization = graph.transition(ref).synchronization
+        if synchronization is not None and synchronization.merge is not None:
+            merges[ref] = synchronization.merge
+    return merges
 
 
 def _set(
     merged: Sequence[SetContext], fork: Fork, enclosing_output: Mapping[str, Any] | None
 ) -> list[Decision]:
-    """Sets of the shared context; the output of a branch around the fork stays the branch's."""
+    """Return the changes of the context; output in an enclosing branch stays in that branch."""
     decisions: list[Decision] = []
-    own, changed = enclosing_output, False
-    for each in merged:
-        section, path = section_of(each.path)
-        if section == "output" and own is not None:
-            own, changed = set_path(own, path, each.value), True
+    branch_output, changed = enclosing_output, False
+    for change in merged:
+        section, path = section_of(change.path)
+        if section == "output" and branch_output is not None:
+            branch_output, changed = set_path(branch_output, path, change.value), True
         else:
-            decisions.append(each)
-    if changed and own is not None:
-        decisions.append(ApplyBranchOutput(token_id=fork.origin.id, output=own))
+            decisions.append(change)
+    if changed and branch_output is not None:
+        decisions.append(ApplyBranchOutput(token_id=fork.origin.id, output=branch_output))
     return decisions
 
 

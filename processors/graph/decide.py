@@ -1,7 +1,7 @@
-"""Decides what becomes of a graph's run: results of its tasks, time, and what others send.
+"""Decide what happens to a graph run after task results, timeouts and messages from others.
 
-Pure: (run, what is asked, facts) -> events or a rejection. What comes too late (for a token that
-has ended, an attempt that has timed out, a run that is over) is rejected as STALE.
+Pure functions: (run, request, facts) -> events or a rejection. A request that comes too late (for a
+token or run that has ended, or an attempt that has timed out) is rejected as STALE.
 """
 
 from collections.abc import Callable
@@ -10,16 +10,16 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 from headwater.processors.evaluations import Evaluator
-from headwater.processors.graph.advancing import activate, begin, complete, go_on, waiting_at
+from headwater.processors.graph.advancing import activate, advance, begin, complete, waiting_at
 from headwater.processors.graph.appliers import begin as begin_run
 from headwater.processors.graph.decisions import ActivateFanIn, FailWorkflow
 from headwater.processors.graph.definition import NodeRetries
-from headwater.processors.graph.dispatching import try_again
+from headwater.processors.graph.dispatching import dispatch_retries
 from headwater.processors.graph.draft import Draft, planned
-from headwater.processors.graph.ends import CannotGoOn, Over, end, fail
+from headwater.processors.graph.ends import CannotContinue, RunOver, end, fail
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.leases import lease_over
-from headwater.processors.graph.state import GraphRun, LiveToken, meeting_place
+from headwater.processors.graph.leases import expire_lease
+from headwater.processors.graph.state import GraphRun, LiveToken, parse_meeting_key
 from headwater.processors.graph.synchronization import decide_timeout
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs.decisions import STALE, Decision
@@ -41,9 +41,12 @@ from headwater.schemas.history import (
     GraphStarted,
     HistoryAppended,
     Json,
+    RunCompleted,
+    RunErrored,
     RunEvent,
     RunResumed,
     RunStarted,
+    RunTerminated,
     TaskUnderWay,
     TokenFailed,
     TokensTimedOut,
@@ -53,39 +56,46 @@ from headwater.schemas.statuses import RunStatus
 _ONCE: Final = RetryPolicy(0, 0, "constant")
 
 
-def follow(draft: Draft, what: Callable[[Draft], None]) -> list[RunEvent]:
-    """Does something in a draft, and what follows from it; gives the events."""
+def act_and_advance(draft: Draft, action: Callable[[Draft], None]) -> list[RunEvent]:
+    """Run an action in a draft, then everything that follows from it. Return the events."""
     try:
-        what(draft)
+        action(draft)
         if not draft.run.ended:
-            go_on(draft)
-    except Over:
+            advance(draft)
+    except RunOver:
         pass
-    except CannotGoOn as error:
-        with suppress(Over):
+    except CannotContinue as error:
+        with suppress(RunOver):
             fail(draft, error.failure)
     return draft.events
 
 
-def started(  # noqa: PLR0913, PLR0917, all that a run begins with
+def start_events(  # noqa: PLR0913, PLR0917, everything that a run starts with
     before: GraphRun | None,
     graph: Graph,
     document: Json,
-    first: list[RunEvent],
-    who: tuple[str, str],
+    opening_events: list[RunEvent],
+    instance: tuple[str, str],
     now_ms: int,
     evaluator: Evaluator | None = None,
 ) -> list[RunEvent]:
-    """A new run, and all that it does at once.
+    """Return the events of a new run, up to where it first waits.
 
-    Shape:  first are the events that begin it; who is its workflow and its instance.
+    Args:
+        before: The previous run of the instance.
+        graph: The compiled definition.
+        document: The definition as JSON text.
+        opening_events: RunStarted and the events that must follow it.
+        instance: Workflow name and instance id.
+        now_ms: Current time, Unix milliseconds.
+        evaluator: Evaluates expressions and schemas within limits.
     """
-    opening, *others = first
+    opening, *others = opening_events
     assert isinstance(opening, RunStarted)  # noqa: S101, nothing else begins a run
     number = 0 if before is None else before.run_number + 1
     record = HistoryAppended(
-        workflow=who[0],
-        instance_id=who[1],
+        workflow=instance[0],
+        instance_id=instance[1],
         run_number=number,
         sequence=0,
         epoch=0,
@@ -95,20 +105,20 @@ def started(  # noqa: PLR0913, PLR0917, all that a run begins with
     )
     draft = Draft(begin_run(before, record), graph, now_ms, evaluator)
 
-    def beginning(draft: Draft) -> None:
+    def start(draft: Draft) -> None:
         draft.emit(*others)
         if opening.kept is None:
             draft.emit(GraphStarted(document))
             begin(draft)
 
-    return [opening, *follow(draft, beginning)]
+    return [opening, *act_and_advance(draft, start)]
 
 
-# -- what tasks come to
+# -- task results
 
 
 def policy_of(graph: Graph, token: LiveToken) -> RetryPolicy:
-    """How a token's task is tried again."""
+    """Return the retry policy of a token's task."""
     retries = graph.node(token.node).retries
     return _ONCE if retries is None else _policy(retries)
 
@@ -118,111 +128,120 @@ def _policy(retries: NodeRetries) -> RetryPolicy:
     return RetryPolicy(retries.limit, milliseconds(retries.delay), retries.backoff)
 
 
-def _flying(run: GraphRun, key: str, attempt: int) -> LiveToken | None:
-    """The token whose attempt is under way, if it is this one."""
+def _token_in_flight(run: GraphRun, key: str, attempt: int) -> LiveToken | None:
+    """Return the token with this key if this attempt of it is in flight."""
     token = run.token_of(key)
     if token is None or not token.in_flight or attempt != token.attempts + 1:
         return None
     return token
 
 
-def _returned(draft: Draft, asked: StepReturned) -> Decision:
-    token = _flying(draft.run, asked.step.key, asked.attempt)
+def _decide_returned(draft: Draft, request: StepReturned) -> Decision:
+    token = _token_in_flight(draft.run, request.step.key, request.attempt)
     if token is None:
         return STALE
-    return follow(draft, lambda draft: complete(draft, token, asked.result))
+    return act_and_advance(draft, lambda draft: complete(draft, token, request.result))
 
 
-def _raised(draft: Draft, asked: StepRaised) -> Decision:
-    token = _flying(draft.run, asked.step.key, asked.attempt)
+def _decide_raised(draft: Draft, request: StepRaised) -> Decision:
+    token = _token_in_flight(draft.run, request.step.key, request.attempt)
     if token is None:
         return STALE
     policy = policy_of(draft.graph, token)
-    again = retry_at_ms(policy, asked.attempt, draft.now_ms) if asked.retryable else None
+    retry_ms = retry_at_ms(policy, request.attempt, draft.now_ms) if request.retryable else None
 
-    def failing(draft: Draft) -> None:
-        draft.emit(TokenFailed(token.number, asked.attempt, asked.failure, again))
-        if again is None:
-            fail(draft, asked.failure, (token.number,))
+    def record_failure(draft: Draft) -> None:
+        draft.emit(TokenFailed(token.number, request.attempt, request.failure, retry_ms))
+        if retry_ms is None:
+            fail(draft, request.failure, (token.number,))
 
-    return follow(draft, failing)
+    return act_and_advance(draft, record_failure)
 
 
-def _under_way(draft: Draft, asked: StepUnderWay) -> Decision:
-    token = _flying(draft.run, asked.step.key, asked.attempt)
+def _decide_under_way(draft: Draft, request: StepUnderWay) -> Decision:
+    token = _token_in_flight(draft.run, request.step.key, request.attempt)
     if token is None or token.status is TokenStatus.EXECUTING:
         return STALE
-    return [TaskUnderWay(token.number, asked.attempt)]
+    return [TaskUnderWay(token.number, request.attempt)]
 
 
 # -- time
 
 
-def _wake(draft: Draft, asked: Wake) -> Decision:
-    """What is due, in the order of the times; what others can end waits until its time is over."""
+def _decide_wake(draft: Draft, request: Wake) -> Decision:
+    """Handle what is due, in order of time. What others can end is due only after its time."""
     run = draft.run
     if run.status is RunStatus.PAUSED:
         return STALE
-    over_ms = asked.until_ms if asked.complete else asked.until_ms - 1
-    late = sorted((at, key) for key, at in run.times.items() if at <= over_ms and _ends(run, key))
-    again = [
+    expired_until_ms = request.until_ms if request.complete else request.until_ms - 1
+    expired = sorted(
+        (at, key)
+        for key, at in run.times.items()
+        if at <= expired_until_ms and _others_can_end(run, key)
+    )
+    retries = [
         int(key)
         for key, at_ms in run.times.items()
-        if at_ms <= asked.until_ms and not _ends(run, key)
+        if at_ms <= request.until_ms and not _others_can_end(run, key)
     ]
-    if not late and not again:
+    if not expired and not retries:
         return STALE
 
-    def waking(draft: Draft) -> None:
-        for _, key in late:
+    def handle_due(draft: Draft) -> None:
+        for _, key in expired:
             if key in draft.run.meetings:
                 meeting_timed_out(draft, key)
             elif (token := draft.run.token_of(key)) is not None:
-                _token_late(draft, token)
-        left = [number for number in again if number in draft.run.tokens]
-        if left:
-            try_again(draft, left)
+                _time_out_token(draft, token)
+        live_retries = [number for number in retries if number in draft.run.tokens]
+        if live_retries:
+            dispatch_retries(draft, live_retries)
 
-    return follow(draft, waking)
+    return act_and_advance(draft, handle_due)
 
 
-def _ends(run: GraphRun, key: str) -> bool:
-    """Whether others can end what waits for this time; else it is a retry."""
+def _others_can_end(run: GraphRun, key: str) -> bool:
+    """Whether another party can end the wait with this key; otherwise it is a retry."""
     token = run.token_of(key)
     return token is None or token.waits_for_others
 
 
-def _token_late(draft: Draft, token: LiveToken) -> None:
-    """A worker, or a child, has taken too long."""
+def _time_out_token(draft: Draft, token: LiveToken) -> None:
+    """Handle a worker or a child that took too long."""
     if token.lease is not None:
-        lease_over(draft, token, token.lease, policy_of(draft.graph, token))
+        expire_lease(draft, token, token.lease, policy_of(draft.graph, token))
     else:
         _child_timed_out(draft, token)
 
 
 def meeting_timed_out(draft: Draft, key: str) -> None:
-    """Decides for those who have waited too long at a meeting point."""
-    fork, node = meeting_place(key)
+    """Decide for the tokens whose wait at a join has timed out."""
+    fork, node = parse_meeting_key(key)
     waiting = waiting_at(draft, fork, node)
     transition = draft.graph.transition(draft.run.meetings[key].transition)
-    for decision in draft.hear(decide_timeout(transition, [planned(each) for each in waiting])):
+    for decision in draft.execute(
+        decide_timeout(transition, [planned(token) for token in waiting])
+    ):
         match decision:
             case ActivateFanIn():
-                _go_on_without(draft, fork, node)
+                _proceed_without_missing(draft, fork, node)
             case FailWorkflow():
-                numbers = tuple(each.number for each in waiting)
+                numbers = tuple(token.number for token in waiting)
                 draft.emit(TokensTimedOut(numbers))
                 fail(draft, Failure(decision.name, decision.error), numbers)
             case _:
                 pass
 
 
-def _go_on_without(draft: Draft, fork: str, node: str) -> None:
-    """Has those who wait go on; if they cannot, they wait on in the run that fails."""
+def _proceed_without_missing(draft: Draft, fork: str, node: str) -> None:
+    """Activate the join with the tokens that arrived; if that is impossible, fail the run.
+
+    The tokens then still wait at the join in the failed run, so a retry finds them there.
+    """
     try:
         activate(draft, fork, node)
-    except CannotGoOn as error:
-        draft.take_back()
+    except CannotContinue as error:
+        draft.reset()
         fail(draft, error.failure)
 
 
@@ -237,43 +256,51 @@ def _child_timed_out(draft: Draft, token: LiveToken) -> NoReturn:
 # -- children
 
 
-def child_finished(draft: Draft, command: FinishChild, sent_at_ms: int) -> Decision:
-    """What a workflow came to that a token waits for."""
+def decide_child_finished(draft: Draft, command: FinishChild, sent_at_ms: int) -> Decision:
+    """Decide what the end of a child workflow means for the token that waits for it."""
     run = draft.run
     token = run.token_of(command.key)
     if run.ended or command.run_number != run.run_number or token is None or token.child is None:
         return STALE
 
     failure = command.failure
-    late = token.at_ms is not None and sent_at_ms > token.at_ms
-    if failure is None and not late:
-        return follow(draft, lambda draft: complete(draft, token, command.output or "null"))
+    is_late = token.at_ms is not None and sent_at_ms > token.at_ms
+    if failure is None and not is_late:
+        return act_and_advance(
+            draft, lambda draft: complete(draft, token, command.output or "null")
+        )
 
-    def failing(draft: Draft) -> None:
-        if late or failure is None:
+    def record_failure(draft: Draft) -> None:
+        if is_late or failure is None:
             _child_timed_out(draft, token)
         message = f"Subworkflow failed: {failure.message}"
         of_child = Failure(failures.CHILD_WORKFLOW, message, failure.detail)
         draft.emit(TokenFailed(token.number, 1, of_child))
         fail(draft, of_child, (token.number,))
 
-    return follow(draft, failing)
+    return act_and_advance(draft, record_failure)
 
 
-def resumed(draft: Draft, event: RunResumed) -> Decision:
-    """Goes on after a pause."""
-    return follow(draft, lambda draft: draft.emit(event))
+def resume_events(draft: Draft, event: RunResumed) -> Decision:
+    """Continue after a pause."""
+    return act_and_advance(draft, lambda draft: draft.emit(event))
 
 
-def ended(draft: Draft, what: Any, reason: str, *, with_children: bool = True) -> list[RunEvent]:  # noqa: ANN401
-    """The end of a run."""
-    end(draft, what, reason, with_children=with_children)
+def end_events(
+    draft: Draft,
+    ended: RunCompleted | RunErrored | RunTerminated,
+    reason: str,
+    *,
+    with_children: bool = True,
+) -> list[RunEvent]:
+    """Return the events that end a run."""
+    end(draft, ended, reason, with_children=with_children)
     return draft.events
 
 
 DECIDERS: Final[dict[type[Request], Callable[[Draft, Any], Decision]]] = {
-    StepReturned: _returned,
-    StepRaised: _raised,
-    StepUnderWay: _under_way,
-    Wake: _wake,
+    StepReturned: _decide_returned,
+    StepRaised: _decide_raised,
+    StepUnderWay: _decide_under_way,
+    Wake: _decide_wake,
 }

@@ -1,6 +1,6 @@
-"""What planners decide, and what they tell of how they came to it: plain data, nothing done.
+"""Decisions of planners, and traces of how they were reached: plain data without effects.
 
-Decisions have the names of the plain dictionaries that tools get: `CreateToken` is `CREATE_TOKEN`.
+In plain dictionaries, decisions are named in capitals: `CreateToken` is `CREATE_TOKEN`.
 """
 
 import json
@@ -18,11 +18,11 @@ def _tag(name: str) -> str:
 
 
 class _Decided(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_tag):
-    """A decision; its type is its name in capitals."""
+    """A decision, tagged with its name in capitals."""
 
 
 class TokenParams(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that is to be."""
+    """A token to create."""
 
     node_ref: str
     parent_token_id: str | None
@@ -31,57 +31,58 @@ class TokenParams(msgspec.Struct, frozen=True, kw_only=True):
     branch_index: int = 0
     branch_total: int = 1
     iteration_counts: Mapping[str, int] = NO_COUNTS
-    #: The fork it is in. One that is not known yet begins with it.
+    #: Its fork. A fork that is not known yet begins with this token.
     fork: str | None = None
-    #: The transition it comes by; None for the first token.
+    #: The transition that it took; None for the first token.
     transition_ref: str | None = None
-    #: What the branch is for, where a fork goes over a collection.
+    #: The branch's item in a `foreach`.
     item_var: str | None = None
     item: Any = None
 
 
 class CreateToken(_Decided, frozen=True, kw_only=True):
-    """A token is to be created."""
+    """Create a token."""
 
     params: TokenParams
 
 
 class UpdateTokenStatus(_Decided, frozen=True, kw_only=True):
-    """A token is to have another status."""
+    """Change the status of a token."""
 
     token_id: str
     status: TokenStatus
 
 
 class MarkWaiting(_Decided, frozen=True, kw_only=True):
-    """A token has arrived at its meeting point and waits there for others."""
+    """Let a token wait for others at its join."""
 
     token_id: str
 
 
 class MarkForDispatch(_Decided, frozen=True, kw_only=True):
-    """A token goes on at its node."""
+    """Let a token continue at its node."""
 
     token_id: str
 
 
 class CompleteTokens(_Decided, frozen=True, kw_only=True):
-    """Tokens are done."""
+    """Complete tokens."""
 
     token_ids: tuple[str, ...]
 
 
 class CancelTokens(_Decided, frozen=True, kw_only=True):
-    """Tokens are not to go on."""
+    """Cancel tokens."""
 
     token_ids: tuple[str, ...]
     reason: str
 
 
 class SetContext(_Decided, frozen=True, kw_only=True):
-    """A value is to stand in the shared context.
+    """Set a value in the shared context.
 
-    Shape:  path begins with `state` or `output`; what is in its way is replaced by objects.
+    Attributes:
+        path: Begins with `state` or `output`. Values along it that are not objects are replaced.
     """
 
     path: str
@@ -89,52 +90,52 @@ class SetContext(_Decided, frozen=True, kw_only=True):
 
 
 class ApplyBranchOutput(_Decided, frozen=True, kw_only=True):
-    """The branch of a token is to have this output; it is all of it."""
+    """Replace the whole output of a token's branch."""
 
     token_id: str
     output: Mapping[str, Any]
 
 
 class ActivateFanIn(_Decided, frozen=True, kw_only=True):
-    """A meeting point goes on."""
+    """Activate a join."""
 
     node_ref: str
     fork: str | None
     fan_in_path: str
     transition_ref: str
-    #: Those that waited, and the one that came last.
+    #: The tokens that waited, and the one that arrived last.
     merged_token_ids: tuple[str, ...]
-    #: For a fork without branches: the transitions that would have begun them.
+    #: For a fork without branches: the transitions that would have created them.
     came_by: tuple[str, ...] = ()
 
 
 class InitializeWorkflow(_Decided, frozen=True, kw_only=True):
-    """A run begins with an input."""
+    """Start a run with an input."""
 
     input: Any
 
 
 class CompleteWorkflow(_Decided, frozen=True, kw_only=True):
-    """A run ends with an output."""
+    """End a run with an output."""
 
     output: Mapping[str, Any]
 
 
 class FailWorkflow(_Decided, frozen=True, kw_only=True):
-    """A run ends with an error."""
+    """End a run with an error."""
 
     error: str
     name: str
 
 
 class BatchCreateTokens(_Decided, frozen=True, kw_only=True):
-    """Several tokens are to be created."""
+    """Create several tokens."""
 
     all_params: tuple[TokenParams, ...]
 
 
 class BatchUpdateStatus(_Decided, frozen=True, kw_only=True):
-    """Several tokens are to have other statuses."""
+    """Change the status of several tokens."""
 
     updates: tuple[tuple[str, TokenStatus], ...]
 
@@ -156,16 +157,16 @@ Decision: TypeAlias = (
     | BatchUpdateStatus
 )
 
-#: Names of errors that a run ends with.
+#: Error names of failed runs.
 EXPRESSION_ERROR: Final = "ExpressionError"
 TIMEOUT_ERROR: Final = "SynchronizationTimeoutError"
 UNREACHABLE_ERROR: Final = "SynchronizationUnreachableError"
 
 
-def as_dict(found: msgspec.Struct) -> dict[str, Any]:
-    """A decision or a trace as a plain dictionary, with nothing left out."""
-    # Values of authors may have text that msgspec's JSON refuses, and the library's does not.
-    plain: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(found, enc_hook=_as_builtin)))
+def as_dict(item: msgspec.Struct) -> dict[str, Any]:
+    """Return a decision or a trace as a plain dictionary with all fields."""
+    # Authors' values may contain text that msgspec's JSON rejects; the standard library accepts it.
+    plain: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(item, enc_hook=_as_builtin)))
     return plain
 
 
@@ -176,7 +177,7 @@ def _as_builtin(value: object) -> dict[Any, Any]:
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """How a decision came about, for those who ask."""
+    """One step in reaching a decision."""
 
     type: str
     token_id: str | None = None
@@ -185,12 +186,12 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """What a planner answers."""
+    """A planner's result."""
 
     decisions: tuple[Decision, ...] = ()
     events: tuple[Trace, ...] = ()
 
 
 def failed(message: str, name: str = EXPRESSION_ERROR, events: tuple[Trace, ...] = ()) -> Planned:
-    """The end of a run that cannot go on."""
+    """Return a result that fails the run."""
     return Planned((FailWorkflow(error=message, name=name),), events)

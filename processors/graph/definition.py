@@ -1,7 +1,7 @@
-"""The definition of a graph: what its author wrote, as one document.
+"""The definition of a graph, as its author wrote it in one document.
 
-It is read whole or not at all. What the types of its fields can tell is told here; whether its
-parts agree is the matter of `validation`.
+Reading accepts all of a document or rejects it. This module checks the types of fields;
+`validation` checks whether the parts agree.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from headwater.processors.graph.mistakes import mistakes
 
-#: Codes of what can be wrong with a definition.
+#: Codes of problems in a definition.
 INVALID_DEFINITION: Final = "INVALID_DEFINITION"
 DUPLICATE_NODE_REF: Final = "DUPLICATE_NODE_REF"
 DUPLICATE_TRANSITION_REF: Final = "DUPLICATE_TRANSITION_REF"
@@ -34,14 +34,14 @@ class _Part(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """A part of a definition: named in camel case, and with no key that nobody reads."""
+    """A part of a definition, with camel-case keys and without unknown keys."""
 
 
 P = TypeVar("P", bound=_Part)
 
 
 class NodeRetries(_Part, frozen=True, kw_only=True):
-    """How often a task is tried again, and after how long."""
+    """How often and after which delay a task is retried."""
 
     limit: int
     delay: str | int | float = "10 seconds"
@@ -49,7 +49,7 @@ class NodeRetries(_Part, frozen=True, kw_only=True):
 
 
 class Node(_Part, frozen=True, kw_only=True):
-    """A step of a graph: a task, or a workflow of its own."""
+    """A step of a graph: a task or a subworkflow."""
 
     ref: str
     task: str | None = None
@@ -62,7 +62,7 @@ class Node(_Part, frozen=True, kw_only=True):
 
 
 class Foreach(_Part, frozen=True, kw_only=True):
-    """A branch for each item of a collection."""
+    """One branch per item of a collection."""
 
     collection: str
     item_var: str
@@ -70,7 +70,7 @@ class Foreach(_Part, frozen=True, kw_only=True):
 
 
 class Merge(_Part, frozen=True, kw_only=True):
-    """What becomes of the outputs of branches."""
+    """How the outputs of branches are merged."""
 
     source: str
     target: str
@@ -78,7 +78,7 @@ class Merge(_Part, frozen=True, kw_only=True):
 
 
 class Synchronization(_Part, frozen=True, kw_only=True):
-    """A meeting point of the branches of a group."""
+    """A join of the branches of a group."""
 
     strategy: str
     sibling_group: str
@@ -88,13 +88,13 @@ class Synchronization(_Part, frozen=True, kw_only=True):
 
 
 class LoopConfig(_Part, frozen=True, kw_only=True):
-    """How often a token may come by a transition."""
+    """How often a token may take a transition."""
 
     max_iterations: int
 
 
 class Transition(_Part, frozen=True, kw_only=True):
-    """A way from a node to a node."""
+    """A transition from one node to another."""
 
     ref: str
     from_node_ref: str
@@ -109,7 +109,7 @@ class Transition(_Part, frozen=True, kw_only=True):
 
     @property
     def forks(self) -> bool:
-        """Whether branches begin here."""
+        """Whether branches begin at this transition."""
         return (
             self.sibling_group is not None
             or self.foreach is not None
@@ -131,7 +131,7 @@ class Definition(_Part, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is wrong with a definition, and where."""
+    """A problem in a definition, and its path."""
 
     code: str
     path: str
@@ -139,23 +139,26 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class DefinitionInvalid(ValueError):
-    """A definition that contradicts itself; all that is wrong is in `problems`."""
+    """A definition that is not valid; `problems` lists everything that is wrong."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        lines = (f"{each.code} at {each.path}: {each.message}" for each in self.problems)
+        lines = (
+            f"{problem.code} at {problem.path}: {problem.message}" for problem in self.problems
+        )
         super().__init__("\n".join(lines))
 
     @override
     def __reduce__(self) -> tuple[type["DefinitionInvalid"], tuple[tuple[Problem, ...]]]:
-        """Its problems survive being sent to another process."""
+        """Keep the problems when the exception is sent to another process."""
         return DefinitionInvalid, (self.problems,)
 
 
 def read_definition(data: Mapping[str, Any] | bytes | str) -> Definition:
-    """Reads a definition: a document, or its JSON.
+    """Read a definition from a document or its JSON.
 
-    Errors: DefinitionInvalid, for all fields that are not what they have to be.
+    Raises:
+        DefinitionInvalid: One or more fields have the wrong type.
     """
     if isinstance(data, (bytes, str)):
         try:
@@ -170,27 +173,30 @@ def read_definition(data: Mapping[str, Any] | bytes | str) -> Definition:
 
 
 def read_part(data: object, part: type[P], path: str = "") -> P:
-    """Reads a part of a definition by itself; paths of what is wrong begin with its path.
+    """Read a part of a definition by itself. Paths of problems begin with `path`.
 
-    Errors: DefinitionInvalid, for all fields that are not what they have to be.
+    Raises:
+        DefinitionInvalid: One or more fields have the wrong type.
     """
     try:
         return msgspec.convert(data, part)
     except (msgspec.ValidationError, RecursionError):
-        found = mistakes(data, part, path)
-        raise DefinitionInvalid(Problem(INVALID_DEFINITION, *each) for each in found) from None
+        problems = mistakes(data, part, path)
+        raise DefinitionInvalid(
+            Problem(INVALID_DEFINITION, where, message) for where, message in problems
+        ) from None
 
 
 def to_dict(definition: Definition) -> dict[str, Any]:
-    """The document of a definition: what was left to its default is left out."""
+    """Return the document of a definition, without fields that have their default."""
     document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(definition))
     return document
 
 
 def digest(definition: Definition) -> str:
-    """The name of a definition by its content.
+    """Return the digest of a definition's content.
 
-    Shape:  SHA-256, in hexadecimal, of its document with sorted keys and without spaces.
+    It is the hexadecimal SHA-256 of its document with sorted keys and without spaces.
     """
     text = json.dumps(
         to_dict(definition),

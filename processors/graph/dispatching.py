@@ -1,7 +1,7 @@
-"""Which tokens begin their work: tasks for a host, and workflows that a token waits for.
+"""Dispatch tokens: tasks to a host, and child workflows that a token waits for.
 
-So many attempts of a run are under way at most, however wide it fans out: the others wait for some
-to end. What one decision begins stays so small that its record fits.
+The number of attempts in flight per run is limited, however wide it fans out; other tokens wait
+until attempts end. The events of one decision stay small enough for a record.
 """
 
 from hashlib import sha256
@@ -27,20 +27,21 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import RunStatus
 
-#: Attempts of one run that are under way at once.
+#: Maximum attempts of one run in flight.
 IN_FLIGHT_MAX: Final = 1_000
-#: Where more wait than there is room for, so many begin together, by one event and message.
+#: Tokens that are dispatched together, in one event and message, when more wait than may be
+#: in flight.
 _TOGETHER: Final = 100
-#: Characters of input that one decision dispatches, but for that of a single token.
+#: Characters of input that one decision dispatches; a single token may exceed it.
 _INPUTS_MAX: Final = 1024 * 1024
-#: Characters of an instance's id that its children's ids begin with.
+#: Characters of an instance's id that are the prefix of its children's ids.
 _PREFIX_MAX: Final = 60
 
 
 def dispatch(draft: Draft) -> None:
-    """Begins what waits for its dispatch, as far as there is room."""
+    """Dispatch waiting tokens, up to the limit of attempts in flight."""
     run = draft.run
-    # Jobs may take days: beside them each place that is free is taken at once.
+    # Jobs may take days, so with jobs in flight every free slot is filled at once.
     full = run.in_flight > IN_FLIGHT_MAX - _TOGETHER and not run.jobs
     if full or run.status is RunStatus.PAUSED:
         return
@@ -58,59 +59,61 @@ def dispatch(draft: Draft) -> None:
         if node.subworkflow is None:
             tasks.append(TaskDispatch(number, token.attempts + 1, text, _job(draft, token)))
         else:
-            _start(draft, token, node, node.subworkflow, text)
+            _start_child(draft, token, node, node.subworkflow, text)
     if tasks:
         draft.emit(TasksDispatched(tuple(tasks)))
 
 
 def _input(draft: Draft, token: LiveToken) -> str:
-    found = map_input(draft.graph, token.node, draft.scope(token))
-    if isinstance(found, EvaluationProblem):
-        fail(draft, Failure("ExpressionError", found.message))
-    return text_of(found)
+    mapped = map_input(draft.graph, token.node, draft.scope(token))
+    if isinstance(mapped, Fault):
+        fail(draft, Failure("ExpressionError", mapped.message))
+    return text_of(mapped)
 
 
-def _start(draft: Draft, token: LiveToken, node: Node, workflow: str, params: str) -> None:
+def _start_child(draft: Draft, token: LiveToken, node: Node, workflow: str, params: str) -> None:
     run = draft.run
     child = Child(workflow, child_id(run, token.number))
-    me = Parent(run.workflow, run.instance_id, run.run_number, str(token.number))
+    parent = Parent(run.workflow, run.instance_id, run.run_number, str(token.number))
     post = Post(
-        0, child.workflow, child.instance_id, StartRun(params, me, deployment=run.deployment)
+        0, child.workflow, child.instance_id, StartRun(params, parent, deployment=run.deployment)
     )
     until_ms = draft.now_ms + node.timeout_ms if node.timeout_ms else None
     draft.emit(*queue(run, [post]), SubworkflowStarted(token.number, child, until_ms))
 
 
 def child_id(run: GraphRun, token: int) -> str:
-    """The id of the instance that a token starts: the same whenever it is decided.
+    """Return the id of the instance that a token starts: always the same for the same token.
 
-    Shape:  no other instance has a child of that id, of whatever workflow it is, nor has one that
-            had its id before and was deleted.
+    It is unique among all workflows, and differs from those of an earlier, deleted instance that
+    had this instance's id.
     """
-    whose = sha256(f"{run.workflow}/{run.instance_id}/{run.seed}".encode()).hexdigest()[:16]
-    return f"{run.instance_id[:_PREFIX_MAX]}-{whose}-{run.run_number}-{token}"
+    instance_digest = sha256(f"{run.workflow}/{run.instance_id}/{run.seed}".encode()).hexdigest()[
+        :16
+    ]
+    return f"{run.instance_id[:_PREFIX_MAX]}-{instance_digest}-{run.run_number}-{token}"
 
 
-def try_again(draft: Draft, numbers: list[int]) -> None:
-    """Begins the next attempts of tokens whose time has come."""
-    tokens = [draft.run.tokens[each] for each in numbers]
+def dispatch_retries(draft: Draft, numbers: list[int]) -> None:
+    """Dispatch the next attempts of tokens whose retry is due."""
+    tokens = (draft.run.tokens[number] for number in numbers)
     attempts = (
-        TaskDispatch(each.number, each.attempts + 1, job=_job(draft, each)) for each in tokens
+        TaskDispatch(token.number, token.attempts + 1, job=_job(draft, token)) for token in tokens
     )
     draft.emit(TasksDispatched(tuple(attempts)))
 
 
 def _job(draft: Draft, token: LiveToken) -> str | None:
-    """The idempotency token of a token's task, if that is for workers outside."""
+    """Return the idempotency token of a token's task if it is for external workers."""
     is_external = draft.graph.node(token.node).external
     return idempotency_token(draft.run, token.number) if is_external else None
 
 
 def idempotency_token(run: GraphRun, token: int) -> str:
-    """What a task may hand to others so that they do once what it asks for several times.
+    """Return the token with which a task makes repeated requests to other systems idempotent.
 
-    Shape:  the same for all attempts of a token, also in a retry of its run, which keeps its seed;
-            another one after a restart.
+    It is the same for all attempts of a token, and in a retry of the run, which keeps its seed. A
+    restart has another one.
     """
-    named = f"{run.workflow}/{run.instance_id}/{run.seed}/{token}"
-    return sha256(named.encode()).hexdigest()[:32]
+    name = f"{run.workflow}/{run.instance_id}/{run.seed}/{token}"
+    return sha256(name.encode()).hexdigest()[:32]

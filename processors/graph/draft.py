@@ -1,8 +1,8 @@
-"""A decision in the making: the events so far, and the run as it will be after them.
+"""A decision in progress: its events so far, and the run after them.
 
-Many things follow from one result, each from what came before it: branches meet, a token goes on,
-its task begins. So each event is applied at once, to a draft that keeps what differs from the run
-and leaves the run alone; whoever appends the events applies them to the run.
+One result causes many events, and each depends on the previous ones: branches join, a token
+continues, its task is dispatched. So a draft applies each event at once to an overlay and leaves
+the run itself unchanged. The caller that appends the events applies them to the run.
 """
 
 import copy
@@ -17,18 +17,18 @@ from headwater.processors.graph.appliers import apply
 from headwater.processors.graph.decisions import Decision, Planned
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.scope import Branch, Context, Scope
-from headwater.processors.graph.state import GraphRun, LiveBranch, LiveToken, place
+from headwater.processors.graph.state import GraphRun, LiveBranch, LiveToken, branch_key
 from headwater.processors.graph.tokens import Fork, Token
 from headwater.schemas.history import Json, RunEvent
 
 K = TypeVar("K")
 V = TypeVar("V")
-_GONE: Final[Any] = object()
+_DELETED: Final[Any] = object()
 _TEXT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Overlay(MutableMapping[K, V]):
-    """A dictionary and what differs from it."""
+    """A mapping that records changes to another mapping without modifying it."""
 
     __slots__ = ("_base", "_changed")
 
@@ -38,12 +38,12 @@ class Overlay(MutableMapping[K, V]):
 
     @override
     def __getitem__(self, key: K) -> V:
-        found = self._changed.get(key, self)
-        if found is self:
+        value = self._changed.get(key, self)
+        if value is self:
             return self._base[key]
-        if found is _GONE:
+        if value is _DELETED:
             raise KeyError(key)
-        return found  # type: ignore[return-value]
+        return value  # type: ignore[return-value]
 
     @override
     def __setitem__(self, key: K, value: V) -> None:
@@ -52,16 +52,16 @@ class Overlay(MutableMapping[K, V]):
     @override
     def __delitem__(self, key: K) -> None:
         self[key]
-        self._changed[key] = _GONE
+        self._changed[key] = _DELETED
 
     @override
     def __iter__(self) -> Iterator[K]:
         changed = self._changed
         for key in self._base:
-            if changed.get(key) is not _GONE:
+            if changed.get(key) is not _DELETED:
                 yield key
         for key in changed:
-            if key not in self._base and changed[key] is not _GONE:
+            if key not in self._base and changed[key] is not _DELETED:
                 yield key
 
     @override
@@ -70,7 +70,7 @@ class Overlay(MutableMapping[K, V]):
 
 
 class Draft:
-    """A decision about a run of a graph."""
+    """A decision about a graph run, with the events so far applied."""
 
     def __init__(
         self, run: GraphRun, graph: Graph, now_ms: int, evaluator: Evaluator | None = None
@@ -78,16 +78,16 @@ class Draft:
         self.graph = graph
         self.now_ms = now_ms
         self.evaluator = evaluator
-        #: Of the whole decision, whatever is taken back of it.
+        #: Counts for the whole decision, also across `reset`.
         self.evaluations = Evaluations(evaluator)
         self.events: list[RunEvent] = []
-        #: What planners answered, each with the number of events that were decided before.
+        #: Results of planners, with the number of events that were emitted before.
         self.plans: list[tuple[int, Planned]] = []
         self._of = run
-        self.take_back()
+        self.reset()
 
-    def take_back(self) -> None:
-        """Begins again with the run as it is; what planners answered is kept for who looks."""
+    def reset(self) -> None:
+        """Discard the events and start again from the run. Planner results are kept."""
         run = self._of
         self.events.clear()
         self.plans[:] = [(0, planned) for _, planned in self.plans]
@@ -95,76 +95,76 @@ class Draft:
         draft: Any = copy.copy(run)
         for name in ("tokens", "forks", "branches", "meetings", "times"):
             setattr(draft, name, Overlay(getattr(run, name)))
-        # What appliers change in place is the draft's own.
+        # Appliers change these in place.
         draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
         draft.received, draft.keys = dict(run.received), dict(run.keys)
         self.run: GraphRun = draft
 
     def emit(self, *events: RunEvent) -> None:
-        """Decides events, in this order."""
+        """Apply events and add them to the decision."""
         for event in events:
             apply(self.run, event, self.now_ms)
             self.events.append(event)
 
-    def hear(self, planned: Planned) -> tuple[Decision, ...]:
-        """Keeps what a planner answers, for who looks at how it came about; gives its decisions."""
+    def execute(self, planned: Planned) -> tuple[Decision, ...]:
+        """Record a planner's result for inspection. Return its decisions."""
         self.plans.append((len(self.events), planned))
         return planned.decisions
 
-    # -- what expressions see
+    # -- scopes of expressions
 
     def scope(self, token: LiveToken) -> Scope:
-        """What the expressions of a token see."""
+        """Return the scope for a token's expressions."""
         return Scope(self.context(), self._branch(token), self._items(token), self.evaluations)
 
     def context(self) -> Context:
-        """What all tokens see."""
+        """Return the shared context."""
         run = self.run
-        known = self._context
-        if known.state is not run.shared or known.output is not run.results:
-            self._context = known.with_changes(state=run.shared, output=run.results)
+        context = self._context
+        if context.state is not run.shared or context.output is not run.results:
+            self._context = context.with_changes(state=run.shared, output=run.results)
         return self._context
 
     def _branch(self, token: LiveToken) -> Branch | None:
-        if token.place is None:
+        if token.branch_key is None:
             return None
         return Branch(token.branch, token.total, self.branch_of(token).output)
 
     def branch_of(self, token: LiveToken) -> LiveBranch:
-        """The branch that a token in a fork is in."""
-        return self.run.branches[token.place or ""]
+        """Return the branch of a token that is in a fork."""
+        return self.run.branches[token.branch_key or ""]
 
     def _items(self, token: LiveToken) -> dict[str, Any]:
-        """The items of the forks around a token; the innermost wins."""
-        found: dict[str, Any] = {}
+        """Return the items of the forks around a token; the innermost wins."""
+        items: dict[str, Any] = {}
         fork, number = token.fork, token.branch
         while fork is not None:
-            branch = self.run.branches[place(fork, number)]
+            branch = self.run.branches[branch_key(fork, number)]
             if branch.item_name is not None:
-                found.setdefault(branch.item_name, branch.item)
+                items.setdefault(branch.item_name, branch.item)
             origin = self.run.forks[fork].origin
             fork, number = origin.fork, origin.branch
-        return found
+        return items
 
-    # -- as the planners see it
+    # -- views for planners
 
     def fork_of(self, name: str) -> Fork:
-        """A fork, as the planners see it."""
+        """Return the planners' view of a fork."""
         fork = self.run.forks[name]
         return Fork(id=name, group=fork.group, total=fork.total, origin=planned(fork.origin))
 
 
 def context_of(run: GraphRun) -> Context:
-    """The context of a run, made once for as long as nothing in it changes."""
-    known: Context | None = run.__dict__.get("context")
-    if known is None or known.state is not run.shared or known.output is not run.results:
-        known = Context(input=run.input, state=run.shared, output=run.results)
-        run.__dict__["context"] = known
-    return known
+    """Return the context of a run, cached until something in it changes."""
+    context: Context | None = run.__dict__.get("context")
+    if context is None or context.state is not run.shared or context.output is not run.results:
+        context = Context(input=run.input, state=run.shared, output=run.results)
+        run.__dict__["context"] = context
+    return context
 
 
 def planned(token: LiveToken) -> Token:
-    """A token, as the planners see it."""
+    """Return the planners' view of a token."""
     return Token(
         id=str(token.number),
         node_ref=token.node,
@@ -179,5 +179,5 @@ def planned(token: LiveToken) -> Token:
 
 
 def text_of(value: Any) -> Json:  # noqa: ANN401, any JSON value
-    """A value as JSON text."""
+    """Return a value as JSON text."""
     return _TEXT(value)

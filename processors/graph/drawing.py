@@ -1,4 +1,4 @@
-"""A run of a graph as a picture: its definition, with the tokens on it."""
+"""Draw a graph run: its definition with the tokens on it."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.token_views import TokenView
 from headwater.schemas.failures import SEQUENCE_NOT_FOUND
 
-#: What a picture is written in.
+#: Format of a drawing.
 Format: TypeAlias = Literal["svg", "mermaid"]
 
 
-def draw(past: Past, written: Format) -> str | Rejection:
-    """The picture of a run as far as it is folded."""
+def draw(past: Past, drawing_format: Format) -> str | Rejection:
+    """Return the drawing of a run, as far as it is folded."""
     if past.graph is None:
         return Rejection(
             SEQUENCE_NOT_FOUND,
@@ -25,12 +25,12 @@ def draw(past: Past, written: Format) -> str | Rejection:
             f"definition, found {past.until}",
         )
     definition, tokens = past.graph.definition, tokens_at(past.tokens.values())
-    return to_svg(definition, tokens) if written == "svg" else to_mermaid(definition, tokens)
+    return to_svg(definition, tokens) if drawing_format == "svg" else to_mermaid(definition, tokens)
 
 
 def tokens_at(tokens: Iterable[TokenView]) -> TokensAt:
-    """How many tokens of each status are at each node, in the order of their creation."""
-    found: dict[str, Counter[str]] = {}
+    """Count the tokens of each status at each node, in the order of their creation."""
+    counts: dict[str, Counter[str]] = {}
     for token in tokens:
-        found.setdefault(token.node, Counter())[token.status] += 1
-    return found
+        counts.setdefault(token.node, Counter())[token.status] += 1
+    return counts

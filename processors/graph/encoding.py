@@ -1,7 +1,7 @@
-"""States of graph runs as bytes, and back.
+"""Encode states of graph runs as bytes, and decode them.
 
-Values of authors are in a state as Python's own. MessagePack has integers of 64 bits; JSON has
-integers of any length, so longer ones are an extension.
+States contain authors' values as Python objects. MessagePack has 64-bit integers and JSON has
+integers of any length, so longer ones are encoded as an extension.
 """
 
 from typing import Any, Final
@@ -27,9 +27,9 @@ def encode(run: GraphRun) -> bytes:
 def _extended(value: Any) -> Any:  # noqa: ANN401, any value
     """Return a value with an extension in place of each large integer."""
     if isinstance(value, dict):
-        return {key: _extended(each) for key, each in value.items()}
+        return {key: _extended(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_extended(each) for each in value]
+        return [_extended(item) for item in value]
     if type(value) is int and not _LEAST <= value <= _MOST:
         size = value.bit_length() // 8 + 1
         return msgspec.msgpack.Ext(_LARGE_INTEGER, value.to_bytes(size, "big", signed=True))

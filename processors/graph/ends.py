@@ -1,4 +1,4 @@
-"""How runs of graphs end: their tokens with them, and the workflows that tokens wait for."""
+"""End graph runs, their tokens and the child workflows that tokens wait for."""
 
 from collections.abc import Iterable
 from typing import NoReturn
@@ -16,12 +16,12 @@ from headwater.schemas.history import (
 )
 
 
-class Over(Exception):
-    """The run has ended in this draft: nothing more follows."""
+class RunOver(Exception):
+    """The run has ended in this draft: nothing follows."""
 
 
-class CannotGoOn(Exception):
-    """What was decided leads nowhere: nothing of it counts, and its run fails."""
+class CannotContinue(Exception):
+    """A decision cannot be carried out: its events are discarded and the run fails."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -29,12 +29,18 @@ class CannotGoOn(Exception):
 
 
 def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoReturn:
-    """Ends a run with an error.
+    """End a run with an error.
 
-    Shape:  settled are tokens of which the draft has said already how they ended.
+    Args:
+        draft: Draft of the run.
+        failure: Error of the run.
+        settled: Tokens whose end the draft has recorded already.
+
+    Raises:
+        RunOver: Always.
     """
     end(draft, RunErrored(failure), "the run has failed", settled)
-    raise Over
+    raise RunOver
 
 
 def end(
@@ -45,10 +51,10 @@ def end(
     *,
     with_children: bool = True,
 ) -> None:
-    """Ends a run, and with it its tokens and their children."""
+    """End a run, its tokens and their children."""
     run = draft.run
-    gone = set(settled)
-    tokens = tuple(number for number in run.tokens if number not in gone)
+    settled_numbers = set(settled)
+    tokens = tuple(number for number in run.tokens if number not in settled_numbers)
     cancelled = isinstance(ended, RunTerminated) and ended.cancelled
     children = run.tokens if with_children else ()
     posts = end_children(run, children, "its parent has ended", cancelled=cancelled)
@@ -61,6 +67,6 @@ def end(
 def end_children(
     run: GraphRun, numbers: Iterable[int], reason: str, *, cancelled: bool = False
 ) -> list[Post]:
-    """Posts that end the children of those of these tokens that wait for one."""
+    """Return posts that end the children of those of `numbers` that wait for one."""
     children = ((number, run.tokens[number].child) for number in numbers)
     return posts_to_end(run, children, reason, cancelled=cancelled)

@@ -1,4 +1,4 @@
-"""Why a run stands where it stands: who has come to a join, who has not, and why not."""
+"""Explain what a run waits for: which branches arrived at a join, which did not, and why."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -12,8 +12,8 @@ from headwater.processors.graph.state import (
     GraphRun,
     LiveFork,
     LiveToken,
-    meeting_place,
-    place,
+    branch_key,
+    parse_meeting_key,
 )
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.graph.validation import quorum
@@ -26,59 +26,59 @@ from headwater.schemas.introspection import (
 )
 from headwater.schemas.statuses import RunStatus
 
-#: Branches that are listed of a join, joins that are explained, and tokens that are named.
+#: Branches listed per join, joins explained, and tokens named.
 LISTED_MAX: Final = 100
 JOINS_MAX: Final = 20
 _NAMED_MAX: Final = 10
-#: What can be the reason that a branch has not arrived; of several tokens the first of these.
+#: Reasons why a branch has not arrived; for several tokens, the first in this order is reported.
 _ELSEWHERE: Final = "elsewhere"
 _ORDER: Final = ("retry", "worker", "task", "dispatch", "subworkflow", "siblings")
 _RUNNING: Final = {"task": "running"}
 
 
-class _Around(NamedTuple):
-    """What is known of a run, sorted for the question."""
+class _JoinContext(NamedTuple):
+    """Tokens of a run, grouped for the explanation."""
 
     past: Past
-    #: Tokens that live, by the places of all branches around them.
+    #: Live tokens, by the keys of all enclosing branches.
     live: Mapping[str, list[LiveToken]]
-    #: The last token that a branch ever had.
+    #: The last token of a branch, live or ended.
     last: Mapping[str, TokenView]
 
 
 def explain(past: Past) -> Explanation:
-    """Explains a run: its joins that wait, and what its tokens wait for."""
+    """Explain a run: its joins, and what its tokens wait for."""
     run = past.run
     live = {} if run.ended else run.tokens
     meetings = {} if run.ended else run.meetings
-    around = _Around(past, _by_branch(run), _last_tokens(past)) if meetings else None
-    joins = [_join(around, key) for key in islice(meetings, JOINS_MAX)] if around else []
+    context = _JoinContext(past, _by_branch(run), _last_tokens(past)) if meetings else None
+    joins = [_join(context, key) for key in islice(meetings, JOINS_MAX)] if context else []
     counts: dict[str, int] = {}
     for token in live.values():
-        what = waits_for(run, token).what
-        counts[what] = counts.get(what, 0) + 1
-    says = [_head(past, counts)]
-    says += [line for join in joins for line in join.says]
-    says += _others(past) if not joins and not run.ended else []
+        reason = waits_for(run, token).what
+        counts[reason] = counts.get(reason, 0) + 1
+    sentences = [_head(past, counts)]
+    sentences += [line for join in joins for line in join.says]
+    sentences += _others(past) if not joins and not run.ended else []
     if len(meetings) > len(joins):
-        says.append(f"There are {len(meetings) - len(joins)} more joins where somebody waits.")
-    return Explanation(**past.as_of(), says=says, joins=joins, waiting_for=counts)
+        sentences.append(f"Tokens wait at {len(meetings) - len(joins)} more joins.")
+    return Explanation(**past.as_of(), says=sentences, joins=joins, waiting_for=counts)
 
 
 def _by_branch(run: GraphRun) -> dict[str, list[LiveToken]]:
-    found: dict[str, list[LiveToken]] = {}
+    tokens: dict[str, list[LiveToken]] = {}
     for token in run.tokens.values():
         fork, branch = token.fork, token.branch
         while fork is not None:
-            found.setdefault(place(fork, branch), []).append(token)
+            tokens.setdefault(branch_key(fork, branch), []).append(token)
             origin = run.forks[fork].origin
             fork, branch = origin.fork, origin.branch
-    return found
+    return tokens
 
 
 def _last_tokens(past: Past) -> dict[str, TokenView]:
     return {
-        place(token.fork, token.branch): token
+        branch_key(token.fork, token.branch): token
         for token in past.tokens.values()
         if token.fork is not None
     }
@@ -87,21 +87,21 @@ def _last_tokens(past: Past) -> dict[str, TokenView]:
 # -- a join
 
 
-def _join(around: _Around, key: str) -> JoinExplained:
-    run, graph = around.past.run, around.past.graph
-    assert graph is not None  # noqa: S101, a meeting is of a definition
-    name, node = meeting_place(key)
+def _join(context: _JoinContext, key: str) -> JoinExplained:
+    run, graph = context.past.run, context.past.graph
+    assert graph is not None  # noqa: S101, a run with a join has a definition
+    name, node = parse_meeting_key(key)
     fork, meeting = run.forks[name], run.meetings[key]
-    joined = graph.transition(meeting.transition).synchronization
-    assert joined is not None  # noqa: S101, else nobody waits there
-    arrived, missing, counts = _branches(around, name, node, fork)
-    needed = quorum(joined.strategy)
+    synchronization = graph.transition(meeting.transition).synchronization
+    assert synchronization is not None  # noqa: S101, tokens wait only at joins
+    arrived, missing, counts = _branches(context, name, node, fork)
+    needed = quorum(synchronization.strategy)
     join = JoinExplained(
         node_ref=node,
         transition_ref=meeting.transition,
-        sibling_group=joined.sibling_group,
+        sibling_group=synchronization.sibling_group,
         fork=name,
-        strategy=joined.strategy,
+        strategy=synchronization.strategy,
         total=fork.total,
         needed=needed,
         arrived_count=meeting.branches,
@@ -110,37 +110,37 @@ def _join(around: _Around, key: str) -> JoinExplained:
         arrived=arrived,
         missing=missing,
         due_at=moment_or_none(meeting.until_ms),
-        on_timeout=None if meeting.until_ms is None else joined.on_timeout,
+        on_timeout=None if meeting.until_ms is None else synchronization.on_timeout,
         says=[],
     )
-    join.says.extend(_sentences(join, joined))
+    join.says.extend(_sentences(join, synchronization))
     return join
 
 
 def _branches(
-    around: _Around, name: str, node: str, fork: LiveFork
+    context: _JoinContext, name: str, node: str, fork: LiveFork
 ) -> tuple[list[ArrivedBranch], list[MissingBranch], dict[str, int]]:
-    """Who has arrived and who has not, as far as they are listed; and how many miss for what."""
-    run = around.past.run
+    """List the branches that arrived and those that did not; count the latter by reason."""
+    run = context.past.run
     arrived: list[ArrivedBranch] = []
     missing: list[MissingBranch] = []
     counts: dict[str, int] = {}
     for number in range(fork.total):
-        branch = run.branches.get(place(name, number))
-        tokens = around.live.get(place(name, number), [])
+        branch = run.branches.get(branch_key(name, number))
+        tokens = context.live.get(branch_key(name, number), [])
         if branch is not None and node in branch.arrived:
-            there = next((each for each in tokens if _is_at(each, name, node)), None)
-            if there is not None and len(arrived) < LISTED_MAX:
-                at = moment(around.past.tokens[there.number].updated_at_ms)
+            waiting = next((token for token in tokens if _is_at(token, name, node)), None)
+            if waiting is not None and len(arrived) < LISTED_MAX:
+                at = moment(context.past.tokens[waiting.number].updated_at_ms)
                 arrived.append(
-                    ArrivedBranch(branch_index=number, token_id=str(there.number), arrived_at=at)
+                    ArrivedBranch(branch_index=number, token_id=str(waiting.number), arrived_at=at)
                 )
             continue
-        # Of very many only the reason is looked for, not the words.
+        # For branches beyond the limit only the reason is computed, not the text.
         why, token = _reason(run, tokens)
         counts[why] = counts.get(why, 0) + 1
         if len(missing) < LISTED_MAX:
-            missing.append(_missing(around, (name, number), why, token, len(tokens)))
+            missing.append(_missing(context, (name, number), why, token, len(tokens)))
     return arrived, missing, counts
 
 
@@ -150,7 +150,7 @@ def _is_at(token: LiveToken, fork: str, node: str) -> bool:
 
 
 def _reason(run: GraphRun, tokens: Sequence[LiveToken]) -> tuple[str, LiveToken | None]:
-    """Why a branch has not arrived, and the token that is the reason, if one lives."""
+    """Return why a branch has not arrived, and its token that is the reason, if one is live."""
     first: tuple[int, LiveToken] | None = None
     for token in tokens:
         rank = _ORDER.index(waits_for(run, token).what)
@@ -163,11 +163,11 @@ def _reason(run: GraphRun, tokens: Sequence[LiveToken]) -> tuple[str, LiveToken 
 
 
 def _missing(
-    around: _Around, at: tuple[str, int], why: str, token: LiveToken | None, tokens: int
+    context: _JoinContext, at: tuple[str, int], why: str, token: LiveToken | None, tokens: int
 ) -> MissingBranch:
-    past, number = around.past, at[1]
+    past, number = context.past, at[1]
     if token is None:
-        ended = around.last.get(place(*at))
+        ended = context.last.get(branch_key(*at))
         return MissingBranch(
             branch_index=number,
             why=why,
@@ -193,22 +193,22 @@ def _missing(
     )
 
 
-# -- in words
+# -- sentences
 
 
 def _head(past: Past, counts: Mapping[str, int]) -> str:
     run = past.run
-    who = f"{past.workflow}/{past.instance_id} (run {past.run_number})"
+    name = f"{past.workflow}/{past.instance_id} (run {past.run_number})"
     when = f"as of sequence {past.sequence} ({_time(moment(past.at_ms))})"
     if run.ended:
         why = f": {run.failure.name}: {run.failure.message}" if run.failure else ""
-        return f"{who} has ended, {when}: {run.status}{why}."
+        return f"{name} has ended, {when}: {run.status}{why}."
     total = sum(counts.values())
-    return f"{who} is {run.status} with {_counted(total, 'token')}, {when}."
+    return f"{name} is {run.status} with {_counted(total, 'token')}, {when}."
 
 
 def _others(past: Past) -> Iterator[str]:
-    """What tokens wait for where nobody waits at a join."""
+    """Describe what tokens wait for when none waits at a join."""
     tokens = past.run.tokens
     for token in islice(tokens.values(), _NAMED_MAX):
         yield f"Token {token.number} {_doing(past, token)}."
@@ -217,7 +217,7 @@ def _others(past: Past) -> Iterator[str]:
 
 
 def _doing(past: Past, token: LiveToken) -> str:
-    """What a token does or waits for, as the rest of a sentence."""
+    """Return what a token does or waits for, as the rest of a sentence."""
     waits, failure = waits_for(past.run, token), past.tokens[token.number].failure
     node, attempt = repr(token.node), token.attempts + 1
     until = f" until {_time(waits.until)}" if waits.until else ""
@@ -227,50 +227,51 @@ def _doing(past: Past, token: LiveToken) -> str:
             return f"waits at {node} for a worker that takes {task!r} (token {token.number})"
         case "task":
             again = f", which is attempt {attempt}" if attempt > 1 else ""
-            worker = f": {waits.worker!r} has it{until}" if waits.worker else ""
+            worker = f": {waits.worker!r} holds its lease{until}" if waits.worker else ""
             return f"runs {node}{again} (token {token.number}){worker}"
         case "retry":
             why = f" with {failure.name}: {failure.message}" if failure else ""
             return f"waits{until} to try {node} again: attempt {token.attempts} failed{why}"
         case "siblings":
-            return f"waits itself for siblings at {node}{until}"
+            return f"waits for siblings at {node}{until}"
         case "subworkflow":
             child = f"{waits.child_workflow_name}/{waits.child_instance_id}"
             return f"waits for {child}, which {node} has started{until}"
         case _:
             paused = past.run.status is RunStatus.PAUSED
-            why = "the run is paused" if paused else "others go first"
+            why = "the run is paused" if paused else "other tasks are dispatched first"
             return f"has not begun {node}: {why}"
 
 
 def _ended_says(number: int, ended: TokenView | None) -> str:
     if ended is None:
-        return f"Branch {number} has ended and never comes."
-    return f"Branch {number} has ended at {ended.node!r} ({ended.status}) and never comes."
+        return f"Branch {number} has ended and cannot arrive."
+    return f"Branch {number} has ended at {ended.node!r} ({ended.status}) and cannot arrive."
 
 
-def _sentences(join: JoinExplained, joined: Synchronization) -> Iterator[str]:
-    goes_on = {
+def _sentences(join: JoinExplained, synchronization: Synchronization) -> Iterator[str]:
+    condition = {
         "any": "as soon as one has",
-        "all": "when no other can bring anything more",
+        "all": "when no other branch can arrive",
     }.get(join.strategy, f"when {join.needed} have")
+    numbers = _named([branch.branch_index for branch in join.arrived], join.arrived_count)
     yield (
         f"At {join.node_ref!r} {_counted(join.arrived_count, 'branch')} of {join.total} of the "
-        f"group {join.sibling_group!r} {_have(join.arrived_count)} arrived"
-        f"{_named([each.branch_index for each in join.arrived], join.arrived_count)}; it goes on "
-        f"{goes_on}."
+        f"group {join.sibling_group!r} {_have(join.arrived_count)} arrived{numbers}; it continues "
+        f"{condition}."
     )
-    for each in join.missing[:_NAMED_MAX]:
-        yield each.says
+    for branch in join.missing[:_NAMED_MAX]:
+        yield branch.says
     if join.missing_count > _NAMED_MAX:
         parts = ", ".join(f"{count} {why}" for why, count in join.missing_by.items())
         yield f"Of all {join.missing_count} branches that have not arrived: {parts}."
     if join.due_at is None:
-        yield f"It waits at {join.node_ref!r} without a limit of time."
+        yield f"The wait at {join.node_ref!r} has no timeout."
         return
-    then = "the run fails" if joined.on_timeout == "fail" else "it goes on with those who are there"
+    fails = synchronization.on_timeout == "fail"
+    then = "the run fails" if fails else "the join continues with the branches that arrived"
     yield (
-        f"At {_time(join.due_at)}, {joined.timeout_ms} ms after the first arrival at "
+        f"At {_time(join.due_at)}, {synchronization.timeout_ms} ms after the first arrival at "
         f"{join.node_ref!r}, {then}."
     )
 

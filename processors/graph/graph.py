@@ -1,4 +1,4 @@
-"""A definition made ready: checked, its expressions compiled, its ways sorted. Made once."""
+"""A compiled definition: checked, with parsed expressions and sorted transitions."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -20,12 +20,12 @@ from headwater.processors.graph.scope import BRANCH, RESULT, SHARED
 from headwater.processors.graph.validation import may_be_item, problems_of
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 
-#: Targets and the expressions that give their values.
+#: Targets and the expressions for their values.
 Mapped: TypeAlias = tuple[tuple[str, Expression], ...]
 
 
 class Route(NamedTuple):
-    """A transition with its expressions."""
+    """A transition with its compiled expressions."""
 
     transition: Transition
     condition: Expression | None
@@ -33,26 +33,30 @@ class Route(NamedTuple):
 
 
 class NodeMappings(NamedTuple):
-    """The mappings of a node with their expressions."""
+    """The mappings of a node with their compiled expressions."""
 
     inputs: Mapped
     outputs: Mapped
 
 
-#: The ways out of a node: tiers in the order in which they are tried.
+#: Transitions out of a node, in tiers, in the order in which the tiers are tried.
 Tiers: TypeAlias = tuple[tuple[Route, ...], ...]
 
-_NOWHERE: Final[Tiers] = ()
+_NO_TIERS: Final[Tiers] = ()
 
 
 class Graph:
-    """A definition that can be run."""
+    """A compiled definition."""
 
     def __init__(self, definition: Definition, *, whole: bool = True) -> None:
-        """Checks and compiles a definition.
+        """Check and compile a definition.
 
-        Shape:  of a part of one, the groups that it names may be forked elsewhere.
-        Errors: DefinitionInvalid, with everything that is wrong.
+        Args:
+            definition: The definition.
+            whole: False for a part of a definition, whose groups may be forked elsewhere.
+
+        Raises:
+            DefinitionInvalid: Contains all problems.
         """
         self.definition = definition
         problems = problems_of(definition, whole=whole)
@@ -66,7 +70,7 @@ class Graph:
             for index, transition in enumerate(definition.transitions)
         ]
         self.output = compiler.mapped("outputMapping", definition.output_mapping)
-        #: What input, context and output have to be, where the definition says.
+        #: Schemas of input, context and output, where the definition has them.
         self.input_schema = compiler.schema("inputSchema", definition.input_schema)
         self.context_schema = compiler.schema("contextSchema", definition.context_schema)
         self.output_schema = compiler.schema("outputSchema", definition.output_schema)
@@ -75,64 +79,66 @@ class Graph:
             raise DefinitionInvalid(problems)
         self.digest = digest(definition)
         self._nodes = {node.ref: node for node in definition.nodes}
-        self._transitions = {each.ref: each for each in definition.transitions}
+        self._transitions = {transition.ref: transition for transition in definition.transitions}
         self._tiers = _tiers(routes)
         self._meetings = _meetings(definition.transitions)
 
     def node(self, ref: str) -> Node:
-        """A node."""
+        """Return a node."""
         return self._nodes[ref]
 
     def transition(self, ref: str) -> Transition:
-        """A transition."""
+        """Return a transition."""
         return self._transitions[ref]
 
     def tiers(self, node_ref: str) -> Tiers:
-        """The ways out of a node."""
-        return self._tiers.get(node_ref, _NOWHERE)
+        """Return the transitions out of a node, in tiers."""
+        return self._tiers.get(node_ref, _NO_TIERS)
 
     def mappings(self, node_ref: str) -> NodeMappings:
-        """The mappings of a node."""
+        """Return the mappings of a node."""
         return self._mappings[node_ref]
 
     def meeting_of(self, group: str) -> Transition | None:
-        """The first transition to a meeting point of a group."""
+        """Return the first transition to a join of a group."""
         return self._meetings.get(group)
 
 
 def graph_of(data: Mapping[str, Any] | bytes | str) -> Graph:
-    """Reads and readies a definition.
+    """Read and compile a definition.
 
-    Errors: DefinitionInvalid.
+    Raises:
+        DefinitionInvalid: Contains all problems.
     """
     return Graph(read_definition(data))
 
 
-def ready_mapping(path: str, mapping: Mapping[str, str]) -> Mapped:
-    """Compiles a mapping by itself.
+def compile_mapping(path: str, mapping: Mapping[str, str]) -> Mapped:
+    """Compile a mapping by itself.
 
-    Errors: DefinitionInvalid.
+    Raises:
+        DefinitionInvalid: Contains all problems.
     """
     compiler = _Compiler()
-    ready = compiler.mapped(path, mapping)
+    compiled = compiler.mapped(path, mapping)
     if compiler.problems:
         raise DefinitionInvalid(compiler.problems)
-    return ready
+    return compiled
 
 
-#: Characters of all expressions that differ, a short one counted as `_SHORT`: what takes about
-#: half a second to compile, for which an owner decides nothing else.
+#: Characters of all distinct expressions, each counted as at least `_SHORT`. They take about half
+#: a second to compile, which blocks the owner.
 EXPRESSIONS_MAX: Final = 200_000
 _SHORT: Final = 50
 
 
 class _Compiler:
-    """Compiles the expressions of a definition, each text once, and keeps what is wrong."""
+    """Compiles the expressions of a definition, each distinct one once, and collects problems."""
 
     def __init__(self, transitions: tuple[Transition, ...] = ()) -> None:
         self.problems: list[Problem] = []
-        items = {each.foreach.item_var for each in transitions if each.foreach}
-        # A name that cannot be one is told where it is declared.
+        items = {way.foreach.item_var for way in transitions if way.foreach}
+        # An invalid name is reported where it is declared.
         self._items = sorted(name for name in items if may_be_item(name))
         self._compiled: dict[tuple[str, ResultKind, bool], Expression | ExpressionInvalid] = {}
         self._left = EXPRESSIONS_MAX
@@ -141,12 +147,12 @@ class _Compiler:
         self, path: str, source: str, gives: ResultKind = ResultKind.VALUE, *, result: bool = False
     ) -> Expression | None:
         key = (source, gives, result)
-        found = self._compiled.get(key)
-        if found is None:
-            found = self._compiled[key] = self._compile(*key)
-        if isinstance(found, Expression):
-            return found
-        message = f"the expression `{source[:200]}` is not valid: {found}"
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = self._compile(*key)
+        if isinstance(compiled, Expression):
+            return compiled
+        message = f"the expression `{source[:200]}` is not valid: {compiled}"
         self.problems.append(Problem(INVALID_EXPRESSION, path, message))
         return None
 
@@ -198,8 +204,8 @@ class _Compiler:
                 f"{path}.condition", transition.condition, ResultKind.CONDITION
             )
         if transition.foreach is not None:
-            where = f"{path}.foreach.collection"
-            collection = self.expression(where, transition.foreach.collection)
+            collection_path = f"{path}.foreach.collection"
+            collection = self.expression(collection_path, transition.foreach.collection)
         return Route(transition, condition, collection)
 
 
@@ -208,8 +214,8 @@ def _tiers(routes: list[Route]) -> dict[str, Tiers]:
     for route in routes:
         leaving.setdefault(route.transition.from_node_ref, []).append(route)
     return {
-        node: tuple(tuple(tier) for _, tier in groupby(sorted(found, key=_priority), _priority))
-        for node, found in leaving.items()
+        node: tuple(tuple(tier) for _, tier in groupby(sorted(outgoing, key=_priority), _priority))
+        for node, outgoing in leaving.items()
     }
 
 
@@ -219,7 +225,7 @@ def _priority(route: Route) -> int:
 
 def _meetings(transitions: tuple[Transition, ...]) -> dict[str, Transition]:
     meetings: dict[str, Transition] = {}
-    for each in transitions:
-        if each.synchronization is not None:
-            meetings.setdefault(each.synchronization.sibling_group, each)
+    for transition in transitions:
+        if transition.synchronization is not None:
+            meetings.setdefault(transition.synchronization.sibling_group, transition)
     return meetings

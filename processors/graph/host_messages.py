@@ -1,4 +1,4 @@
-"""What owners send the hosts of tasks. What these answer is as for steps of code."""
+"""Messages from owners to task hosts. Hosts answer as they do for steps of code."""
 
 from typing import TypeAlias
 
@@ -10,9 +10,10 @@ from headwater.schemas.history import Json, Limits
 
 
 class TaskCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An attempt of a task that is to begin.
+    """An attempt of a task to start.
 
-    Shape:  `reached` names the token by its key, and its node.
+    Attributes:
+        reached: Key of the token, and its node.
     """
 
     task: str
@@ -24,18 +25,18 @@ class TaskCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CallTasks(HostMessage, frozen=True):
-    """Begin attempts of tasks of a run."""
+    """Start attempts of tasks of a run."""
 
     workflow: str
     instance_id: str
     run_number: int
     calls: tuple[TaskCall, ...]
-    #: What its results are held to; None for the usual limits.
+    #: Limits of its results; None for the defaults.
     limits: Limits | None = None
 
 
 class DropTasks(HostMessage, frozen=True):
-    """Attempts are no longer wanted."""
+    """Drop attempts that are no longer needed."""
 
     keys: tuple[str, ...]
 

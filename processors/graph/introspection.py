@@ -1,15 +1,15 @@
-"""Looking into a run of a graph: its tokens, and what would follow if one of them went on.
+"""Inspect a graph run: its tokens, and what would follow if one of them moved.
 
-What would follow is decided by the decider of live runs, in a draft (see `draft`): the run is not
-touched, and what is told is what its owner would decide. The time is that of the state.
+Simulations use the decider of live runs in a draft (see `draft`): the run is unchanged, and the
+result is what its owner would decide. The time is that of the state.
 """
 
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
-from headwater.processors.graph.advancing import come_by, complete, route
-from headwater.processors.graph.decide import follow
+from headwater.processors.graph.advancing import complete, route, traverse
+from headwater.processors.graph.decide import act_and_advance
 from headwater.processors.graph.decisions import (
     ActivateFanIn,
     CreateToken,
@@ -42,32 +42,32 @@ from headwater.schemas.introspection import (
 )
 from headwater.schemas.introspection import LiveToken as ShownToken
 
-#: Decisions, or traces, of one answer: a fan-out has as many as branches.
+#: Decisions, or traces, in one response: a fan-out has one per branch.
 SHOWN_MAX: Final = 1_000
 _ROUTING: Final = "decision.routing.start"
 _JOINING: Final = "decision.sync."
-_WAITS: Final = TokenStatus.WAITING_FOR_SIBLINGS
+_WAITING: Final = TokenStatus.WAITING_FOR_SIBLINGS
 
 
 # -- tokens
 
 
 def introspect_tokens(past: Past, *, after: int = -1, limit: int | None = None) -> TokensPage:
-    """The tokens that live, by their numbers: so many after one of them."""
+    """Return the live tokens, ordered by number: at most `limit` after the number `after`."""
     run = past.run
     live = {} if run.ended else run.tokens
-    left = sorted(number for number in live if number > after)
-    shown = left[:limit]
+    numbers = sorted(number for number in live if number > after)
+    shown = numbers[:limit]
     return TokensPage(
         **past.as_of(),
         tokens=[shown_token(run, live[number]) for number in shown],
         total=len(live),
-        cursor=str(shown[-1]) if len(shown) < len(left) else None,
+        cursor=str(shown[-1]) if len(shown) < len(numbers) else None,
     )
 
 
 def shown_token(run: GraphRun, token: LiveToken) -> ShownToken:
-    """A token for people."""
+    """Return the public view of a token."""
     return ShownToken(
         id=str(token.number),
         node_ref=token.node,
@@ -86,11 +86,11 @@ def shown_token(run: GraphRun, token: LiveToken) -> ShownToken:
 
 
 def waits_for(run: GraphRun, token: LiveToken) -> WaitsFor:
-    """What a token waits for."""
+    """Return what a token waits for."""
     match token.status:
         case TokenStatus.PENDING:
-            what = "dispatch" if token.at_ms is None else "retry"
-            return WaitsFor(what=what, until=moment_or_none(token.at_ms))
+            reason = "dispatch" if token.at_ms is None else "retry"
+            return WaitsFor(what=reason, until=moment_or_none(token.at_ms))
         case TokenStatus.WAITING_FOR_SIBLINGS:
             meeting = run.meetings.get(meeting_key(token.fork or "", token.node))
             until_ms = None if meeting is None else meeting.until_ms
@@ -111,111 +111,116 @@ def waits_for(run: GraphRun, token: LiveToken) -> WaitsFor:
 
 
 def shown_failure(failure: history.Failure | None) -> Failure | None:
-    """An error for people, if there is one."""
+    """Return the public view of an error, if there is one."""
     return None if failure is None else Failure(name=failure.name, message=failure.message)
 
 
-# -- what would follow
+# -- simulations
 
 
 def simulate_routing(
     past: Past, *, token: str | None = None, node: str | None = None, output: Json | None = None
 ) -> SimulatedRouting | Rejection:
-    """What would follow if a token completed, now and with this output.
+    """Simulate what follows if a token completes now.
 
-    Shape:  of a node, its token with the lowest number that does not wait for siblings; where it
-            has none, one that came there outside of all forks. Without an output nothing is mapped:
-            conditions see the context as it is.
+    Args:
+        past: The run.
+        token: Number of the token.
+        node: Node of the token, instead of its number: the lowest token there that does not wait
+            for siblings. If there is none, a token outside of all forks is assumed.
+        output: Result of the token. Without it nothing is mapped, and conditions see the current
+            context.
     """
-    found = _over(past) or _chosen(past, token, node)
-    if isinstance(found, Rejection):
-        return found
-    draft, chosen = found
+    selected = _reject_ended(past) or _token_and_draft(past, token, node)
+    if isinstance(selected, Rejection):
+        return selected
+    draft, live_token = selected
 
-    def completing(draft: Draft) -> None:
+    def complete_token(draft: Draft) -> None:
         if output is None:
-            draft.emit(TokenCompleted(chosen.number, chosen.attempts + 1, "null"))
-            route(draft, chosen)
+            draft.emit(TokenCompleted(live_token.number, live_token.attempts + 1, "null"))
+            route(draft, live_token)
         else:
-            complete(draft, chosen, output)
+            complete(draft, live_token, output)
 
-    about = shown_token(draft.run, chosen)
-    told = _told(draft, completing)
-    return SimulatedRouting(**past.as_of(), token=about, fires=_fires(draft), **told)
+    shown = shown_token(draft.run, live_token)
+    simulated = _simulate(draft, complete_token)
+    return SimulatedRouting(**past.as_of(), token=shown, fires=_fires(draft), **simulated)
 
 
 def simulate_synchronization(
     past: Past, *, token: str, transition: str
 ) -> SimulatedSynchronization | Rejection:
-    """What would be decided if a token came by a transition, now, to where its branch meets others.
+    """Simulate the decision at a join if a token arrived there now by a transition.
 
-    Shape:  whether its conditions let it come says `simulate_routing`. One that waits there
-            already is counted once.
+    The conditions of the transition are not evaluated; `simulate_routing` does that. A token that
+    waits there already is counted once.
     """
-    found = _over(past) or _chosen(past, token, None, may_wait=True)
-    if isinstance(found, Rejection):
-        return found
-    draft, chosen = found
-    way = _way(draft, chosen, transition)
-    if isinstance(way, Rejection):
-        return way
-    joined = way.synchronization
-    about = shown_token(draft.run, chosen)
-    told = _told(draft, lambda draft: come_by(draft, chosen, way))
-    decision, counts = _joining(draft)
+    selected = _reject_ended(past) or _token_and_draft(past, token, None, may_wait=True)
+    if isinstance(selected, Rejection):
+        return selected
+    draft, live_token = selected
+    join_transition = _transition_to_join(draft, live_token, transition)
+    if isinstance(join_transition, Rejection):
+        return join_transition
+    synchronization = join_transition.synchronization
+    shown = shown_token(draft.run, live_token)
+    simulated = _simulate(draft, lambda draft: traverse(draft, live_token, join_transition))
+    decision, counts = _join_decision(draft)
     return SimulatedSynchronization(
         **past.as_of(),
-        token=about,
-        transition_ref=way.ref,
-        strategy=joined.strategy if joined else "",
+        token=shown,
+        transition_ref=join_transition.ref,
+        strategy=synchronization.strategy if synchronization else "",
         decision=decision,
         counts=counts,
-        **told,
+        **simulated,
     )
 
 
-def _over(past: Past) -> Rejection | None:
-    """Refuses to look for what would follow in a run that has ended."""
+def _reject_ended(past: Past) -> Rejection | None:
+    """Reject a simulation of a run that has ended."""
     run = past.run
     if not run.ended:
         return None
     return Rejection(
         INSTANCE_TERMINAL,
-        f"expected a run that goes on, found it {run.status} at sequence {past.sequence}; look at "
-        "an earlier one, with `at`",
+        f"expected a live run, found it {run.status} at sequence {past.sequence}; select an "
+        "earlier sequence with `at`",
     )
 
 
-def _chosen(
+def _token_and_draft(
     past: Past, token: str | None, node: str | None, *, may_wait: bool = False
 ) -> tuple[Draft, LiveToken] | Rejection:
-    """The token that a simulation is about, in a draft of its own."""
+    """Return the token of a simulation, and a draft for it."""
     run, graph = past.run, past.graph
     if graph is None:
         message = f"expected a token, found none: the run has just begun at {past.sequence}"
         return Rejection(TOKEN_NOT_FOUND, message)
     draft = Draft(run, graph, past.at_ms, past.evaluator)
     if token is not None:
-        found = run.token_of(token)
-        if found is None:
-            return _no_token(past, token)
-        if found.status is _WAITS and not may_wait:
+        live_token = run.token_of(token)
+        if live_token is None:
+            return _token_not_found(past, token)
+        if live_token.status is _WAITING and not may_wait:
             return Rejection(
                 TOKEN_NOT_FOUND,
                 f"token: expected one that has something to do, found {token} to wait for its "
-                f"siblings at {found.node!r}; ask for its synchronization instead",
+                f"siblings at {live_token.node!r}; simulate its synchronization instead",
             )
-        return draft, found
-    if all(each.ref != node for each in graph.definition.nodes):
-        known = ", ".join(each.ref for each in graph.definition.nodes[:20])
+        return draft, live_token
+    refs = [declared.ref for declared in graph.definition.nodes]
+    if node not in refs:
+        known = ", ".join(refs[:20])
         return Rejection(NODE_NOT_FOUND, f"node: expected one of {known}, found {node!r:.80}")
-    there = (each for each in run.tokens.values() if each.node == node)
-    able = (each.number for each in there if each.status is not _WAITS)
-    number = min(able, default=None)
-    return _made_up(draft, node or "") if number is None else (draft, run.tokens[number])
+    at_node = (live for live in run.tokens.values() if live.node == node)
+    movable = (live.number for live in at_node if live.status is not _WAITING)
+    number = min(movable, default=None)
+    return _with_new_token(draft, node or "") if number is None else (draft, run.tokens[number])
 
 
-def _no_token(past: Past, token: str) -> Rejection:
+def _token_not_found(past: Past, token: str) -> Rejection:
     ended = past.tokens.get(int(token)) if token.isdecimal() and token.isascii() else None
     why = f"it is {ended.status}" if ended else "there is none"
     live = ", ".join(map(str, islice(past.run.tokens, 20))) or "none"
@@ -226,35 +231,35 @@ def _no_token(past: Past, token: str) -> Rejection:
     )
 
 
-def _made_up(draft: Draft, node: str) -> tuple[Draft, LiveToken]:
-    """A token at a node, and a draft of a run that has it: what is taken back is not the token."""
+def _with_new_token(draft: Draft, node: str) -> tuple[Draft, LiveToken]:
+    """Create a token at a node. Return a draft whose `reset` keeps the token."""
     run, graph = draft.run, draft.graph
     draft.emit(TokensCreated(run.created, 1, node, None, None, ROOT, None, None, 0, 1, ()))
-    again = Draft(draft.run, graph, draft.now_ms, draft.evaluator)
-    return again, draft.run.tokens[run.created - 1]
+    draft_with_token = Draft(draft.run, graph, draft.now_ms, draft.evaluator)
+    return draft_with_token, draft.run.tokens[run.created - 1]
 
 
-def _way(draft: Draft, token: LiveToken, ref: str) -> Transition | Rejection:
-    """The transition by which a token comes, or has come, to a meeting point."""
-    ways = [each for each in draft.graph.definition.transitions if each.synchronization]
-    if token.status is _WAITS:
-        able = [each for each in ways if each.ref == token.transition]
+def _transition_to_join(draft: Draft, token: LiveToken, ref: str) -> Transition | Rejection:
+    """Return the transition by which a token arrives, or has arrived, at a join."""
+    to_joins = [way for way in draft.graph.definition.transitions if way.synchronization]
+    if token.status is _WAITING:
+        usable = [way for way in to_joins if way.ref == token.transition]
     else:
-        able = [each for each in ways if each.from_node_ref == token.node]
-    for each in able:
-        if each.ref == ref:
-            return each
-    known = ", ".join(each.ref for each in able) or "none"
+        usable = [way for way in to_joins if way.from_node_ref == token.node]
+    for transition in usable:
+        if transition.ref == ref:
+            return transition
+    known = ", ".join(transition.ref for transition in usable) or "none"
     return Rejection(
         TRANSITION_NOT_FOUND,
         f"transition: expected one with a synchronization by which token {token.number} at "
-        f"{token.node!r} can come ({known}), found {ref!r:.80}",
+        f"{token.node!r} can arrive ({known}), found {ref!r:.80}",
     )
 
 
-def _told(draft: Draft, what: Callable[[Draft], None]) -> dict[str, Any]:
-    """Decides in a draft, and tells what came of it: the fields of `Simulated`."""
-    follow(draft, what)
+def _simulate(draft: Draft, action: Callable[[Draft], None]) -> dict[str, Any]:
+    """Decide in a draft. Return the fields of `Simulated`."""
+    act_and_advance(draft, action)
     return {
         **shown_plans(draft),
         "would_be": draft.run.status,
@@ -263,9 +268,9 @@ def _told(draft: Draft, what: Callable[[Draft], None]) -> dict[str, Any]:
 
 
 def shown_plans(draft: Draft) -> dict[str, Any]:
-    """The decisions and traces of a draft, as far as they are shown."""
-    decisions = [each for _, planned in draft.plans for each in planned.decisions]
-    traces = [each for _, planned in draft.plans for each in planned.events]
+    """Return the decisions and traces of a draft, up to `SHOWN_MAX`."""
+    decisions = [decision for _, planned in draft.plans for decision in planned.decisions]
+    traces = [trace for _, planned in draft.plans for trace in planned.events]
     return {
         "decisions": _shown(decisions),
         "trace": _shown(traces),
@@ -274,12 +279,12 @@ def shown_plans(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _shown(found: Iterable[Decision | Trace]) -> list[dict[str, Any]]:
-    return [as_dict(each) for each in islice(found, SHOWN_MAX)]
+def _shown(items: Iterable[Decision | Trace]) -> list[dict[str, Any]]:
+    return [as_dict(item) for item in islice(items, SHOWN_MAX)]
 
 
 def _fires(draft: Draft) -> list[Fired]:
-    """The transitions that the first routing of a draft takes."""
+    """Return the transitions that the first routing of a draft takes."""
     tokens: dict[str, int] = {}
     for _, planned in draft.plans:
         if planned.events and planned.events[0].type == _ROUTING:
@@ -300,13 +305,13 @@ def _fires(draft: Draft) -> list[Fired]:
     ]
 
 
-def _joining(draft: Draft) -> tuple[str, BranchCounts | None]:
-    """What the planner of a draft's first arrival decided, and over which counts."""
+def _join_decision(draft: Draft) -> tuple[str, BranchCounts | None]:
+    """Return the decision about a draft's first arrival, and its branch counts."""
     for _, planned in draft.plans:
         trace = planned.events[0] if planned.events else None
         if trace is not None and trace.type.startswith(_JOINING) and planned.decisions:
-            payload, decided = trace.payload, as_dict(planned.decisions[0])
+            payload, decision = trace.payload, as_dict(planned.decisions[0])
             names = BranchCounts.__struct_fields__
-            counted = {name: payload[name] for name in names if name in payload}
-            return decided["type"], BranchCounts(**counted) if counted else None
+            counts = {name: payload[name] for name in names if name in payload}
+            return decision["type"], BranchCounts(**counts) if counts else None
     return "MARK_FOR_DISPATCH", None

@@ -1,13 +1,14 @@
-"""Jobs: attempts of tasks that workers outside take, by commands of the instance.
+"""Jobs: attempts of tasks that external workers execute, driven by commands to the instance.
 
-A node that is external is dispatched as a job, and whoever activates it first has it for a lease.
-An attempt is given once: when a lease runs out, or an attempt fails, the next attempt has another
-number. So the number says whose the job is, and what an earlier worker sends changes nothing.
-How an attempt ended is kept for a while: a worker that was not answered may say it once more.
+An external node is dispatched as a job; the first worker that activates it gets a lease. An attempt
+number is used once: after an expired lease or a failed attempt, the next attempt has another
+number. So the number identifies the holder, and late requests of earlier workers have no effect.
+The end of an attempt is remembered for a while, because a worker that got no response repeats its
+request.
 """
 
 from headwater.processors.graph.advancing import complete
-from headwater.processors.graph.decide import follow, policy_of
+from headwater.processors.graph.decide import act_and_advance, policy_of
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.ends import fail
 from headwater.processors.graph.state import Lease, LiveToken, digest_of_end
@@ -41,8 +42,8 @@ from headwater.schemas.statuses import RunStatus
 
 
 def decide_job(draft: Draft, command: JobCommand, sent_at_ms: int) -> Decision:
-    """Decides what a worker asks for."""
-    token = _found(draft, command)
+    """Decide about a worker's command."""
+    token = _token_of_job(draft, command)
     if isinstance(token, Rejection):
         return token
     if isinstance(command, ActivateJob):
@@ -58,11 +59,11 @@ def decide_job(draft: Draft, command: JobCommand, sent_at_ms: int) -> Decision:
             return _extend(token, token.lease, sent_at_ms + command.lease_ms)
 
 
-# -- whether it is still wanted
+# -- whether the job is still open
 
 
-def _found(draft: Draft, command: JobCommand) -> LiveToken | Rejection:
-    """The token that a command is about, unless that is over."""
+def _token_of_job(draft: Draft, command: JobCommand) -> LiveToken | Rejection:
+    """Return the token of a job command, or a rejection if the job is over."""
     run, attempt = draft.run, command.attempt
     if attempt.run_number < run.run_number:
         return Rejection(failures.JOB_CANCELLED, "another run of its instance has begun since")
@@ -87,17 +88,17 @@ def _unknown(attempt: Attempt) -> Rejection:
 
 
 def _ended(command: JobCommand, digest: str) -> Rejection:
-    """The refusal of what comes after the end of an attempt: the same end, or something else."""
+    """Return the rejection for a request after the attempt ended."""
     match command:
         case CompleteJob():
-            said = digest_of_end(command.output)
+            request_digest = digest_of_end(command.output)
         case FailJob():
             failure = _bounded(command.failure)
-            said = digest_of_end(failure.name, failure.message)
+            request_digest = digest_of_end(failure.name, failure.message)
         case _:
-            said = ""
-    if said == digest:
-        return Rejection(failures.JOB_END_REPEATED, "the attempt has ended so before")
+            request_digest = ""
+    if request_digest == digest:
+        return Rejection(failures.JOB_END_REPEATED, "the attempt ended the same way before")
     return Rejection(
         failures.JOB_ALREADY_ENDED, "the attempt has ended already, and not with what was sent now"
     )
@@ -106,32 +107,32 @@ def _ended(command: JobCommand, digest: str) -> Rejection:
 def _lost(token: LiveToken, attempt: Attempt) -> Rejection:
     current = token.attempts + 1
     if token.lease is not None:
-        now = f'attempt {current}, which "{token.lease.worker}" has'
+        actual = f'attempt {current}, held by "{token.lease.worker}"'
     elif token.status is TokenStatus.PENDING:
-        now = f"that attempt {current} is still to come"
+        actual = f"that attempt {current} is not due yet"
     else:
-        now = f"attempt {current}, which nobody has taken"
+        actual = f"attempt {current}, which no worker holds"
     return Rejection(
         failures.JOB_LEASE_LOST,
-        f"expected attempt {attempt.number} to be under way, found {now}; usual cause: the lease "
-        "ran out before it was extended",
+        f"expected attempt {attempt.number} to be under way, found {actual}; usual cause: the "
+        "lease expired before it was extended",
     )
 
 
-# -- what is asked
+# -- commands
 
 
 def _activate(draft: Draft, token: LiveToken, command: ActivateJob, sent_at_ms: int) -> Decision:
     attempt, until_ms = token.attempts + 1, sent_at_ms + command.lease_ms
-    fault = None
+    problem = None
     if draft.run.status is RunStatus.PAUSED:
-        fault = "its run is paused"
+        problem = "its run is paused"
     elif token.status is not TokenStatus.DISPATCHED or command.attempt.number != attempt:
-        fault = f"its attempt {attempt} is {token.status}"
+        problem = f"its attempt {attempt} is {token.status}"
     elif until_ms <= draft.now_ms:
-        fault = "the lease would be over already; do the clocks of gateway and worker agree?"
-    if fault is not None:
-        return Rejection(failures.JOB_NOT_AVAILABLE, fault)
+        problem = "the lease would be over already; do the clocks of gateway and worker agree?"
+    if problem is not None:
+        return Rejection(failures.JOB_NOT_AVAILABLE, problem)
     limit_ms = draft.graph.node(token.node).timeout_ms
     ends_at_ms = draft.now_ms + limit_ms if limit_ms else None
     until_ms = until_ms if ends_at_ms is None else min(until_ms, ends_at_ms)
@@ -139,34 +140,34 @@ def _activate(draft: Draft, token: LiveToken, command: ActivateJob, sent_at_ms: 
 
 
 def _complete(draft: Draft, token: LiveToken, output: Json) -> Decision:
-    limits = draft.run.limits or DEFAULT_LIMITS
-    fault = value_problem(
+    limits = draft.run.limits or USUAL
+    problem = value_fault(
         "the output of a job", output, limits.max_result_bytes, "max_result_bytes"
     )
     try:
         read_json(output)
     except JsonInvalid as error:
-        fault = f"expected JSON as the output of a job, found: {error}"
-    if fault:
-        return Rejection(failures.JOB_OUTPUT_INVALID, bounded(fault))
-    return follow(draft, lambda draft: complete(draft, token, output))
+        problem = f"expected JSON as the output of a job, found: {error}"
+    if problem:
+        return Rejection(failures.JOB_OUTPUT_INVALID, bounded(problem))
+    return act_and_advance(draft, lambda draft: complete(draft, token, output))
 
 
 def _fail(draft: Draft, token: LiveToken, command: FailJob) -> Decision:
     failure, attempt = _bounded(command.failure), token.attempts + 1
-    again = None
+    retry_ms = None
     if command.retryable:
         policy = policy_of(draft.graph, token)
-        again = retry_at_ms(policy, attempt - token.lost, draft.now_ms)
-    if again is not None and command.retry_after_ms is not None:
-        again = draft.now_ms + min(command.retry_after_ms, SLEEP_MAX_MS)
+        retry_ms = retry_at_ms(policy, attempt - token.lost, draft.now_ms)
+    if retry_ms is not None and command.retry_after_ms is not None:
+        retry_ms = draft.now_ms + min(command.retry_after_ms, SLEEP_MAX_MS)
 
-    def failing(draft: Draft) -> None:
-        draft.emit(TokenFailed(token.number, attempt, failure, again))
-        if again is None:
+    def record_failure(draft: Draft) -> None:
+        draft.emit(TokenFailed(token.number, attempt, failure, retry_ms))
+        if retry_ms is None:
             fail(draft, failure, (token.number,))
 
-    return follow(draft, failing)
+    return act_and_advance(draft, record_failure)
 
 
 def _bounded(failure: Failure) -> Failure:
@@ -176,7 +177,7 @@ def _bounded(failure: Failure) -> Failure:
 
 
 def _extend(token: LiveToken, lease: Lease, until_ms: int) -> Decision:
-    """No lease gets shorter, and none goes beyond the time of the attempt."""
+    """Extend a lease: it never gets shorter, and never extends beyond the attempt's timeout."""
     until_ms = max(until_ms, lease.until_ms)
     if lease.ends_at_ms is not None:
         until_ms = min(until_ms, lease.ends_at_ms)

@@ -1,7 +1,7 @@
-"""Where the nodes of a graph are drawn: in layers, from the initial node down.
+"""Lay out the nodes of a graph in layers, from the initial node down.
 
-A node is a layer below the lowest of those that lead to it; ways that close a loop do not count.
-Nodes that nothing leads to begin at the top.
+A node is one layer below the lowest node that leads to it, not counting transitions that close a
+loop. Nodes without incoming transitions are at the top.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from headwater.processors.graph.definition import Definition, Transition
 
-#: How many tokens of each status are at each node, where a run is drawn.
+#: Number of tokens by node and status, for drawing a run.
 TokensAt: TypeAlias = Mapping[str, Mapping[str, int]]
 
 NO_TOKENS: Final[TokensAt] = {}
@@ -24,38 +24,38 @@ _DRAWN: Final = {
 
 
 def layers(definition: Definition) -> list[list[str]]:
-    """The nodes, layer by layer, each in the order of the document. Linear."""
+    """Return the nodes by layer, in the order of the document. Takes linear time."""
     refs = [node.ref for node in definition.nodes]
     first = definition.initial_node_ref
     onward: dict[str, list[str]] = {ref: [] for ref in refs}
-    for way in definition.transitions:
-        onward[way.from_node_ref].append(way.to_node_ref)
+    for transition in definition.transitions:
+        onward[transition.from_node_ref].append(transition.to_node_ref)
     order = _topological([first, *refs], onward)
-    place = {ref: index for index, ref in enumerate(order)}
+    index = {ref: position for position, ref in enumerate(order)}
     depth = dict.fromkeys(refs, 0)
     for ref in order:
         for after in onward[ref]:
-            if place[after] > place[ref]:
+            if index[after] > index[ref]:
                 depth[after] = max(depth[after], depth[ref] + 1)
-    found: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    result: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for ref in refs:
-        found[depth[ref]].append(ref)
-    return found
+        result[depth[ref]].append(ref)
+    return result
 
 
 def _topological(starts: Sequence[str], onward: Mapping[str, Sequence[str]]) -> list[str]:
-    """The nodes so that every way but those that close a loop leads forward."""
+    """Order the nodes so that all transitions lead forward, except those that close a loop."""
     seen: set[str] = set()
     finished: list[str] = []
     for start in starts:
         if start in seen:
             continue
         seen.add(start)
-        # Without recursion: a line of 10,000 nodes is a graph too.
+        # Without recursion, because a graph may be a chain of 10,000 nodes.
         path = [(start, iter(onward[start]))]
         while path:
             ref, left = path[-1]
-            after = next((each for each in left if each not in seen), None)
+            after = next((node for node in left if node not in seen), None)
             if after is None:
                 finished.append(ref)
                 path.pop()
@@ -65,35 +65,37 @@ def _topological(starts: Sequence[str], onward: Mapping[str, Sequence[str]]) -> 
     return finished[::-1]
 
 
-def label(way: Transition) -> str:
-    """What a way says of itself, in a few words; empty for one that is always taken."""
-    said = []
-    if way.condition is not None:
-        said.append(way.condition)
-    if way.foreach is not None:
-        said.append(f"each {way.foreach.item_var} of {way.foreach.collection}")
-    if way.spawn_count is not None and way.spawn_count > 1:
-        said.append(f"{way.spawn_count} times")
-    if way.loop_config is not None:
-        said.append(f"at most {way.loop_config.max_iterations} times")
-    if way.synchronization is not None:
-        said.append(f"{way.synchronization.strategy} of {way.synchronization.sibling_group}")
-    return ", ".join(said)
+def label(transition: Transition) -> str:
+    """Return a short description of a transition; empty if it is always taken."""
+    parts = []
+    if transition.condition is not None:
+        parts.append(transition.condition)
+    if transition.foreach is not None:
+        parts.append(f"each {transition.foreach.item_var} of {transition.foreach.collection}")
+    if transition.spawn_count is not None and transition.spawn_count > 1:
+        parts.append(f"{transition.spawn_count} times")
+    if transition.loop_config is not None:
+        parts.append(f"at most {transition.loop_config.max_iterations} times")
+    if transition.synchronization is not None:
+        parts.append(
+            f"{transition.synchronization.strategy} of {transition.synchronization.sibling_group}"
+        )
+    return ", ".join(parts)
 
 
 def counts(tokens: TokensAt, ref: str) -> str:
-    """The tokens at a node in words: `2 executing, 1 completed`."""
-    found = tokens.get(ref, {}).items()
-    return ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in found if count)
+    """Return the tokens at a node as text, such as `2 executing, 1 completed`."""
+    by_status = tokens.get(ref, {}).items()
+    return ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in by_status if count)
 
 
-def standing(tokens: TokensAt, ref: str) -> str:
-    """How a node is drawn: failed if a token is, live while one moves or waits; else done.
+def drawn_state(tokens: TokensAt, ref: str) -> str:
+    """Return how to draw a node: failed if a token is, live while one is live, otherwise done.
 
-    Shape:  empty where no token has been, or none but cancelled ones.
+    It is empty for a node without tokens, or with only cancelled ones.
     """
-    there = {status for status, count in tokens.get(ref, {}).items() if count}
+    present = {status for status, count in tokens.get(ref, {}).items() if count}
     for drawn, statuses in _DRAWN.items():
-        if there & statuses:
+        if present & statuses:
             return drawn
     return ""

@@ -1,8 +1,8 @@
-"""What becomes of a job whose worker is not heard of any more, or takes too long.
+"""Handle a job whose worker lost contact or takes too long.
 
-A lease that runs out says nothing of the job: its worker may have been stopped, or cut off. So the
-next attempt may be taken at once, and the retries of the node are not for it. But a job can also be
-what ends its workers, one after the other: so many leases may run out, then its run fails.
+An expired lease says nothing about the job: its worker may have been stopped or disconnected. So
+the next attempt is available at once, and does not use up the node's retries. But a job can also
+crash its workers one after the other; after a number of expired leases its run fails.
 """
 
 from typing import Final
@@ -15,22 +15,23 @@ from headwater.processors.runs.retries import retry_at_ms
 from headwater.schemas.failures import LEASE_EXPIRED, STEP_TIMEOUT
 from headwater.schemas.history import Failure, LeaseExpired, TokenFailed
 
-#: Leases of one token that may run out. Nobody stops the workers of a job so often while it is
-#: theirs; and that many of them are lost before somebody has to look.
+#: Expired leases of one token before its run fails. Deployments and restarts do not stop the
+#: workers of one job this often, and a job that crashes its workers stops at this number.
 LEASES_LOST_MAX: Final = 10
 
 
-def lease_over(draft: Draft, token: LiveToken, lease: Lease, policy: RetryPolicy) -> None:
-    """Takes a job from its worker when its time is over.
+def expire_lease(draft: Draft, token: LiveToken, lease: Lease, policy: RetryPolicy) -> None:
+    """Take a job from its worker when its time is over.
 
-    Errors: Over, when its run fails with it.
+    Raises:
+        RunOver: The run fails with it.
     """
     attempt = token.attempts + 1
     if lease.ends_at_ms == lease.until_ms:
-        failure = _too_long(draft, token, lease)
-        again = retry_at_ms(policy, attempt - token.lost, draft.now_ms)
-        draft.emit(TokenFailed(token.number, attempt, failure, again, timed_out=True))
-        if again is None:
+        failure = _timeout_failure(draft, token, lease)
+        retry_ms = retry_at_ms(policy, attempt - token.lost, draft.now_ms)
+        draft.emit(TokenFailed(token.number, attempt, failure, retry_ms, timed_out=True))
+        if retry_ms is None:
             fail(draft, failure, (token.number,))
         return
     lost = token.lost + 1
@@ -47,7 +48,7 @@ def lease_over(draft: Draft, token: LiveToken, lease: Lease, policy: RetryPolicy
     fail(draft, failure, (token.number,))
 
 
-def _too_long(draft: Draft, token: LiveToken, lease: Lease) -> Failure:
+def _timeout_failure(draft: Draft, token: LiveToken, lease: Lease) -> Failure:
     limit_ms = draft.graph.node(token.node).timeout_ms
     return Failure(
         STEP_TIMEOUT,

@@ -1,4 +1,4 @@
-"""The start of a run: its input, and the token that all others come from."""
+"""The start of a run: its input and its first token."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from headwater.processors.graph.tokens import ROOT
 
 
 def decide_start(graph: Graph, input: Any) -> Planned:  # noqa: A002, ANN401
-    """Decides how a run begins."""
+    """Decide how a run begins."""
     first = graph.definition.initial_node_ref
     params = TokenParams(node_ref=first, parent_token_id=None, path_id=ROOT)
     return Planned(

@@ -1,7 +1,7 @@
-"""Mappings: what a node is given, and where its result goes.
+"""Mappings: the input of a node, and where its result is stored.
 
-Outputs of branches stay apart: in a fork `output.x` is the branch's own, and only `state.x` reaches
-the shared context. Outside of all forks `output.x` is the output section of the run.
+Branches have separate outputs: in a fork, `output.x` belongs to the branch, and only `state.x`
+changes the shared context. Outside of all forks, `output.x` is the output section of the run.
 """
 
 from typing import Any
@@ -16,60 +16,67 @@ from headwater.processors.graph.decisions import (
     failed,
 )
 from headwater.processors.graph.graph import Graph, Mapped
-from headwater.processors.graph.paths import depth_problem, placed, section_of, set_path
+from headwater.processors.graph.paths import (
+    depth_problem,
+    section_of,
+    set_path,
+    set_path_within_depth,
+)
 from headwater.processors.graph.scope import BRANCH, Scope
 from headwater.processors.graph.tokens import Token
 
 
-def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | EvaluationProblem:
-    """The object that a mapping gives; a dot in a target goes into an object.
+def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | Fault:
+    """Return the object that a mapping produces; a dot in a target creates a nested object.
 
-    Errors: an EvaluationProblem, which quotes the expression and says what of.
+    Returns:
+        The object, or a Fault that quotes the failed expression and names `what` was mapped.
     """
     values: dict[str, Any] = {}
     for target, expression in mapping:
-        found = scope.value(expression)
-        if isinstance(found, EvaluationProblem):
-            return EvaluationProblem(f"{found.message} ({what}, {target})")
-        changed = placed(values, target, found)
-        if isinstance(changed, EvaluationProblem):
-            return EvaluationProblem(f"{changed.message} ({what})")
-        values = changed
+        value = scope.value(expression)
+        if isinstance(value, Fault):
+            return Fault(f"{value.message} ({what}, {target})")
+        updated = set_path_within_depth(values, target, value)
+        if isinstance(updated, Fault):
+            return Fault(f"{updated.message} ({what})")
+        values = updated
     return values
 
 
-def map_input(graph: Graph, node_ref: str, scope: Scope) -> dict[str, Any] | EvaluationProblem:
-    """What the task or subworkflow of a node is given."""
+def map_input(graph: Graph, node_ref: str, scope: Scope) -> dict[str, Any] | Fault:
+    """Return the input for the task or subworkflow of a node."""
     return mapped(graph.mappings(node_ref).inputs, scope, f"inputMapping of {node_ref!r}")
 
 
 def map_output(graph: Graph, token: Token, scope: Scope, result: Any) -> Planned:  # noqa: ANN401
-    """Where the result of a token's node goes.
+    """Decide where the result of a token's node is stored.
 
-    Shape:  sets of the shared context, then the branch's whole new output, if it has a new one.
-            All expressions see what was there before.
+    Returns:
+        Changes of the shared context, then the whole new output of the branch if it changed. All
+            expressions see the values from before.
     """
     decisions: list[Decision] = []
     events: list[Trace] = []
-    own = scope.local[BRANCH].get("output", {})
+    branch_output = scope.local[BRANCH].get("output", {})
     changed = False
-    seen = scope.with_result(result)
+    result_scope = scope.with_result(result)
     for target, expression in graph.mappings(token.node_ref).outputs:
-        found = seen.value(expression)
-        if isinstance(found, EvaluationProblem):
+        value = result_scope.value(expression)
+        if isinstance(value, Fault):
             where = f"outputMapping of {token.node_ref!r}, {target}"
-            return failed(f"{found.message} ({where})", events=tuple(events))
+            return failed(f"{value.message} ({where})", events=tuple(events))
         section, path = section_of(target)
-        deep = depth_problem(path, found)
-        if deep is not None:
+        depth_fault = depth_problem(path, value)
+        if depth_fault is not None:
             where = f"outputMapping of {token.node_ref!r}"
-            return failed(f"{deep.message} ({where})", events=tuple(events))
+            return failed(f"{depth_fault.message} ({where})", events=tuple(events))
         payload = {"path": target, "branch": section == "output" and token.fork is not None}
         events.append(Trace("operation.context.field_set", token.id, token.node_ref, payload))
         if payload["branch"]:
-            own, changed = set_path(own, path, found), True
+            branch_output, changed = set_path(branch_output, path, value), True
         else:
-            decisions.append(SetContext(path=target, value=found))
+            decisions.append(SetContext(path=target, value=value))
     if changed:
-        decisions.append(ApplyBranchOutput(token_id=token.id, output=own))
+        decisions.append(ApplyBranchOutput(token_id=token.id, output=branch_output))
     return Planned(tuple(decisions), tuple(events))

@@ -1,7 +1,7 @@
-"""What becomes of the outputs of branches where they meet.
+"""Merge the outputs of branches at a join.
 
-Branches are taken in the order of their indexes, so it does not matter who arrived first. The
-source is `_branch.output` or a field of it; a branch that lacks the field gives null.
+Branches are merged in the order of their indexes, whatever the order of arrival. The source is
+`_branch.output` or a field of it; a branch without the field contributes null.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,14 +18,14 @@ _SHOWN: Final = 80
 
 
 class BranchOutput(msgspec.Struct, frozen=True):
-    """What a branch gave."""
+    """Output of a branch."""
 
     branch_index: int
     output: Any
 
 
 class _Missing:
-    """Stands for a field that a branch does not have."""
+    """Represents a field that a branch does not have."""
 
 
 _MISSING: Final = _Missing()
@@ -33,24 +33,26 @@ _MISSING: Final = _Missing()
 _Values: TypeAlias = Sequence[tuple[int, Any]]
 
 
-def merge_branches(
-    merge: Merge, branches: Sequence[BranchOutput]
-) -> SetContext | EvaluationProblem:
-    """Merges the outputs of branches into one value.
+def merge_branches(merge: Merge, branches: Sequence[BranchOutput]) -> SetContext | Fault:
+    """Merge the outputs of branches into one value.
 
-    Shape:  append joins lists by one level if every branch gave one, and else keeps each value;
-            collect keeps each value; merge_object puts objects together, the higher index wins;
-            keyed_by_branch keys values by index, as text; last_wins is the value of the highest
-            index that gave one, and {} without any.
-    Errors: an EvaluationProblem, for merge_object over anything but objects and null.
+    Strategies:
+
+    append              concatenates lists, or collects the values unless all are lists
+    collect             keeps all values in a list
+    merge_object        merges objects; the higher index wins
+    keyed_by_branch     an object of the values by index, as text
+    last_wins           the value of the highest index that has one; {} without any
+
+    Returns:
+        The change of the context. A Fault if merge_object merges anything but objects and null.
     """
-    return merge_values(
-        merge, {each.branch_index: sought(merge.source, each.output) for each in branches}
-    )
+    values = {branch.branch_index: source_value(merge.source, branch.output) for branch in branches}
+    return merge_values(merge, values)
 
 
-def merge_values(merge: Merge, values: Mapping[int, Any]) -> SetContext | EvaluationProblem:
-    """As `merge_branches`, of values by index that were `sought` already."""
+def merge_values(merge: Merge, values: Mapping[int, Any]) -> SetContext | Fault:
+    """Like `merge_branches`, for source values by branch index."""
     merged = _STRATEGIES[merge.strategy](sorted(values.items(), key=itemgetter(0)))
     return (
         merged
@@ -60,46 +62,48 @@ def merge_values(merge: Merge, values: Mapping[int, Any]) -> SetContext | Evalua
 
 
 class Arrived(NamedTuple):
-    """A token at a meeting point."""
+    """A token at a join."""
 
     transition: str
     branch: int
-    #: Of its whole branch.
+    #: Output of its whole branch.
     output: Mapping[str, Any]
 
 
 def merge_arrivals(
     merges: Mapping[str, Merge], arrivals: Iterable[Arrived]
-) -> list[SetContext] | EvaluationProblem:
-    """Merges what branches bring to a meeting point.
+) -> list[SetContext] | Fault:
+    """Merge the outputs of the branches at a join.
 
-    Shape:  merges are by the transition that a token came by. Those of one target are one merge,
-            in which a branch counts once; which of its tokens came first does not matter.
-    Errors: as `merge_branches`.
+    `merges` are by the transition that a token took. Merges into the same target are one merge, in
+    which each branch counts once, whichever of its tokens arrived first.
+
+    Returns:
+        The changes, or a Fault as in `merge_branches`.
     """
     by_target: dict[str, tuple[Merge, dict[int, Any]]] = {}
-    for each in sorted(arrivals, key=attrgetter("transition")):
-        merge = merges.get(each.transition)
+    for arrival in sorted(arrivals, key=attrgetter("transition")):
+        merge = merges.get(arrival.transition)
         if merge is not None:
             _, values = by_target.setdefault(merge.target, (merge, {}))
-            values.setdefault(each.branch, sought(merge.source, each.output))
+            values.setdefault(arrival.branch, source_value(merge.source, arrival.output))
     sets: list[SetContext] = []
     for merge, values in by_target.values():
-        done = merge_values(merge, values)
-        if isinstance(done, EvaluationProblem):
-            return done
-        sets.append(done)
+        merged = merge_values(merge, values)
+        if isinstance(merged, Fault):
+            return merged
+        sets.append(merged)
     return sets
 
 
-def sought(source: str, output: Any) -> Any:  # noqa: ANN401
-    """What a source names of the output of a branch; a mark of its own where that has no such."""
-    found = output
+def source_value(source: str, output: Any) -> Any:  # noqa: ANN401
+    """Return the value of a merge source in a branch's output, or a marker if it has none."""
+    value = output
     for field in source.removeprefix("_branch.output").split(".")[1:]:
-        if not isinstance(found, Mapping) or field not in found:
+        if not isinstance(value, Mapping) or field not in value:
             return _MISSING
-        found = found[field]
-    return found
+        value = value[field]
+    return value
 
 
 def _or_null(value: Any) -> Any:  # noqa: ANN401

@@ -1,11 +1,11 @@
-"""A definition as a Mermaid flowchart, with the tokens of a run on it if they are given."""
+"""Draw a definition as a Mermaid flowchart, optionally with the tokens of a run."""
 
 from typing import Final
 
 from headwater.processors.graph.definition import Definition, Node
-from headwater.processors.graph.layout import NO_TOKENS, TokensAt, counts, label, standing
+from headwater.processors.graph.layout import NO_TOKENS, TokensAt, counts, drawn_state, label
 
-#: How nodes are drawn at which tokens are, or were.
+#: Styles of nodes that have, or had, tokens.
 _STYLES: Final = {
     "live": "fill:#ddf4ff,stroke:#0969da,stroke-width:3px",
     "failed": "fill:#ffebe9,stroke:#cf222e,stroke-width:3px",
@@ -14,39 +14,42 @@ _STYLES: Final = {
 
 
 def to_mermaid(definition: Definition, tokens: TokensAt = NO_TOKENS) -> str:
-    """The text of a flowchart.
+    """Return the text of a flowchart.
 
-    Shape:  nodes are named by their place in the document, as Mermaid takes few characters in
-            names; refs and expressions are labels.
+    Nodes are named by their index in the document, because Mermaid allows few characters in names;
+    refs and expressions are labels.
     """
     names = {node.ref: f"n{index}" for index, node in enumerate(definition.nodes)}
     lines = ["flowchart TD", f"    start(( )) --> {names[definition.initial_node_ref]}"]
     lines += [f"    {names[node.ref]}{_shape(node, tokens)}" for node in definition.nodes]
-    for way in definition.transitions:
-        said = label(way)
-        arrow = f'-->|"{_text(said)}"|' if said else "-->"
-        lines.append(f"    {names[way.from_node_ref]} {arrow} {names[way.to_node_ref]}")
+    for transition in definition.transitions:
+        text = label(transition)
+        arrow = f'-->|"{_text(text)}"|' if text else "-->"
+        lines.append(
+            f"    {names[transition.from_node_ref]} {arrow} {names[transition.to_node_ref]}"
+        )
     for drawn, style in _STYLES.items():
-        found = [names[ref] for ref in names if standing(tokens, ref) == drawn]
-        if found:
-            lines += [f"    classDef {drawn} {style}", f"    class {','.join(found)} {drawn}"]
+        matching = [names[ref] for ref in names if drawn_state(tokens, ref) == drawn]
+        if matching:
+            lines += [f"    classDef {drawn} {style}", f"    class {','.join(matching)} {drawn}"]
     return "\n".join(lines) + "\n"
 
 
 def _shape(node: Node, tokens: TokensAt) -> str:
-    told = [node.ref]
+    lines = [node.ref]
     owner = node.task or node.subworkflow
     if owner != node.ref:
-        told.append(owner or "")
-    at = counts(tokens, node.ref)
-    if at:
-        told.append(at)
-    text = "<br/>".join(_text(each) for each in told)
+        lines.append(owner or "")
+    token_counts = counts(tokens, node.ref)
+    if token_counts:
+        lines.append(token_counts)
+    text = "<br/>".join(_text(line) for line in lines)
     return f'[["{text}"]]' if node.subworkflow else f'["{text}"]'
 
 
 def _text(text: str) -> str:
-    """Text within quotes: Mermaid reads characters by number, as HTML does, but with a `#`."""
+    """Escape quoted text: Mermaid reads numeric character references like HTML's, but with `#`."""
     return "".join(
-        each if each.isalnum() or each in " _.,:/-+*=" else f"#{ord(each)};" for each in text
+        character if character.isalnum() or character in " _.,:/-+*=" else f"#{ord(character)};"
+        for character in text
     )

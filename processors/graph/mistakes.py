@@ -1,4 +1,4 @@
-"""What in a document is not of its type: all of it. msgspec by itself tells the first mistake."""
+"""Find all type errors in a document. msgspec by itself reports only the first one."""
 
 from collections.abc import Iterator
 from types import UnionType
@@ -8,17 +8,16 @@ import msgspec
 
 
 def mistakes(data: object, kind: Any, path: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401 (a type)
-    """All that keeps data from being of a kind; nothing if it is.
+    """Yield the path and message of every type error in `data`; nothing if it is of this kind.
 
-    Shape:  paths and messages. Parts that are wrong stand for the whole; only a whole whose parts
-            are right is wrong by itself.
+    If parts are wrong, only they are reported, not the whole that contains them.
     """
     try:
         msgspec.convert(data, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        what, _, _ = str(error).partition(" - at `")
-        by_itself = (path.lstrip(".") or "$", what[:1].lower() + what[1:])
-        yield from list(_within(data, kind, path)) or (by_itself,)
+        message, _, _ = str(error).partition(" - at `")
+        own_error = (path.lstrip(".") or "$", message[:1].lower() + message[1:])
+        yield from list(_within(data, kind, path)) or (own_error,)
 
 
 def _within(data: object, kind: Any, path: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 (a type)
@@ -38,12 +37,12 @@ def _of_fields(
     data: dict[str, object], part: type[msgspec.Struct], path: str
 ) -> Iterator[tuple[str, str]]:
     known = {field.encode_name: field for field in msgspec.structs.fields(part)}
-    here = path.lstrip(".") or "$"
+    location = path.lstrip(".") or "$"
     for name, field in known.items():
         if name in data:
             yield from mistakes(data[name], field.type, f"{path}.{name}")
         elif field.required:
-            yield here, f"expected the field {name!r}, found none"
+            yield location, f"expected the field {name!r}, found none"
     for name in data:
         if name not in known:
-            yield here, f"expected one of the fields {', '.join(known)}, found {name!r:.80}"
+            yield location, f"expected one of the fields {', '.join(known)}, found {name!r:.80}"

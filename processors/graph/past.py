@@ -1,8 +1,8 @@
-"""A run of a graph as it was: its history, folded up to one of its events.
+"""A graph run at an earlier point: its history, folded up to one of its events.
 
-The appliers are those of live runs, so what is seen is the state that its owner decided in. A
-record is one decision or several; who asks for an event within sees the state amid it, for example
-who has arrived where branches meet, just before they go on.
+The appliers are those of live runs, so the state is the one that the owner decided from. A record
+holds one decision or several. A caller that asks for an event within a record sees an intermediate
+state, for example all branches that have arrived at a join just before it is activated.
 """
 
 import json
@@ -30,16 +30,18 @@ from headwater.schemas.history import (
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: Definitions that are kept compiled: some milliseconds each.
+#: Compiled definitions kept in the cache; each takes some milliseconds to compile.
 _GRAPHS_KEPT: Final = 64
 
 
 class Past:
-    """A run, as far as it is folded.
+    """A run, folded up to an event.
 
-    Shape:  until is the number of the last event that counts; without it, all do. Records come in
-            order, from the first of the run on; a retry goes on with the run before it, whose
-            records come first.
+    Records must arrive in order, beginning with the first of the run. A retry continues the run
+    before it, whose records must come first.
+
+    Attributes:
+        until: Number of the last event to apply; None applies all.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Past:
         until: int | None = None,
         evaluator: Evaluator | None = None,
     ) -> None:
-        #: For decisions that are made again, or tried out.
+        #: Used when decisions are recomputed or simulated.
         self.evaluator = evaluator
         self.workflow = workflow
         self.instance_id = instance_id
@@ -61,41 +63,44 @@ class Past:
         self.at_ms = 0
         self.graph: Graph | None = None
         self.deleted = False
-        self.of_code = False
+        self.is_code_run = False
 
     @property
     def run(self) -> GraphRun:
-        """The state; `refused` says whether there is one."""
-        assert self.state is not None  # noqa: S101, callers have asked
+        """Return the state. Call `refused` first, to know whether there is one."""
+        assert self.state is not None  # noqa: S101, callers checked `refused`
         return self.state
 
     @property
     def sequence(self) -> int:
-        """The number of the last event that the state has."""
+        """Return the number of the last applied event."""
         return self.run.sequence - 1
 
-    def is_wanted(self, record: HistoryAppended) -> bool:
-        """Whether a record may be of this run, or of one that it goes on with."""
-        about = (record.workflow, record.instance_id) == (self.workflow, self.instance_id)
-        return about and record.run_number <= self.run_number
+    def is_relevant(self, record: HistoryAppended) -> bool:
+        """Whether a record may belong to this run, or to an earlier run that it continues."""
+        is_same_instance = (record.workflow, record.instance_id) == (
+            self.workflow,
+            self.instance_id,
+        )
+        return is_same_instance and record.run_number <= self.run_number
 
     def is_done(self) -> bool:
-        """Whether nothing that comes could change the answer."""
+        """Whether no further record can change the result."""
         run = self.state
         reached = run is not None and run.run_number == self.run_number
-        enough = run is not None and self.until is not None and run.sequence > self.until
-        return self.of_code or self.deleted or (reached and enough)
+        is_past_until = run is not None and self.until is not None and run.sequence > self.until
+        return self.is_code_run or self.deleted or (reached and is_past_until)
 
     def apply(self, record: HistoryAppended) -> None:
-        """Applies a record that counts, as far as it is wanted."""
-        if self.is_wanted(record):
+        """Apply the events of a record that are relevant."""
+        if self.is_relevant(record):
             for event in record.events:
                 if self.is_done():
                     return
                 self.apply_event(record, event)
 
     def apply_event(self, record: HistoryAppended, event: LogEvent) -> None:
-        """Applies an event of a record."""
+        """Apply an event of a record."""
         match event:
             case InstanceDeleted():
                 self.deleted = True
@@ -104,7 +109,7 @@ class Past:
             case CommandRejected() | PartitionClaimed() | LeaderEpochNoted():
                 pass
             case _ if self.state is None:
-                # What is left of an instance that was deleted, and whose history is being removed.
+                # The instance was deleted, and its history is being removed.
                 self.deleted = True
             case PostsSent():
                 appliers.apply(self.state, event, record.at_ms)
@@ -117,7 +122,7 @@ class Past:
 
     def _begin(self, record: HistoryAppended, event: RunStarted) -> None:
         if event.kind != KIND:
-            self.of_code = True
+            self.is_code_run = True
             return
         self.state = appliers.begin(self.state, record)
         self.tokens = {} if event.kept is None else retried_tokens(self.tokens, record.at_ms)
@@ -126,23 +131,23 @@ class Past:
         self.graph = None if document == _NONE else _graph(document)
 
     def refused(self) -> Rejection | None:
-        """Why nothing can be said of the run, once all records were applied."""
-        who = f"{self.workflow}/{self.instance_id}"
-        if self.of_code:
-            message = f"expected an instance of a graph, found {who} to be of code: it has steps"
+        """Return why there is no state to show, or None. Call it after all records."""
+        name = f"{self.workflow}/{self.instance_id}"
+        if self.is_code_run:
+            message = f"expected an instance of a graph, found {name} to be of code: it has steps"
             return Rejection(NOT_A_GRAPH, message)
         if self.deleted or self.state is None or self.run.run_number != self.run_number:
-            return Rejection(INSTANCE_NOT_FOUND, f"expected an instance {who}, found none")
+            return Rejection(INSTANCE_NOT_FOUND, f"expected an instance {name}, found none")
         if self.until is not None and self.until > self.sequence:
             return Rejection(
                 SEQUENCE_NOT_FOUND,
                 f"at: expected 0 to {self.sequence}, the last event of run {self.run_number} of "
-                f"{who}, found {self.until}",
+                f"{name}, found {self.until}",
             )
         return None
 
     def as_of(self) -> dict[str, Any]:
-        """What every answer says of the run: the fields of `AsOf`."""
+        """Return the fields of `AsOf`, which every response contains."""
         return {
             "workflow_name": self.workflow,
             "instance_id": self.instance_id,
@@ -164,10 +169,10 @@ def _graph(document: str) -> Graph:
 
 
 def moment(ms: int) -> datetime:
-    """Unix milliseconds as a time."""
+    """Convert Unix milliseconds to a time."""
     return _EPOCH + timedelta(milliseconds=ms)
 
 
 def moment_or_none(ms: int | None) -> datetime | None:
-    """Unix milliseconds as a time, if there are any."""
+    """Convert Unix milliseconds to a time, or None to None."""
     return None if ms is None else moment(ms)

@@ -7,10 +7,10 @@ from typing import Any, Final
 from headwater.processors.evaluations import EvaluationProblem
 from headwater.schemas.history import NESTING_MAX
 
-#: Most parts of a path. A target of half as many levels as a value may have leaves as many to the
-#: value that is set; people write fewer than ten.
+#: Maximum parts of a path. It is half the levels that a value may have, so the value that is set
+#: may have the other half; authors use fewer than ten.
 SEGMENTS_MAX: Final = 64
-#: Most characters of a path: events and error messages repeat it.
+#: Maximum characters of a path: events and error messages repeat it.
 PATH_MAX: Final = 2_048
 #: Sections of the shared context.
 _SECTIONS: Final = ("state", "output")
@@ -28,8 +28,8 @@ def path_problem(path: str, *, shared: bool) -> str | None:
     if len(path) > PATH_MAX:
         return f"expected a target of at most {PATH_MAX} characters, found {len(path)} in {shown}"
     if path.count(".") >= SEGMENTS_MAX:
-        found = path.count(".") + 1
-        return f"expected a target of at most {SEGMENTS_MAX} parts, found {found} in {shown}"
+        parts = path.count(".") + 1
+        return f"expected a target of at most {SEGMENTS_MAX} parts, found {parts} in {shown}"
     section, _, within = path.partition(".")
     if shared and (section not in _SECTIONS or not _NAMES.fullmatch(within)):
         return f"expected a target state.… or output.…, found {shown}"
@@ -61,20 +61,24 @@ def set_path(
     *outer, last = path.split(".")
     root = inner = dict(values)
     for name in outer:
-        below = inner.get(name)
-        inner[name] = dict(below) if isinstance(below, Mapping) else {}
+        nested = inner.get(name)
+        inner[name] = dict(nested) if isinstance(nested, Mapping) else {}
         inner = inner[name]
     inner[last] = value
     return root
 
 
-def placed(values: Mapping[str, Any], path: str, value: Any) -> dict[str, Any] | EvaluationProblem:  # noqa: ANN401
-    """Return a copy as `set_path` does, or a fault where the result has too many levels."""
+def set_path_within_depth(
+    values: Mapping[str, Any],
+    path: str,
+    value: Any,  # noqa: ANN401
+) -> dict[str, Any] | Fault:
+    """Return a copy as `set_path` does, or a fault if the result has too many levels."""
     return depth_problem(path, value) or set_path(values, path, value)
 
 
-def depth_problem(path: str, value: Any) -> EvaluationProblem | None:  # noqa: ANN401
-    """Return why a value may not be set at a path within an object, if so: it is too deep there."""
+def depth_problem(path: str, value: Any) -> Fault | None:  # noqa: ANN401
+    """Return a fault if a value set at this path is nested too deeply."""
     levels = NESTING_MAX - path.count(".") - 1
     if not is_deeper(value, levels):
         return None
@@ -84,13 +88,13 @@ def depth_problem(path: str, value: Any) -> EvaluationProblem | None:  # noqa: A
 
 
 def is_deeper(value: Any, levels: int) -> bool:  # noqa: ANN401
-    """Return whether lists and objects of a value are nested in more than so many levels."""
+    """Return whether lists and objects are nested in more than this many levels."""
     layer = [value] if isinstance(value, list | dict) else []
     for _ in range(levels):
         if not layer:
             return False
         layer = [
-            inner for each in layer for inner in _parts(each) if isinstance(inner, list | dict)
+            inner for outer in layer for inner in _parts(outer) if isinstance(inner, list | dict)
         ]
     return bool(layer)
 
@@ -100,6 +104,6 @@ def _parts(value: list[Any] | dict[str, Any]) -> Iterable[Any]:
 
 
 def section_of(path: str) -> tuple[str, str]:
-    """Return the section that a path of the shared context begins with, and the path within it."""
+    """Return the section of a path of the shared context, and the path within it."""
     section, _, rest = path.partition(".")
     return section, rest

@@ -1,8 +1,8 @@
-"""The planners over plain dictionaries, for tests and tools: a thin face of the typed core.
+"""The planners over plain dictionaries, for tests and tools: a thin layer over the typed core.
 
 Tokens have the keys of a run's tokens, transitions those of a definition, and the context is
-`{"input", "state", "output"}`. Decisions come back as dictionaries with their `type`, and with
-nothing left out; a batch is made of them by `batch`, which these do not do.
+`{"input", "state", "output"}`. Decisions are returned as dictionaries with their `type` and all
+fields. They are not batched; `batch` does that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,20 +14,20 @@ from headwater.processors.graph import merge as merging
 from headwater.processors.graph.decisions import Planned as Decided
 from headwater.processors.graph.decisions import as_dict, failed
 from headwater.processors.graph.definition import Definition, Merge, Node, Transition, read_part
-from headwater.processors.graph.graph import Graph, ready_mapping
+from headwater.processors.graph.graph import Graph, compile_mapping
 from headwater.processors.graph.scope import Branch, Context, Scope
 from headwater.processors.graph.tokens import NO_COUNTS, ROOT, Counts, Fork, ForkOf, Token
 
-#: A dictionary from outside.
+#: A dictionary from the caller.
 Plain: TypeAlias = Mapping[str, Any]
 
 _FORK: Final = "fork"
-#: Decisions that say which run they are for; the others name a token, or stand for the whole run.
-_OF_THE_RUN: Final = frozenset({"CREATE_TOKEN", "ACTIVATE_FAN_IN"})
+#: Decisions that contain the run's id; others name a token, or concern the whole run.
+_WITH_RUN_ID: Final = frozenset({"CREATE_TOKEN", "ACTIVATE_FAN_IN"})
 
 
 class Planned(NamedTuple):
-    """What a planner answers: decisions, and the traces of how it came to them."""
+    """A planner's result: decisions, and traces of how it reached them."""
 
     decisions: list[dict[str, Any]]
     events: list[dict[str, Any]]
@@ -41,13 +41,16 @@ def decide_routing(
     transitions: Sequence[Plain],
     context: Plain,
 ) -> Planned:
-    """Where a completed token goes on; see `processors.graph.routing`.
+    """Decide where a completed token continues; see `processors.graph.routing`.
 
-    Shape:  of the transitions, those that leave node_ref. A single failure if an expression fails.
-    Errors: DefinitionInvalid, for transitions that contradict themselves.
+    Only transitions that leave `node_ref` are considered. Returns a single failure if an expression
+    fails.
+
+    Raises:
+        DefinitionInvalid: The transitions contradict each other.
     """
     token = _token(completed_token, node_ref)
-    read = [read_part(each, Transition, f"transitions[{i}]") for i, each in enumerate(transitions)]
+    read = [read_part(part, Transition, f"transitions[{i}]") for i, part in enumerate(transitions)]
     graph = _graph_around(read, node_ref)
     branch = Branch(token.branch_index, token.branch_total) if token.fork else None
     scope = Scope(_context(context), branch)
@@ -57,45 +60,47 @@ def decide_routing(
 def decide_synchronization(
     *, token: Plain, transition: Plain, sibling_counts: Mapping[str, int], run_id: str
 ) -> Planned:
-    """What becomes of a token at a meeting point; see `processors.graph.synchronization`.
+    """Decide about a token at a join; see `processors.graph.synchronization`.
 
-    Shape:  the counts are of branches and hold the arrival at hand.
+    `sibling_counts` count branches and include the current arrival.
     """
     read = read_part(transition, Transition, "transition")
-    known = {key: sibling_counts.get(key, 0) for key in Counts.__struct_fields__}
+    counts = {key: sibling_counts.get(key, 0) for key in Counts.__struct_fields__}
     arrived = _token(token, read.to_node_ref)
-    return _plain(synchronization.decide_synchronization(read, arrived, Counts(**known)), run_id)
+    return _plain(synchronization.decide_synchronization(read, arrived, Counts(**counts)), run_id)
 
 
 def decide_timeout(*, waiting_tokens: Sequence[Plain], transition: Plain, run_id: str) -> Planned:
-    """What becomes of those who wait when their time is over."""
+    """Decide about the tokens that wait at a join when its time is over."""
     read = read_part(transition, Transition, "transition")
-    waiting = [_token(each, read.to_node_ref) for each in waiting_tokens]
+    waiting = [_token(token, read.to_node_ref) for token in waiting_tokens]
     return _plain(synchronization.decide_timeout(read, waiting), run_id)
 
 
 def merge_branches(*, branches: Sequence[Plain], merge: Plain) -> Planned:
-    """What the outputs of branches become: one `SET_CONTEXT`; see `processors.graph.merge`."""
-    found = merging.merge_branches(
+    """Merge the outputs of branches into one `SET_CONTEXT`; see `processors.graph.merge`."""
+    merged = merging.merge_branches(
         read_part(merge, Merge, "merge"),
-        [merging.BranchOutput(each["branch_index"], each.get("output")) for each in branches],
+        [merging.BranchOutput(branch["branch_index"], branch.get("output")) for branch in branches],
     )
     return _plain(
-        failed(found.message, "MergeError")
-        if isinstance(found, EvaluationProblem)
-        else Decided((found,))
+        failed(merged.message, "MergeError") if isinstance(merged, Fault) else Decided((merged,))
     )
 
 
 def extract_output(*, mapping: Mapping[str, str] | None, context: Plain) -> Planned:
-    """The output of a run: one `COMPLETE_WORKFLOW`; see `processors.graph.completion`."""
+    """Return the output of a run as one `COMPLETE_WORKFLOW`; see `processors.graph.completion`."""
     scope = Scope(_context(context))
-    return _plain(completion.complete(ready_mapping("mapping", mapping or {}), scope))
+    return _plain(completion.complete(compile_mapping("mapping", mapping or {}), scope))
 
 
 def _graph_around(transitions: Sequence[Transition], node_ref: str) -> Graph:
-    """The transitions as a graph of their own: whatever they name is there, and does nothing."""
-    refs = {ref for each in transitions for ref in (each.from_node_ref, each.to_node_ref)}
+    """Build a graph from transitions alone; nodes that they name do nothing."""
+    refs = {
+        ref
+        for transition in transitions
+        for ref in (transition.from_node_ref, transition.to_node_ref)
+    }
     nodes = tuple(Node(ref=ref, task="noop") for ref in sorted(refs | {node_ref}))
     definition = Definition(
         name="plain", initial_node_ref=node_ref, nodes=nodes, transitions=tuple(transitions)
@@ -103,41 +108,41 @@ def _graph_around(transitions: Sequence[Transition], node_ref: str) -> Graph:
     return Graph(definition, whole=False)
 
 
-def _token(found: Plain, node_ref: str) -> Token:
-    group = found.get("sibling_group")
-    total = found.get("branch_total") or 1
+def _token(fields: Plain, node_ref: str) -> Token:
+    group = fields.get("sibling_group")
+    total = fields.get("branch_total") or 1
     return Token(
-        id=str(found["id"]),
+        id=str(fields["id"]),
         node_ref=node_ref,
-        path_id=found.get("path_id") or ROOT,
-        parent_token_id=found.get("parent_token_id"),
+        path_id=fields.get("path_id") or ROOT,
+        parent_token_id=fields.get("parent_token_id"),
         sibling_group=group,
-        branch_index=found.get("branch_index") or 0,
+        branch_index=fields.get("branch_index") or 0,
         branch_total=total,
-        iteration_counts=found.get("iteration_counts") or NO_COUNTS,
+        iteration_counts=fields.get("iteration_counts") or NO_COUNTS,
         fork=_FORK if group is not None or total > 1 else None,
     )
 
 
 def _fork_of(token: Token) -> ForkOf:
-    """The one fork that is known of a token by itself."""
+    """Return a lookup with the only fork that is known from a token alone."""
     origin = Token(id=token.parent_token_id or "", node_ref=token.node_ref)
     fork = Fork(id=_FORK, group=token.sibling_group, total=token.branch_total, origin=origin)
     return {_FORK: fork}.__getitem__
 
 
-def _context(found: Plain) -> Context:
+def _context(fields: Plain) -> Context:
     return Context(
-        input=found.get("input", {}),
-        state=found.get("state") or {},
-        output=found.get("output") or {},
+        input=fields.get("input", {}),
+        state=fields.get("state") or {},
+        output=fields.get("output") or {},
     )
 
 
 def _plain(planned: Decided, run_id: str | None = None) -> Planned:
-    about = {} if run_id is None else {"run_id": run_id}
-    decisions = [as_dict(each) for each in planned.decisions]
+    run = {} if run_id is None else {"run_id": run_id}
+    decisions = [as_dict(item) for item in planned.decisions]
     for decision in decisions:
-        if decision["type"] in _OF_THE_RUN:
-            decision.get("params", decision).update(about)
-    return Planned(decisions, [as_dict(each) | about for each in planned.events])
+        if decision["type"] in _WITH_RUN_ID:
+            decision.get("params", decision).update(run)
+    return Planned(decisions, [as_dict(item) | run for item in planned.events])

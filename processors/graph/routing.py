@@ -1,11 +1,11 @@
-"""Where a completed token goes on.
+"""Decide where a completed token continues.
 
-The transitions out of its node are tried in tiers, the lowest priority number first. The first tier
-in which any transition matches is taken, and all its matches fire. A transition that has reached
-its number of iterations does not match, whatever its condition says.
+The transitions out of its node are tried in tiers, lowest priority number first. The first tier
+with a matching transition is taken, and all its matches fire. A transition that has reached its
+maximum iterations does not match, whatever its condition.
 
 A transition with a sibling group, a `foreach` or a `spawnCount` above 1 begins a fork. Transitions
-of one tier that name the same group are one fork: their branches are counted through.
+of one tier with the same group belong to one fork: their branches are numbered consecutively.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ from headwater.processors.graph.tokens import ForkOf, Token, branch_path, enclos
 from headwater.processors.graph.validation import BRANCHES_MAX, FAN_IN
 
 
-class _Failed(Exception):
-    """An expression without a value: the run cannot go on."""
+class _ExpressionFailed(Exception):
+    """An expression failed: the run cannot continue."""
 
 
 class _Spawn(NamedTuple):
-    """A match, and what it creates: a token for each item, or so many without."""
+    """A match and the tokens it creates: one per item, or a fixed number."""
 
     route: Route
     branches: int
@@ -44,19 +44,19 @@ class _Spawn(NamedTuple):
 
 
 def decide_routing(graph: Graph, token: Token, scope: Scope, fork_of: ForkOf) -> Planned:
-    """Decides which tokens follow one that completed.
+    """Decide which tokens follow a completed one. Linear in transitions and branches.
 
-    Shape:  creates, and for an empty `foreach` that goes on through its meeting point an
-            activation; nothing where the token leads nowhere. A single failure if an expression
-            fails. Linear in transitions and branches.
+    Returns:
+        Creations, plus a join activation for an empty `foreach` with `onEmpty`; nothing where the
+            token leads nowhere. A single failure if an expression fails.
     """
     tiers = graph.tiers(token.node_ref)
     events = [_trace("start", token, {"tiers": len(tiers)})]
     try:
         matches = _matches(tiers, token, scope, events)
         spawns = [_spawn(match, scope) for match in matches]
-        decisions = tuple(_created(graph, token, spawns, fork_of))
-    except _Failed as error:
+        decisions = tuple(_creations(graph, token, spawns, fork_of))
+    except _ExpressionFailed as error:
         return failed(str(error), events=tuple(events))
     events.append(_trace("complete", token, {"decisions": len(decisions)}))
     return Planned(decisions, tuple(events))
@@ -64,54 +64,58 @@ def decide_routing(graph: Graph, token: Token, scope: Scope, fork_of: ForkOf) ->
 
 def _matches(tiers: Tiers, token: Token, scope: Scope, events: list[Trace]) -> list[Route]:
     for tier in tiers:
-        matches = [each for each in tier if _is_match(each, token, scope, events)]
+        matches = [route for route in tier if _is_match(route, token, scope, events)]
         if matches:
             return matches
     return []
 
 
-def _is_match(found: Route, token: Token, scope: Scope, events: list[Trace]) -> bool:
-    transition = found.transition
-    told = {"transition": transition.ref, "priority": transition.priority}
+def _is_match(route: Route, token: Token, scope: Scope, events: list[Trace]) -> bool:
+    transition = route.transition
+    about = {"transition": transition.ref, "priority": transition.priority}
     loop = transition.loop_config
-    taken = token.iteration_counts.get(transition.ref, 0)
-    if loop is not None and taken >= loop.max_iterations:
-        payload = {**told, "iterations": taken, "max_iterations": loop.max_iterations}
+    iterations = token.iteration_counts.get(transition.ref, 0)
+    if loop is not None and iterations >= loop.max_iterations:
+        payload = {**about, "iterations": iterations, "max_iterations": loop.max_iterations}
         events.append(_trace("loop_limit_reached", token, payload))
         return False
-    matched = True if found.condition is None else scope.value(found.condition)
-    if isinstance(matched, EvaluationProblem):
-        raise _Failed(f"{matched.message} (the condition of transition {transition.ref!r})")
-    payload = {**told, "condition": transition.condition, "matched": matched}
+    matched = True if route.condition is None else scope.value(route.condition)
+    if isinstance(matched, Fault):
+        raise _ExpressionFailed(
+            f"{matched.message} (the condition of transition {transition.ref!r})"
+        )
+    payload = {**about, "condition": transition.condition, "matched": matched}
     events.append(_trace("evaluate_transition", token, payload))
     if matched:
-        events.append(_trace("transition_matched", token, told))
+        events.append(_trace("transition_matched", token, about))
     return bool(matched)
 
 
-def _spawn(found: Route, scope: Scope) -> _Spawn:
-    transition = found.transition
-    if found.collection is None:
-        return _Spawn(found, transition.spawn_count or 1, None)
-    source = found.collection.source
-    items = scope.value(found.collection)
-    where = f"the foreach of transition {transition.ref!r}"
-    if isinstance(items, EvaluationProblem):
-        raise _Failed(f"{items.message} ({where})")
+def _spawn(route: Route, scope: Scope) -> _Spawn:
+    transition = route.transition
+    if route.collection is None:
+        return _Spawn(route, transition.spawn_count or 1, None)
+    source = route.collection.source
+    items = scope.value(route.collection)
+    location = f"the foreach of transition {transition.ref!r}"
+    if isinstance(items, Fault):
+        raise _ExpressionFailed(f"{items.message} ({location})")
     if not isinstance(items, list):
         kind = "null" if items is None else type(items).__name__
-        raise _Failed(f"the expression `{source}` has to give a list, found {kind} ({where})")
-    if len(items) > BRANCHES_MAX:
-        raise _Failed(
-            f"the expression `{source}` has to give a list of at most {BRANCHES_MAX} items, "
-            f"found {len(items)} ({where})"
+        raise _ExpressionFailed(
+            f"the expression `{source}` has to give a list, found {kind} ({location})"
         )
-    return _Spawn(found, len(items), items)
+    if len(items) > BRANCHES_MAX:
+        raise _ExpressionFailed(
+            f"the expression `{source}` has to give a list of at most {BRANCHES_MAX} items, "
+            f"found {len(items)} ({location})"
+        )
+    return _Spawn(route, len(items), items)
 
 
-def _fork_id(token: Token, found: Route) -> str | None:
-    """The name of the fork that a match begins or belongs to: what began it, and its group."""
-    transition = found.transition
+def _fork_id(token: Token, route: Route) -> str | None:
+    """Return the id of the fork that a match begins or joins, from the token and the group."""
+    transition = route.transition
     if not transition.forks:
         return None
     if transition.sibling_group is not None:
@@ -119,41 +123,43 @@ def _fork_id(token: Token, found: Route) -> str | None:
     return f"{token.id}:{transition.ref}"
 
 
-def _created(
+def _creations(
     graph: Graph, token: Token, spawns: list[_Spawn], fork_of: ForkOf
 ) -> Iterator[Decision]:
     totals: dict[str, int] = {}
-    for each in spawns:
-        fork = _fork_id(token, each.route)
+    for spawn in spawns:
+        fork = _fork_id(token, spawn.route)
         if fork is not None:
-            totals[fork] = totals.get(fork, 0) + each.branches
+            totals[fork] = totals.get(fork, 0) + spawn.branches
     for fork, total in totals.items():
         if total > BRANCHES_MAX:
-            raise _Failed(f"expected at most {BRANCHES_MAX} branches of {fork!r}, found {total}")
-    begun = dict.fromkeys(totals, 0)
-    for each in spawns:
-        fork = _fork_id(token, each.route)
+            raise _ExpressionFailed(
+                f"expected at most {BRANCHES_MAX} branches of {fork!r}, found {total}"
+            )
+    next_branch = dict.fromkeys(totals, 0)
+    for spawn in spawns:
+        fork = _fork_id(token, spawn.route)
         if fork is None:
-            yield CreateToken(params=onward(each.route.transition, token, fork_of))
+            yield CreateToken(params=onward(spawn.route.transition, token, fork_of))
             continue
         if totals[fork] == 0:
-            # One for the fork, not for each of its transitions.
-            if begun[fork] == 0:
-                yield from _past_the_empty(graph, fork, spawns, token)
-            begun[fork] += 1
+            # Once for the fork, not once per transition.
+            if next_branch[fork] == 0:
+                yield from _skip_empty_fork(graph, fork, spawns, token)
+            next_branch[fork] += 1
             continue
-        yield from _branches(each, token, fork, begun[fork], totals[fork])
-        begun[fork] += each.branches
+        yield from _branches(spawn, token, fork, next_branch[fork], totals[fork])
+        next_branch[fork] += spawn.branches
 
 
-def _counted(token: Token, ref: str) -> dict[str, int]:
+def _with_iteration(token: Token, ref: str) -> dict[str, int]:
     return {**token.iteration_counts, ref: token.iteration_counts.get(ref, 0) + 1}
 
 
 def onward(transition: Transition, token: Token, fork_of: ForkOf) -> TokenParams:
-    """The one token of a transition that does not fork: it stays in its branch.
+    """Return the token of a transition that does not fork: it stays in its branch.
 
-    At the meeting point of a fork further out it stands for the branch of that fork.
+    At the join of an outer fork it represents the branch of that fork.
     """
     params = TokenParams(
         node_ref=transition.to_node_ref,
@@ -162,16 +168,16 @@ def onward(transition: Transition, token: Token, fork_of: ForkOf) -> TokenParams
         sibling_group=token.sibling_group,
         branch_index=token.branch_index,
         branch_total=token.branch_total,
-        iteration_counts=_counted(token, transition.ref),
+        iteration_counts=_with_iteration(token, transition.ref),
         fork=token.fork,
         transition_ref=transition.ref,
     )
     if transition.synchronization is None:
         return params
-    around = enclosing(token, transition.synchronization.sibling_group, fork_of)
-    if around is None or around[0].id == token.fork:
+    enclosing_fork = enclosing(token, transition.synchronization.sibling_group, fork_of)
+    if enclosing_fork is None or enclosing_fork[0].id == token.fork:
         return params
-    fork, index = around
+    fork, index = enclosing_fork
     return msgspec.structs.replace(
         params,
         path_id=branch_path(fork.origin, index),
@@ -186,7 +192,7 @@ def _branches(
     spawn: _Spawn, token: Token, fork: str, first: int, total: int
 ) -> Iterator[CreateToken]:
     transition = spawn.route.transition
-    counts = _counted(token, transition.ref)
+    counts = _with_iteration(token, transition.ref)
     item_var = transition.foreach.item_var if transition.foreach else None
     for offset in range(spawn.branches):
         index = first + offset
@@ -207,14 +213,19 @@ def _branches(
         )
 
 
-def _past_the_empty(
+def _skip_empty_fork(
     graph: Graph, fork: str, spawns: list[_Spawn], token: Token
 ) -> Iterator[ActivateFanIn]:
-    """A fork without branches goes on at its meeting point, if one of its transitions says so."""
-    mine = [each.route.transition for each in spawns if _fork_id(token, each.route) == fork]
-    wanted = any(each.foreach is not None and each.foreach.on_empty == FAN_IN for each in mine)
-    group = mine[0].sibling_group
-    meeting = graph.meeting_of(group) if wanted and group else None
+    """Activate the join of a fork without branches, if one of its transitions requests it."""
+    transitions = [
+        spawn.route.transition for spawn in spawns if _fork_id(token, spawn.route) == fork
+    ]
+    continues = any(
+        transition.foreach is not None and transition.foreach.on_empty == FAN_IN
+        for transition in transitions
+    )
+    group = transitions[0].sibling_group
+    meeting = graph.meeting_of(group) if continues and group else None
     if meeting is not None:
         yield ActivateFanIn(
             node_ref=meeting.to_node_ref,
@@ -222,7 +233,7 @@ def _past_the_empty(
             fan_in_path=fan_in_path(meeting),
             transition_ref=meeting.ref,
             merged_token_ids=(),
-            came_by=tuple(each.ref for each in mine),
+            came_by=tuple(transition.ref for transition in transitions),
         )
 
 

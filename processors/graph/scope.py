@@ -1,9 +1,9 @@
-"""What the expressions of a graph see: the shared context, and what belongs to a branch.
+"""Values that expressions of a graph can read: the shared context and the branch.
 
-input, state, output    the run's, shared by all tokens
-_branch                 index, total and output of the branch; outside of all forks it is empty
-an item variable        the item of the branch, of the innermost fork that has the name
-result                  what a task gave, in its output mapping alone
+input, state, output    of the run, shared by all tokens
+_branch                 index, total and output of the branch; empty outside of all forks
+an item variable        the item of the branch; the innermost fork with this name wins
+result                  the result of the task, only in its output mapping
 """
 
 from collections.abc import Mapping
@@ -24,15 +24,15 @@ from headwater.processors.expressions import (
 SHARED: Final = Names("input", "state", "output")
 BRANCH: Final = "_branch"
 RESULT: Final = "result"
-#: Names that an item variable may not take.
+#: Names that an item variable must not have.
 RESERVED: Final = WORDS | {"input", "state", "output", BRANCH, RESULT}
 
 
 class Context:
-    """The shared context of a run, as it is at one time.
+    """The shared context of a run at one time.
 
-    Whoever keeps it makes a new one when something changes, and else hands over the same: it holds
-    what was converted for expressions.
+    Its keeper creates a new one when a value changes and otherwise reuses it, because it caches
+    values that were converted for expressions.
     """
 
     __slots__ = ("_facts", "_input_facts", "input", "output", "state")
@@ -53,7 +53,7 @@ class Context:
     def with_changes(
         self, *, state: Mapping[str, Any] | None = None, output: Mapping[str, Any] | None = None
     ) -> "Context":
-        """The context after a change. The input never changes, and is not converted again."""
+        """Return the context after a change. The input never changes and is not converted again."""
         changed = Context(
             input=self.input,
             state=self.state if state is None else state,
@@ -62,8 +62,8 @@ class Context:
         changed._input_facts = self._input_facts
         return changed
 
-    def facts_for(self, expression: Expression) -> ExpressionValues:
-        """What an expression has to see of it."""
+    def facts_for(self, expression: Expression) -> Facts:
+        """Return the part of the context that an expression reads."""
         if expression.roots.isdisjoint(("state", "output")):
             return self._input_facts
         if self._facts is None:
@@ -73,7 +73,7 @@ class Context:
 
 
 class Branch(msgspec.Struct, frozen=True):
-    """A branch, as its expressions see it."""
+    """A branch, as expressions see it."""
 
     index: int
     total: int
@@ -81,7 +81,7 @@ class Branch(msgspec.Struct, frozen=True):
 
 
 class Scope:
-    """What the expressions of one token see."""
+    """The values that expressions of one token can read."""
 
     __slots__ = ("context", "evaluations", "local")
 
@@ -100,20 +100,21 @@ class Scope:
         }
 
     def with_result(self, result: Any) -> "Scope":  # noqa: ANN401
-        """The scope of an output mapping."""
+        """Return the scope of an output mapping."""
         scope = Scope(self.context, evaluations=self.evaluations)
         scope.local = {**self.local, RESULT: result}
         return scope
 
-    def value(self, expression: Expression) -> Any | EvaluationProblem:  # noqa: ANN401
-        """What an expression gives; a missing field is null, or false for a condition.
+    def value(self, expression: Expression) -> Any | Fault:  # noqa: ANN401
+        """Evaluate an expression. A missing field is null, or false for a condition.
 
-        Shape:  an EvaluationProblem quotes the expression, and is never of a missing field.
+        Returns:
+            The value, or a Fault that quotes the expression.
         """
         facts = self.context.facts_for(expression)
-        found = expression.evaluate(facts, self.local, self.evaluations)
-        if not isinstance(found, EvaluationProblem):
-            return found
-        if found.missing:
-            return False if expression.result_kind is ResultKind.CONDITION else None
-        return EvaluationProblem(f"the expression `{expression.source}` failed: {found.message}")
+        value = expression.evaluate(facts, self.local, self.evaluations)
+        if not isinstance(value, Fault):
+            return value
+        if value.missing:
+            return False if expression.gives is Gives.CONDITION else None
+        return Fault(f"the expression `{expression.source}` failed: {value.message}")

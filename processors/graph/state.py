@@ -1,8 +1,8 @@
-"""The state of a graph's run: the tokens that have not ended, where branches stand, the context.
+"""State of a graph run: its live tokens, forks, branches, joins and context.
 
-A token that has ended is no longer held, nor is a fork: what remains of them is in the context,
-and in the history. Counters say how many branches of a fork can still arrive, so that an arrival
-costs the same however many siblings it has.
+Ended tokens and forks are not kept: the context and the history hold what remains of them. Counters
+say how many branches of a fork can still arrive, so an arrival costs the same for any number of
+siblings.
 """
 
 from hashlib import sha256
@@ -14,14 +14,14 @@ from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs.state import Run
 from headwater.schemas.history import Child, Json
 
-#: The kind of runs that are decided here.
+#: Kind of these runs.
 KIND: Final = "graph"
 
 _IN_FLIGHT: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who has a job, and until when; no lease goes beyond the time when an attempt ends."""
+    """Lease of a worker on a job. It never extends beyond `ends_at_ms`, the end of the attempt."""
 
     worker: str
     until_ms: int
@@ -29,7 +29,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EndedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How an attempt of a job ended: what its worker said, as a digest."""
+    """How an attempt of a job ended: a digest of what its worker sent."""
 
     attempt: int
     digest: str
@@ -38,10 +38,14 @@ class EndedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A token that has not ended.
 
-    Shape:  `node` to `taken` are as in `tokens.Token`; `transition` is the one it came by;
-            `attempts` have failed, of which `lost` because a lease ran out; `at_ms` is when its
-            task is tried again, or its child has taken too long. `job` is the idempotency token of
-            a task that workers outside do, from its first dispatch on; `lease` says who does it.
+    Attributes:
+        node: `node` to `taken` are as in `tokens.Token`.
+        transition: Transition by which the token arrived.
+        attempts: Failed attempts.
+        lost: Failed attempts whose lease expired.
+        at_ms: When its task is retried, or its child times out.
+        job: Idempotency token of a task for external workers, from its first dispatch.
+        lease: Lease of the worker that executes the job.
     """
 
     number: int
@@ -65,26 +69,29 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def in_flight(self) -> bool:
-        """Whether an attempt of its task is under way."""
+        """Whether an attempt of its task is in flight."""
         return self.status in _IN_FLIGHT
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether others can end what it waits for before its time does: a child, or a worker."""
+        """Whether a child or a worker can end the wait before its time."""
         return self.child is not None or self.lease is not None
 
     @property
-    def place(self) -> str | None:
-        """The branch that it is in."""
-        return None if self.fork is None else place(self.fork, self.branch)
+    def branch_key(self) -> str | None:
+        """Key of its branch, or None outside of all forks."""
+        return None if self.fork is None else branch_key(self.fork, self.branch)
 
 
 class LiveFork(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A fork that has tokens.
+    """A fork that has live tokens.
 
-    Shape:  origin is the token that it began at; `live` counts branches that can still arrive
-            somewhere, `waiting` tokens that wait where branches meet; `meetings` are the nodes
-            where some do, `met` those where branches have met.
+    Attributes:
+        origin: Token at which the fork began.
+        live: Branches that can still arrive at a join.
+        waiting: Tokens that wait at joins.
+        meetings: Nodes of joins where tokens wait.
+        met: Nodes of joins that were activated.
     """
 
     group: str | None
@@ -99,8 +106,11 @@ class LiveFork(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class LiveBranch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A branch of a fork.
 
-    Shape:  `active` counts its tokens that move, and the forks within it; `arrived` are the nodes
-            where it waits, `item_name` and `item` what expressions see.
+    Attributes:
+        active: Tokens that do not wait at a join, plus nested forks.
+        arrived: Nodes of joins where the branch waits.
+        item_name: Name of the item in expressions.
+        item: Item of the branch in a `foreach`.
     """
 
     active: int = 0
@@ -111,7 +121,14 @@ class LiveBranch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Meeting(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Tokens of a fork that wait at a node: of so many branches, the first came by `transition`."""
+    """Tokens of a fork that wait at a join.
+
+    Attributes:
+        transition: Transition by which the first token arrived.
+        tokens: Waiting tokens.
+        branches: Branches of those tokens.
+        until_ms: Time of the timeout, Unix milliseconds.
+    """
 
     transition: str
     tokens: int = 0
@@ -122,12 +139,17 @@ class Meeting(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class GraphRun(Run, kw_only=True, dict=True):
     """A run of a graph.
 
-    Shape:  document is its definition, JSON text. `created` and `undispatched` are token numbers:
-            of the next, and of the first that may wait for its dispatch. `in_flight` counts
-            attempts under way, and `jobs` those of them that are for workers outside, taken or not;
-            `ended_jobs` are the latest that ended, by token. Branches are by their place, meetings
-            by fork and node; `times` is when time moves what waits; latest is the token that has
-            completed last.
+    Attributes:
+        document: The definition as JSON text.
+        created: Number of the next token.
+        undispatched: Number of the first token that may wait for its dispatch.
+        in_flight: Attempts in flight.
+        jobs: Attempts in flight that are for external workers, leased or not.
+        ended_jobs: The jobs that ended last, by token.
+        branches: Branches by `branch_key`.
+        meetings: Joins by `meeting_key`.
+        times: When time moves a waiting token or join, by key.
+        latest: Token that completed last.
     """
 
     document: Json = "{}"
@@ -147,26 +169,26 @@ class GraphRun(Run, kw_only=True, dict=True):
     ended_jobs: dict[int, EndedJob] = msgspec.field(default_factory=dict)
 
     def token_of(self, key: str) -> LiveToken | None:
-        """The token whose number this is; None if it has ended, or it is the key of no token."""
+        """Return the token with this number; None if it has ended, or the key is not a token's."""
         return self.tokens.get(int(key)) if key.isascii() and key.isdecimal() else None
 
 
-def digest_of_end(*said: str) -> str:
-    """What is kept of what a worker says at the end of a job, to know it again."""
-    return sha256("\0".join(said).encode(errors="surrogatepass")).hexdigest()[:16]
+def digest_of_end(*parts: str) -> str:
+    """Return a digest of how a worker ended a job, to recognize a repeated request."""
+    return sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def place(fork: str, branch: int) -> str:
-    """The key of a branch."""
+def branch_key(fork: str, branch: int) -> str:
+    """Return the key of a branch."""
     return f"{fork}/{branch}"
 
 
 def meeting_key(fork: str, node: str) -> str:
-    """The key of a meeting point: a slash in the name of its node is written as `~1`."""
+    """Return the key of a join: a slash in the name of its node is escaped as `~1`."""
     return f"{fork}/{node.replace('~', '~0').replace('/', '~1')}"
 
 
-def meeting_place(key: str) -> tuple[str, str]:
-    """The fork and the node of a meeting point."""
+def parse_meeting_key(key: str) -> tuple[str, str]:
+    """Return the fork and the node of a join's key."""
     fork, _, node = key.rpartition("/")
     return fork, node.replace("~1", "/").replace("~0", "~")

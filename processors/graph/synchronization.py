@@ -1,14 +1,13 @@
-"""Whether a meeting point goes on: when a token arrives, when a branch ends elsewhere, in time.
+"""Decide whether a join continues: when a token arrives, a branch ends elsewhere, or on timeout.
 
-A meeting point is a node, for the branches of one fork: the next round of a loop is another fork,
-and meets anew. What is counted are branches, so it does not matter how many nodes or tokens each
-of them has, nor in which order they come.
+A join is a node, for the branches of one fork: the next iteration of a loop is another fork with
+its own join. It counts branches, so the number and order of their nodes and tokens do not matter.
 
-    any         the first arrival goes on
-    all         goes on when no branch can bring a further token; those that end elsewhere, or
-                failed, are not waited for
-    m_of_n:N    goes on when N branches have arrived; fails as soon as so many cannot arrive
-                any more, once somebody waits
+any         continues on the first arrival
+all         continues when no branch can bring another token; does not wait for branches that end
+            elsewhere or failed
+m_of_n:N    continues when N branches have arrived; fails when that becomes impossible while
+            tokens wait
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,12 +30,12 @@ from headwater.processors.graph.definition import Synchronization, Transition
 from headwater.processors.graph.tokens import Counts, Token, TokenStatus
 from headwater.processors.graph.validation import quorum
 
-#: Why a token is cancelled that comes to a meeting point which has gone on.
+#: Reason for cancelling a token that arrives at a join after its activation.
 LATE: Final = "arrived after its siblings had met"
 
 
 def fan_in_path(transition: Transition) -> str:
-    """The name of a meeting point: its group and its node."""
+    """Return the name of a join: its group and its node."""
     group = transition.synchronization.sibling_group if transition.synchronization else ""
     return f"{group}:{transition.to_node_ref}"
 
@@ -44,102 +43,113 @@ def fan_in_path(transition: Transition) -> str:
 def decide_synchronization(
     transition: Transition, token: Token, counts: Counts, waiting: Iterable[str] = ()
 ) -> Planned:
-    """Decides what becomes of a token that has come by a transition.
+    """Decide about a token that arrives by a transition.
 
-    Shape:  one decision: go on, wait, activate, or fail the run. waiting are the tokens that wait
-            at the meeting point already. A token outside the group goes straight on.
+    Args:
+        transition: The transition to the join.
+        token: The token that arrives.
+        counts: Branches of the fork, including this arrival.
+        waiting: Ids of tokens that wait at the join already.
+
+    Returns:
+        One decision: dispatch, wait, activate, or fail the run. A token outside the group is
+            dispatched at once.
     """
-    found = transition.synchronization
-    if found is None or token.sibling_group != found.sibling_group:
+    synchronization = transition.synchronization
+    if synchronization is None or token.sibling_group != synchronization.sibling_group:
         return Planned((MarkForDispatch(token_id=token.id),), (_trace("pass", token, transition),))
-    checked = _trace("check_condition", token, transition, counts)
-    if _is_met(found, counts):
+    trace = _trace("check_condition", token, transition, counts)
+    if _is_satisfied(synchronization, counts):
         merged = (*waiting, token.id)
-        return Planned((_activation(transition, token.fork, merged),), (checked,))
-    failure = _unreachable(found, counts)
+        return Planned((_activation(transition, token.fork, merged),), (trace,))
+    failure = _unreachable(synchronization, counts)
     if failure:
-        return Planned((failure,), (checked,))
-    return Planned((MarkWaiting(token_id=token.id),), (checked,))
+        return Planned((failure,), (trace,))
+    return Planned((MarkWaiting(token_id=token.id),), (trace,))
 
 
 def decide_late_arrival(transition: Transition, token: Token) -> Planned:
-    """Decides what becomes of a token whose siblings have gone on without it."""
+    """Decide about a token that arrives after the join was activated."""
     late = CancelTokens(token_ids=(token.id,), reason=LATE)
     return Planned((late,), (_trace("late_arrival", token, transition),))
 
 
 def decide_branch_end(transition: Transition, waiting: Sequence[Token], counts: Counts) -> Planned:
-    """Decides for those who wait when a branch of theirs has ended without arriving.
+    """Decide for waiting tokens when another branch has ended without arriving.
 
-    Shape:  an activation, a failure, or nothing while others may still come. Without anybody who
-            waits the meeting point is not reached, and nothing follows.
+    Returns:
+        An activation, a failure, or nothing while branches may still arrive. Without waiting tokens
+            there is nothing to decide.
     """
-    found = transition.synchronization
-    if found is None or not waiting:
+    synchronization = transition.synchronization
+    if synchronization is None or not waiting:
         return Planned()
-    checked = _trace("check_condition", waiting[0], transition, counts)
-    if _is_met(found, counts):
-        merged = tuple(each.id for each in waiting)
-        return Planned((_activation(transition, waiting[0].fork, merged),), (checked,))
-    failure = _unreachable(found, counts)
-    return Planned((failure,) if failure else (), (checked,))
+    trace = _trace("check_condition", waiting[0], transition, counts)
+    if _is_satisfied(synchronization, counts):
+        merged = tuple(token.id for token in waiting)
+        return Planned((_activation(transition, waiting[0].fork, merged),), (trace,))
+    failure = _unreachable(synchronization, counts)
+    return Planned((failure,) if failure else (), (trace,))
 
 
 def decide_timeout(transition: Transition, waiting: Sequence[Token]) -> Planned:
-    """Decides for those who wait when their time is over.
+    """Decide for waiting tokens when their timeout is over.
 
-    Shape:  they are marked as timed out and the run fails, or the meeting point goes on with them.
+    Returns:
+        A timeout of all tokens and a failure of the run, or an activation with the tokens that
+            wait.
     """
-    found = transition.synchronization
-    if found is None or not waiting:
+    synchronization = transition.synchronization
+    if synchronization is None or not waiting:
         return Planned()
-    traced = (_trace("timeout", waiting[0], transition),)
-    if found.on_timeout == "proceed_with_available":
-        merged = tuple(each.id for each in waiting)
-        return Planned((_activation(transition, waiting[0].fork, merged),), traced)
-    late: list[Decision] = [
-        UpdateTokenStatus(token_id=each.id, status=TokenStatus.TIMED_OUT) for each in waiting
+    traces = (_trace("timeout", waiting[0], transition),)
+    if synchronization.on_timeout == "proceed_with_available":
+        merged = tuple(token.id for token in waiting)
+        return Planned((_activation(transition, waiting[0].fork, merged),), traces)
+    decisions: list[Decision] = [
+        UpdateTokenStatus(token_id=token.id, status=TokenStatus.TIMED_OUT) for token in waiting
     ]
     message = (
-        f"Synchronization timeout for sibling group {found.sibling_group!r} at "
-        f"{transition.to_node_ref!r}: waited {found.timeout_ms} ms, {len(waiting)} arrived"
+        f"Synchronization timeout for sibling group {synchronization.sibling_group!r} at "
+        f"{transition.to_node_ref!r}: waited {synchronization.timeout_ms} ms, {len(waiting)} "
+        "arrived"
     )
-    return Planned((*late, FailWorkflow(error=message, name=TIMEOUT_ERROR)), traced)
+    return Planned((*decisions, FailWorkflow(error=message, name=TIMEOUT_ERROR)), traces)
 
 
 def timeout_at_ms(transition: Transition, oldest_arrived_at_ms: int) -> int | None:
-    """When those who wait at a meeting point have waited for too long.
+    """Return when the wait at a join times out, in Unix milliseconds.
 
-    Shape:  counted from the first arrival; None without a timeout, and 0 is none. It is over at
-            that very millisecond, after whoever arrives in it.
+    It counts from the first arrival. None means no timeout, as does a timeout of 0. Tokens that
+    arrive within that very millisecond are in time.
     """
-    found = transition.synchronization
-    if found is None or not found.timeout_ms:
+    synchronization = transition.synchronization
+    if synchronization is None or not synchronization.timeout_ms:
         return None
-    return oldest_arrived_at_ms + found.timeout_ms
+    return oldest_arrived_at_ms + synchronization.timeout_ms
 
 
-def _is_met(found: Synchronization, counts: Counts) -> bool:
-    if found.strategy == "any":
+def _is_satisfied(synchronization: Synchronization, counts: Counts) -> bool:
+    if synchronization.strategy == "any":
         return True
-    needed = quorum(found.strategy)
+    needed = quorum(synchronization.strategy)
     if needed is not None:
         return counts.completed >= needed
     return counts.terminal >= counts.total
 
 
-def _unreachable(found: Synchronization, counts: Counts) -> FailWorkflow | None:
-    needed = quorum(found.strategy)
+def _unreachable(synchronization: Synchronization, counts: Counts) -> FailWorkflow | None:
+    needed = quorum(synchronization.strategy)
     if needed is None:
         return None
-    # Failed ones are terminal, and so are those that have arrived and can bring nothing more.
+    # Terminal branches include failed ones and those that arrived and can bring nothing more.
     possible = counts.completed + max(0, counts.total - max(counts.terminal, counts.completed))
     if possible >= needed:
         return None
     message = (
-        f"Synchronization of sibling group {found.sibling_group!r} cannot be reached: "
-        f"{found.strategy} of {counts.total} branches, {counts.completed} arrived and at most "
-        f"{possible} can"
+        f"Synchronization of sibling group {synchronization.sibling_group!r} cannot be reached: "
+        f"{synchronization.strategy} of {counts.total} branches, {counts.completed} arrived and "
+        f"at most {possible} can"
     )
     return FailWorkflow(error=message, name=UNREACHABLE_ERROR)
 

@@ -1,8 +1,8 @@
 """Tokens and forks, as the planners see them.
 
-A token is at a node. A fork begins where a completed token goes on as several branches; each of its
-tokens knows the fork, and the fork knows the token that began it, which may be in a fork itself.
-A branch may hold many tokens, one after the other or at once; for a join it counts once.
+A token is at a node. A fork begins where a completed token continues as several branches. Each of
+its tokens knows the fork, and the fork knows the token that began it, which may be in a fork
+itself. A branch may have many tokens, one after the other or at once; a join counts it once.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class TokenStatus(StrEnum):
-    """Where a token is in its life."""
+    """Status of a token."""
 
     PENDING = "pending"
     DISPATCHED = "dispatched"
@@ -32,7 +32,7 @@ class TokenStatus(StrEnum):
     WAITING_FOR_SUBWORKFLOW = "waiting_for_subworkflow"
 
 
-#: A token with one of these goes nowhere any more.
+#: Statuses of tokens that have ended.
 TERMINAL: Final = frozenset(
     {
         TokenStatus.COMPLETED,
@@ -44,7 +44,7 @@ TERMINAL: Final = frozenset(
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token, without what only its keeper needs: its status and times."""
+    """A token without its status and times, which planners do not need."""
 
     id: str
     node_ref: str
@@ -54,20 +54,20 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     sibling_group: str | None = None
     branch_index: int = 0
     branch_total: int = 1
-    #: How often the token came by each transition.
+    #: How often the token took each transition.
     iteration_counts: Mapping[str, int] = NO_COUNTS
     #: The innermost fork; None outside of all forks.
     fork: str | None = None
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True):
-    """Where branches began."""
+    """A point in a run where branches begin."""
 
     id: str
-    #: None for a fork that nothing joins by name.
+    #: None for a fork without a named group.
     group: str | None
     total: int
-    #: The token that completed; its own fork is the one around this one.
+    #: The token that began the fork; its own fork is the enclosing one.
     origin: Token
 
 
@@ -76,34 +76,34 @@ ForkOf: TypeAlias = Callable[[str], Fork]
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """The branches of a fork, as one meeting point has to know them.
+    """The branches of a fork, as counted at one join.
 
-    An arrival that is being decided is counted already.
+    The arrival that is being decided is included.
     """
 
     total: int
-    #: Branches of which at least one token has arrived here.
+    #: Branches with at least one token that arrived here.
     completed: int
     #: Branches that ended in a failure which the run survived.
     failed: int = 0
-    #: Branches that can bring no further token here, arrived or not.
+    #: Branches that can bring no more tokens here, arrived or not.
     terminal: int
 
 
 def enclosing(token: Token, group: str, fork_of: ForkOf) -> tuple[Fork, int] | None:
-    """The nearest fork of a group around a token, and in which of its branches the token is.
+    """Return the nearest fork of a group around a token, and the token's branch in it.
 
-    Shape:  one look-up for each fork that is nested within it.
+    Looks up one fork per level of nesting.
     """
-    at = token
-    while at.fork is not None:
-        fork = fork_of(at.fork)
+    current = token
+    while current.fork is not None:
+        fork = fork_of(current.fork)
         if fork.group == group:
-            return fork, at.branch_index
-        at = fork.origin
+            return fork, current.branch_index
+        current = fork.origin
     return None
 
 
 def branch_path(origin: Token, index: int) -> str:
-    """The path of a branch: that of the token which began it, longer by its node and the index."""
+    """Return the path of a branch: the origin's path, extended by its node and the index."""
     return f"{origin.path_id}.{origin.node_ref}.{index}"

@@ -1,9 +1,9 @@
-"""How the decisions of a run came about: each is made again from the state before it.
+"""Recompute how the decisions of a run came about, from the state before each of them.
 
-Nothing of a trace is stored. Decisions are pure and histories are whole, so what the planners said
-is said again when somebody asks, of any run there ever was. The events of the history tell whether
-it is the same decision: if another release made it, and made it otherwise, that is said, and what
-its events say of themselves is all that is told.
+No trace is stored. Decisions are pure and histories are complete, so the planners' results of any
+run can be computed again on request. The events in the history show whether the decision is the
+same. If another release decided differently, the page says so and shows only what the recorded
+events say.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from headwater.processors.graph.advancing import begin, complete
-from headwater.processors.graph.decide import follow, meeting_timed_out
+from headwater.processors.graph.decide import act_and_advance, meeting_timed_out
 from headwater.processors.graph.decisions import Trace, as_dict
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.graph import graph_of
@@ -41,12 +41,12 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.introspection import TracedDecision, TracePage
 
-#: Decisions of one answer, and bytes of it after which no other begins.
+#: Decisions on one page, and bytes of it after which no other decision is added.
 PAGE_MAX: Final = 100
 _PAGE_BYTES: Final = 1024 * 1024
-#: Tokens that a trace names.
+#: Tokens listed in a trace.
 _NAMED_MAX: Final = 20
-#: Events that may be the first of what a planner was asked for.
+#: Events that may be the first of a planned decision.
 _TRIGGERS: Final = (
     GraphStarted,
     TokenCompleted,
@@ -59,10 +59,10 @@ _TRIGGERS: Final = (
 
 
 class Tracing:
-    """A run that is folded, and whose decisions in a range are made again on the way.
+    """Folds a run and recomputes its decisions within a range.
 
-    Shape:  first and last are numbers of events; decisions that begin there are told. Records come
-            as for `Past`.
+    Decisions whose first event is numbered `first` or later are traced, up to `limit`. Records
+    arrive as for `Past`.
     """
 
     def __init__(self, past: Past, first: int = 0, limit: int = PAGE_MAX) -> None:
@@ -74,17 +74,17 @@ class Tracing:
         self._next: int | None = None
 
     def is_done(self) -> bool:
-        """Whether nothing that comes could change the answer."""
+        """Whether no further record can change the result."""
         return self._next is not None or self.past.is_done()
 
     def apply(self, record: HistoryAppended) -> None:
-        """Applies a record that counts, decision by decision."""
+        """Apply a record, decision by decision."""
         past = self.past
-        if not past.is_wanted(record):
+        if not past.is_relevant(record):
             return
         events: Sequence[LogEvent] = record.events
         while events and not self.is_done():
-            if not self._is_asked(record, events[0]):
+            if not self._is_in_range(record, events[0]):
                 past.apply_event(record, events[0])
                 events = events[1:]
                 continue
@@ -93,101 +93,110 @@ class Tracing:
                 return
             events = events[self._decide(record, events) :]
 
-    def _is_asked(self, record: HistoryAppended, event: LogEvent) -> bool:
-        """Whether what begins with an event is to be told; what no graph decided never is."""
+    def _is_in_range(self, record: HistoryAppended, event: LogEvent) -> bool:
+        """Whether to trace the decision that begins with this event."""
         past = self.past
         run = past.state
         if run is None or isinstance(event, RunStarted | PostsSent | InstanceDeleted):
             return False
-        begun = past.graph is not None or isinstance(event, GraphStarted)
-        mine = run.run_number == record.run_number == past.run_number
-        return begun and mine and run.sequence >= self._first
+        has_graph = past.graph is not None or isinstance(event, GraphStarted)
+        is_same_run = run.run_number == record.run_number == past.run_number
+        return has_graph and is_same_run and run.sequence >= self._first
 
     def _decide(self, record: HistoryAppended, events: Sequence[LogEvent]) -> int:
-        """Makes the decision again that some events begin with; gives how many of them it has."""
+        """Recompute the decision that `events` begin with. Return how many of them it has."""
         past, first = self.past, self.past.sequence + 1
-        draft, count, same = _again(past, events, record.at_ms)
-        told = [(first + at, trace) for at, planned in draft.plans for trace in planned.events]
-        decisions = [each for _, planned in draft.plans for each in planned.decisions]
-        made = events[:count]
-        told += [(first + at, trace) for at, event in enumerate(made) for trace in _of(event)]
-        told.sort(key=_sequence)
-        for event in made:
+        draft, count, same = _recompute(past, events, record.at_ms)
+        traces = [(first + at, trace) for at, planned in draft.plans for trace in planned.events]
+        decisions = [decision for _, planned in draft.plans for decision in planned.decisions]
+        decided_events = events[:count]
+        traces += [
+            (first + at, trace)
+            for at, event in enumerate(decided_events)
+            for trace in _traces_of(event)
+        ]
+        traces.sort(key=_sequence)
+        for event in decided_events:
             past.apply_event(record, event)
         last = past.sequence
-        told.append((last, Trace("dispatch.batch.complete", payload={"events": count})))
+        traces.append((last, Trace("dispatch.batch.complete", payload={"events": count})))
         self._decided.append(
             TracedDecision(
                 sequence=first,
                 last_sequence=last,
                 at=moment(record.at_ms),
-                events=[type(each).__name__ for each in made],
-                decisions=[as_dict(each) for each in decisions[:SHOWN_MAX]],
-                trace=[as_dict(trace) | {"sequence": at} for at, trace in told[:SHOWN_MAX]],
+                events=[type(event).__name__ for event in decided_events],
+                decisions=[as_dict(decision) for decision in decisions[:SHOWN_MAX]],
+                trace=[as_dict(trace) | {"sequence": at} for at, trace in traces[:SHOWN_MAX]],
                 same=same,
                 decisions_left_out=max(0, len(decisions) - SHOWN_MAX),
-                trace_left_out=max(0, len(told) - SHOWN_MAX),
+                trace_left_out=max(0, len(traces) - SHOWN_MAX),
             )
         )
-        shown = self._decided[-1]
-        self._bytes += len(json.dumps([shown.decisions, shown.trace]))
+        page_entry = self._decided[-1]
+        self._bytes += len(json.dumps([page_entry.decisions, page_entry.trace]))
         return count
 
     def page(self) -> TracePage:
-        """What was told, once all records were applied."""
+        """Return the traced decisions, once all records were applied."""
         return TracePage(**self.past.as_of(), decided=self._decided, next_from=self._next)
 
 
-def _sequence(told: tuple[int, Trace]) -> int:
-    return told[0]
+def _sequence(entry: tuple[int, Trace]) -> int:
+    return entry[0]
 
 
-def _again(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draft, int, bool]:
-    """Makes a decision again.
+def _recompute(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draft, int, bool]:
+    """Recompute a decision. Events that no planner decides are taken together.
 
-    Shape:  (the run before it, the events from its first on) -> its draft, how many of the events
-            it has, whether they are the same. What no planner decides is taken together.
+    Args:
+        past: The run before the decision.
+        events: Events from the first of the decision on.
+        at_ms: Time of their record, Unix milliseconds.
+
+    Returns:
+        The draft, the number of events of the decision, and whether they are the same.
     """
     run, first = past.run, events[0]
     graph = past.graph
     if isinstance(first, GraphStarted):
         graph = graph_of(json.loads(first.document))
-    assert graph is not None  # noqa: S101, nothing else follows the beginning of a run
+    assert graph is not None  # noqa: S101, GraphStarted comes first
     draft = Draft(run, graph, at_ms, past.evaluator)
-    what = _trigger(run, first)
-    if what is None:
-        return draft, _until(events, _TRIGGERS), True
+    action = _trigger(run, first)
+    if action is None:
+        return draft, _count_until(events, _TRIGGERS), True
     before = plans = 0
 
-    def whole(draft: Draft) -> None:
+    def counted_action(draft: Draft) -> None:
         nonlocal before, plans
-        what(draft)
+        action(draft)
         before, plans = len(draft.events), len(draft.plans)
 
-    follow(draft, whole)
-    if _begins(events, draft.events):
+    act_and_advance(draft, counted_action)
+    if _begins_with(events, draft.events):
         return draft, len(draft.events), True
-    if before and _begins(events, draft.events[:before]):
-        # Time has moved several things at once; what follows comes after the last of them.
+    if before and _begins_with(events, draft.events[:before]):
+        # Several things were due at once; their consequences come after the last of them.
         del draft.plans[plans:]
         return draft, before, True
     draft.plans.clear()
-    return draft, _until(events, (PostsSent,)), False
+    return draft, _count_until(events, (PostsSent,)), False
 
 
-def _until(events: Sequence[LogEvent], kinds: tuple[type, ...]) -> int:
-    """How many events come before one of some kinds, the first in any case."""
-    found = (at for at, each in enumerate(events) if at and isinstance(each, kinds))
-    return next(found, len(events))
+def _count_until(events: Sequence[LogEvent], kinds: tuple[type, ...]) -> int:
+    """Return how many events precede the next one of some kinds. The first always counts."""
+    positions = (index for index, event in enumerate(events) if index and isinstance(event, kinds))
+    return next(positions, len(events))
 
 
-def _begins(events: Sequence[LogEvent], with_these: Sequence[LogEvent]) -> bool:
-    count = len(with_these)
-    return 0 < count <= len(events) and list(events[:count]) == list(with_these)
+def _begins_with(events: Sequence[LogEvent], prefix: Sequence[LogEvent]) -> bool:
+    count = len(prefix)
+    return 0 < count <= len(events) and list(events[:count]) == list(prefix)
 
 
 def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
-    """What had a planner decide, by the first event that came of it; None if nobody was asked."""
+    """Return the action that a planner decided about, from its first event; None if none did."""
     match first:
         case GraphStarted():
 
@@ -196,7 +205,7 @@ def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
                 begin(draft)
 
             return starting
-        # One that the run could not go on with has failed with its result.
+        # A result that the run could not continue with is in the failure.
         case (
             TokenCompleted(token=number, result=str(result))
             | TokenFailed(token=number, result=str(result))
@@ -215,34 +224,34 @@ def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
             return None
 
 
-# -- what events say of themselves
+# -- traces of events
 
 
-def _of(event: LogEvent) -> Iterator[Trace]:
-    changed = _changed(event)
-    if changed is not None:
-        status, tokens = changed
+def _traces_of(event: LogEvent) -> Iterator[Trace]:
+    change = _status_change(event)
+    if change is not None:
+        status, tokens = change
         named = [str(number) for number in tokens[:_NAMED_MAX]]
         payload: dict[str, Any] = {"status": status, "count": len(tokens), "token_ids": named}
         token = named[0] if len(tokens) == 1 else None
         yield Trace("operation.tokens.status_updated", token, payload=payload)
 
 
-def _changed(event: LogEvent) -> tuple[str, Sequence[int]] | None:  # noqa: PLR0911, C901, PLR0912
-    """The status that an event gives to tokens."""
+def _status_change(event: LogEvent) -> tuple[str, Sequence[int]] | None:  # noqa: PLR0911, C901, PLR0912
+    """Return the status that an event gives to tokens, and the tokens."""
     match event:
         case TokensCreated(first=first, count=count):
             return "pending", range(first, first + count)
         case TasksDispatched(tasks=tasks):
-            return "dispatched", [each.token for each in tasks]
+            return "dispatched", [task.token for task in tasks]
         case LeaseExpired(token=token):
             return "dispatched", [token]
         case TaskUnderWay(token=token) | JobActivated(token=token):
             return "executing", [token]
         case TokenCompleted(token=token):
             return "completed", [token]
-        case TokenFailed(token=token, retry_at_ms=again, timed_out=late):
-            status = "pending" if again is not None else "timed_out" if late else "failed"
+        case TokenFailed(token=token, retry_at_ms=retry_ms, timed_out=timed_out):
+            status = "pending" if retry_ms is not None else "timed_out" if timed_out else "failed"
             return status, [token]
         case TokenArrived(token=token):
             return "waiting_for_siblings", [token]

@@ -1,4 +1,4 @@
-"""Whether the parts of a definition agree: everything that is wrong, each with code and path."""
+"""Check whether the parts of a definition agree. Every problem has a code and a path."""
 
 import re
 from collections import Counter
@@ -32,8 +32,8 @@ from headwater.processors.runs.limits import (
     name_problem,
 )
 
-#: Branches of one fork. A run keeps each of them, and an engine can say so of its events in records
-#: of a megabyte; ten times what anybody is known to do.
+#: Maximum branches of one fork. A run keeps all of them in memory, and its events must fit into
+#: records of a megabyte. This is ten times the largest known use.
 BRANCHES_MAX: Final = 100_000
 
 STRATEGIES: Final = ("any", "all", "m_of_n:N")
@@ -42,55 +42,59 @@ TIMEOUTS: Final = ("fail", "proceed_with_available")
 BACKOFFS: Final = ("constant", "exponential", "linear")
 FAN_IN: Final = "fan_in"
 
-#: What a count may be that nothing else bounds: a number of 64 bits.
+#: Maximum of counts without another limit: a signed 64-bit number.
 _NUMBER_MAX: Final = 2**63 - 1
 _M_OF_N: Final = re.compile(r"m_of_n:([1-9]\d{0,8})")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SOURCE: Final = re.compile(r"_branch\.output(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
-#: Most characters of the names that an author gives to parts of a graph. Keys, records and rows
-#: hold them; in UTF-8 one has at most 1,024 bytes, of the 2,704 that an index of Postgres takes.
+#: Maximum characters of the names of a graph's parts. They are stored in keys, records and rows;
+#: in UTF-8 one has at most 1,024 bytes, of the 2,704 that a Postgres index entry allows.
 NAME_MAX: Final = 256
 
 
 def quorum(strategy: str) -> int | None:
-    """How many branches `m_of_n:N` waits for; None for any other strategy."""
-    found = _M_OF_N.fullmatch(strategy)
-    return int(found[1]) if found else None
+    """Return N of `m_of_n:N`; None for any other strategy."""
+    match = _M_OF_N.fullmatch(strategy)
+    return int(match[1]) if match else None
 
 
 def may_be_item(name: str) -> bool:
-    """Whether expressions may have an item variable of this name."""
+    """Whether an item variable may have this name."""
     return _NAME.fullmatch(name) is not None and name not in RESERVED
 
 
 def problems_of(definition: Definition, *, whole: bool = True) -> list[Problem]:
-    """All that is wrong with a definition, but for what is wrong within its expressions.
+    """Return all problems of a definition except those within expressions. Takes linear time.
 
-    Shape:  of a part of one, the groups that it names may be forked elsewhere. In the order of the
-            document; empty if nothing is. Linear in the document.
+    Args:
+        definition: The definition.
+        whole: False for a part of a definition, whose groups may be forked elsewhere.
+
+    Returns:
+        The problems in the order of the document; empty if there are none.
     """
     return [
         *_of_the_whole(definition),
         *_repeated(DUPLICATE_NODE_REF, "nodes", [node.ref for node in definition.nodes]),
         *_repeated(
-            DUPLICATE_TRANSITION_REF, "transitions", [each.ref for each in definition.transitions]
+            DUPLICATE_TRANSITION_REF, "transitions", [way.ref for way in definition.transitions]
         ),
-        *_each("nodes", definition.nodes, _of_node),
-        *_of_ways(definition),
-        *_each("transitions", definition.transitions, _of_transition),
+        *_check_parts("nodes", definition.nodes, _of_node),
+        *_of_endpoints(definition),
+        *_check_parts("transitions", definition.transitions, _of_transition),
         *(_of_groups(definition) if whole else ()),
-        *_of_meeting_points(definition),
+        *_of_joins(definition),
     ]
 
 
 def _of_the_whole(definition: Definition) -> Iterator[Problem]:
-    fault = name_problem("the name of a graph", definition.name, WORKFLOW_NAME_MAX)
-    if fault:
-        yield Problem(INVALID_DEFINITION, "name", fault)
+    problem = name_fault("the name of a graph", definition.name, WORKFLOW_NAME_MAX)
+    if problem:
+        yield Problem(INVALID_DEFINITION, "name", problem)
     for target in definition.output_mapping:
-        problem = path_problem(target, shared=False)
-        if problem is not None:
-            yield Problem(INVALID_EXPRESSION, f"outputMapping.{target[:NAME_MAX]}", problem)
+        target_problem = path_problem(target, shared=False)
+        if target_problem is not None:
+            yield Problem(INVALID_EXPRESSION, f"outputMapping.{target[:NAME_MAX]}", target_problem)
     if not any(node.ref == definition.initial_node_ref for node in definition.nodes):
         yield _unknown_node("initialNodeRef", definition.initial_node_ref)
 
@@ -124,15 +128,15 @@ def _named(**names: str | None) -> Iterator[tuple[str, str, str]]:
             yield INVALID_DEFINITION, field, problem
 
 
-def _each(
+def _check_parts(
     path: str,
     parts: Iterable[object],
     check: Callable[..., Iterable[tuple[str, str, str]]],
 ) -> Iterator[Problem]:
     for index, part in enumerate(parts):
         for code, field, message in check(part):
-            where = f"{path}[{index}].{field}" if field else f"{path}[{index}]"
-            yield Problem(code, where, message)
+            location = f"{path}[{index}].{field}" if field else f"{path}[{index}]"
+            yield Problem(code, location, message)
 
 
 def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
@@ -145,12 +149,12 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
             f"expected {node.ref!r} to name a task or a subworkflow, found both",
         )
     if node.external and node.task is None:
-        yield INVALID_DEFINITION, "external", "expected it at a task, which workers outside take"
+        yield INVALID_DEFINITION, "external", "expected it only on a node with a task"
     if node.external and node.task is not None:
-        # Nobody could ask for a job by another name.
-        fault = name_problem("the task of a job", node.task, WORKFLOW_NAME_MAX)
-        if fault:
-            yield INVALID_DEFINITION, "task", fault
+        # Workers request jobs by this name.
+        task_problem = name_fault("the task of a job", node.task, WORKFLOW_NAME_MAX)
+        if task_problem:
+            yield INVALID_DEFINITION, "task", task_problem
     yield from _named(task=node.task, subworkflow=node.subworkflow)
     for mapping, targets, shared in (
         ("inputMapping", node.input_mapping, False),
@@ -167,7 +171,11 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
 
 def _of_retries(node: Node, retries: NodeRetries) -> Iterator[tuple[str, str, str]]:
     if node.subworkflow is not None:
-        yield INVALID_DEFINITION, "retries", "expected them at a task; a subworkflow has its own"
+        yield (
+            INVALID_DEFINITION,
+            "retries",
+            "expected them on a node with a task; a subworkflow has its own",
+        )
     yield from _not_within("retries.limit", retries.limit, 0, RETRIES_MAX)
     yield from _not_among(INVALID_DEFINITION, "retries.backoff", retries.backoff, BACKOFFS)
     try:
@@ -176,7 +184,7 @@ def _of_retries(node: Node, retries: NodeRetries) -> Iterator[tuple[str, str, st
         yield INVALID_DEFINITION, "retries.delay", str(error)
 
 
-def _of_ways(definition: Definition) -> Iterator[Problem]:
+def _of_endpoints(definition: Definition) -> Iterator[Problem]:
     refs = {node.ref for node in definition.nodes}
     for index, transition in enumerate(definition.transitions):
         if transition.from_node_ref not in refs:
@@ -216,82 +224,89 @@ def _of_transition(transition: Transition) -> Iterator[tuple[str, str, str]]:
             yield INVALID_SIBLING_GROUP, "synchronization", message
 
 
-def _of_synchronization(found: Synchronization) -> Iterator[tuple[str, str, str]]:
-    where = "synchronization"
-    if found.strategy not in ("any", "all") and quorum(found.strategy) is None:
+def _of_synchronization(synchronization: Synchronization) -> Iterator[tuple[str, str, str]]:
+    prefix = "synchronization"
+    if synchronization.strategy not in ("any", "all") and quorum(synchronization.strategy) is None:
         expected = ", ".join(STRATEGIES)
-        message = f"expected one of {expected}, found {found.strategy!r}"
-        yield INVALID_STRATEGY, f"{where}.strategy", message
-    yield from _not_among(INVALID_STRATEGY, f"{where}.onTimeout", found.on_timeout, TIMEOUTS)
-    # 0 is none.
-    yield from _not_within(f"{where}.timeoutMs", found.timeout_ms, 0, LONGEST_MS)
-    if found.merge is None:
+        message = f"expected one of {expected}, found {synchronization.strategy!r}"
+        yield INVALID_STRATEGY, f"{prefix}.strategy", message
+    yield from _not_among(
+        INVALID_STRATEGY, f"{prefix}.onTimeout", synchronization.on_timeout, TIMEOUTS
+    )
+    # 0 means no timeout.
+    yield from _not_within(f"{prefix}.timeoutMs", synchronization.timeout_ms, 0, LONGEST_MS)
+    if synchronization.merge is None:
         return
-    merge = found.merge
-    yield from _not_among(INVALID_STRATEGY, f"{where}.merge.strategy", merge.strategy, MERGES)
+    merge = synchronization.merge
+    yield from _not_among(INVALID_STRATEGY, f"{prefix}.merge.strategy", merge.strategy, MERGES)
     if (
         len(merge.source) > PATH_MAX
         or merge.source.count(".") > SEGMENTS_MAX
         or not _SOURCE.fullmatch(merge.source)
     ):
         message = f"expected _branch.output or a field of it, found {merge.source[:NAME_MAX]!r}"
-        yield INVALID_EXPRESSION, f"{where}.merge.source", message
+        yield INVALID_EXPRESSION, f"{prefix}.merge.source", message
     problem = path_problem(merge.target, shared=True)
     if problem is not None:
-        yield INVALID_EXPRESSION, f"{where}.merge.target", problem
+        yield INVALID_EXPRESSION, f"{prefix}.merge.target", problem
 
 
 def _of_groups(definition: Definition) -> Iterator[Problem]:
-    forked = {each.sibling_group for each in definition.transitions if each.sibling_group}
+    forked = {way.sibling_group for way in definition.transitions if way.sibling_group}
     targets = Counter(
         group
         for group, _ in {
-            (each.synchronization.sibling_group, each.to_node_ref)
-            for each in definition.transitions
-            if each.synchronization is not None
+            (way.synchronization.sibling_group, way.to_node_ref)
+            for way in definition.transitions
+            if way.synchronization is not None
         }
     )
-    for index, each in enumerate(definition.transitions):
-        joined = each.synchronization
+    for index, transition in enumerate(definition.transitions):
+        joined = transition.synchronization
         if joined is not None and joined.sibling_group not in forked:
             yield Problem(
                 INVALID_SIBLING_GROUP,
                 f"transitions[{index}].synchronization.siblingGroup",
                 f"expected a group that a transition forks, found {joined.sibling_group!r}",
             )
-        if each.foreach is not None and each.foreach.on_empty == FAN_IN:
-            found = targets[each.sibling_group] if each.sibling_group else 0
-            if found != 1:
+        if transition.foreach is not None and transition.foreach.on_empty == FAN_IN:
+            group = transition.sibling_group
+            joins = targets[group] if group else 0
+            if joins != 1:
                 yield Problem(
                     INVALID_SIBLING_GROUP,
                     f"transitions[{index}].foreach.onEmpty",
-                    f"expected the group of the branches to have one meeting point, found {found}",
+                    f"expected the group of the branches to have one join, found {joins}",
                 )
 
 
-def _of_meeting_points(definition: Definition) -> Iterator[Problem]:
-    """Transitions that lead to one meeting point have to say the same of it."""
+def _of_joins(definition: Definition) -> Iterator[Problem]:
+    """Transitions to the same join must have the same settings."""
     first: dict[tuple[str, str], tuple[int, Synchronization]] = {}
     for index, transition in enumerate(definition.transitions):
-        found = transition.synchronization
-        if found is None:
+        synchronization = transition.synchronization
+        if synchronization is None:
             continue
-        key = (found.sibling_group, transition.to_node_ref)
-        before, same = first.setdefault(key, (index, found))
+        key = (synchronization.sibling_group, transition.to_node_ref)
+        other_index, other = first.setdefault(key, (index, synchronization))
         path = f"transitions[{index}].synchronization"
         for field, name in (
             ("strategy", "strategy"),
             ("timeout_ms", "timeoutMs"),
             ("on_timeout", "onTimeout"),
         ):
-            mine, theirs = getattr(found, field), getattr(same, field)
+            mine, theirs = getattr(synchronization, field), getattr(other, field)
             if mine != theirs:
-                where = f"transitions[{before}], which leads to the same meeting point"
+                where = f"transitions[{other_index}], which leads to the same join"
                 message = f"expected {theirs!r} as at {where}, found {mine!r}"
                 yield Problem(INVALID_STRATEGY, f"{path}.{name}", message)
-        if found.merge and same.merge and found.merge.target == same.merge.target:
+        if (
+            synchronization.merge
+            and other.merge
+            and synchronization.merge.target == other.merge.target
+        ):
             yield from _different(
-                f"{path}.merge.strategy", found.merge.strategy, same.merge.strategy
+                f"{path}.merge.strategy", synchronization.merge.strategy, other.merge.strategy
             )
 
 
@@ -301,19 +316,19 @@ def _different(path: str, mine: str, theirs: str) -> Iterator[Problem]:
         yield Problem(INVALID_STRATEGY, path, message)
 
 
-def _unknown_node(path: str, found: str) -> Problem:
-    return Problem(INVALID_NODE_REF, path, f"expected the ref of a node, found {found!r}")
+def _unknown_node(path: str, ref: str) -> Problem:
+    return Problem(INVALID_NODE_REF, path, f"expected the ref of a node, found {ref!r}")
 
 
 def _not_among(
-    code: str, field: str, found: str, known: tuple[str, ...]
+    code: str, field: str, value: str, known: tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
-    if found not in known:
-        yield code, field, f"expected one of {', '.join(known)}, found {found!r}"
+    if value not in known:
+        yield code, field, f"expected one of {', '.join(known)}, found {value!r}"
 
 
 def _not_within(
-    field: str, found: int | None, least: int, most: int
+    field: str, value: int | None, least: int, most: int
 ) -> Iterator[tuple[str, str, str]]:
-    if found is not None and not least <= found <= most:
-        yield INVALID_DEFINITION, field, f"expected {least} to {most}, found {found}"
+    if value is not None and not least <= value <= most:
+        yield INVALID_DEFINITION, field, f"expected {least} to {most}, found {value}"

@@ -1,1 +1,1 @@
-"""The engine that counts the slots of limits of concurrency: one instance for each limit."""
+"""The engine that counts slots of concurrency limits: one instance per limit."""

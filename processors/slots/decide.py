@@ -1,6 +1,6 @@
-"""Decides who gets a slot: whoever came first, as soon as one is free.
+"""Decide which run gets a slot: first come, first served.
 
-Pure: (state, command, the limit as it is now) -> events or a rejection.
+Pure functions: (state, command, current limit) -> events or a rejection.
 """
 
 from typing import Final
@@ -23,55 +23,59 @@ from headwater.schemas.history import (
     SlotsLimited,
 )
 
-#: Slots that are given at once: a record has room for so many posts. The others follow.
-GIVEN_MAX: Final = 1_000
+#: Maximum slots granted in one decision, so that the posts fit into a record. Others follow.
+GRANTED_MAX: Final = 1_000
 
 
-def ask(
-    run: SlotsRun | None, who: tuple[str, str], command: AskSlot, limit: int | None
+def request_slot(
+    run: SlotsRun | None, slots: tuple[str, str], command: AskSlot, limit: int | None
 ) -> Decision:
-    """Gives a slot, or a place among those who wait for one.
+    """Grant a slot, or queue the request.
 
-    Shape:  who counts: its workflow and itself.
+    Args:
+        run: State of the limit; None if no run holds or waits for a slot.
+        slots: Workflow name and instance id of the limit.
+        command: The request.
+        limit: Current limit; None is unlimited.
     """
     if run is None:
         started = RunStarted(command.key or "null", "", kind=SLOTS)
         limited = [] if limit is None else [SlotsLimited(limit)]
         queued = SlotQueued(command.ticket, 0, command.key)
-        return [started, *limited, queued, *_given(who, 0, [(0, command.ticket)])]
+        return [started, *limited, queued, *_grants(slots, 0, [(0, command.ticket)])]
     if command.ticket in run.places:
         return STALE
     if run.waiting >= WAITING_MAX:
         return Rejection(
             SLOT_QUEUE_FULL,
-            f"expected at most {WAITING_MAX} runs of {run.workflow} that wait for a slot of one "
-            f"limit of concurrency, found as many; is a limit of {limit} what is meant?",
+            f"expected at most {WAITING_MAX} runs of {run.workflow} to wait for a slot of one "
+            f"concurrency limit, found that many already; is a limit of {limit} intended?",
         )
-    came = (run.arrived, command.ticket)
+    arrival = (run.arrived, command.ticket)
     queued = SlotQueued(command.ticket, run.arrived, command.key)
     events: list[RunEvent] = [*_limited(run, limit), queued]
-    return events + _give(run, [*_next(run, _free(run.held, limit)), came], run.held, limit)
+    return events + _grant(run, [*_next(run, _free(run.held, limit)), arrival], run.held, limit)
 
 
-def give_back(run: SlotsRun, command: ReturnSlot, limit: int | None) -> Decision:
-    """Takes a slot back, or a place among those who wait; whoever is first has what is free."""
+def return_slot(run: SlotsRun, command: ReturnSlot, limit: int | None) -> Decision:
+    """Return a slot or cancel a queued request, then grant free slots in order of arrival."""
     number = run.places.get(command.ticket)
     if number is None:
         return STALE
     held = run.held - (number < run.first)
-    # One more is looked at, because it may be the one who leaves.
-    waiting = [each for each in _next(run, _free(held, limit) + 1) if each[0] != number]
-    return [*_limited(run, limit), SlotReturned(number), *_give(run, waiting, held, limit)]
+    # One more, because the returning run may be among them.
+    waiting = [entry for entry in _next(run, _free(held, limit) + 1) if entry[0] != number]
+    return [*_limited(run, limit), SlotReturned(number), *_grant(run, waiting, held, limit)]
 
 
-def adjust(run: SlotsRun, limit: int | None) -> Decision:
-    """Counts with the limit as it is now: with more slots, more of those who wait have one."""
+def adjust_to_limit(run: SlotsRun, limit: int | None) -> Decision:
+    """Apply the current limit: with more slots, more waiting runs are granted one."""
     waiting = _next(run, _free(run.held, limit))
-    return [*_limited(run, limit), *_give(run, waiting, run.held, limit)] or STALE
+    return [*_limited(run, limit), *_grant(run, waiting, run.held, limit)] or STALE
 
 
-def is_to_adjust(run: SlotsRun, limit: int | None) -> bool:
-    """Whether the limit is another, or somebody waits who could have a slot."""
+def needs_adjustment(run: SlotsRun, limit: int | None) -> bool:
+    """Whether the limit has changed, or a waiting run could have a slot."""
     return run.limit != limit or (run.waiting > 0 and _free(run.held, limit) > 0)
 
 
@@ -80,34 +84,36 @@ def _limited(run: SlotsRun, limit: int | None) -> list[RunEvent]:
 
 
 def _free(held: int, limit: int | None) -> int:
-    """How many can be given a slot now; fewer have it than the limit says after it was lowered."""
-    return GIVEN_MAX if limit is None else min(GIVEN_MAX, max(0, limit - held))
+    """Return how many slots can be granted now. After the limit was lowered it may be 0."""
+    return GRANTED_MAX if limit is None else min(GRANTED_MAX, max(0, limit - held))
 
 
-def _next(run: SlotsRun, most: int) -> list[tuple[int, str]]:
-    """Those who have waited longest: their numbers and tickets."""
-    found: list[tuple[int, str]] = []
+def _next(run: SlotsRun, limit: int) -> list[tuple[int, str]]:
+    """Return the runs that have waited longest: their numbers and tickets."""
+    runs: list[tuple[int, str]] = []
     number = run.first
-    while len(found) < min(most, run.waiting):
+    while len(runs) < min(limit, run.waiting):
         if number in run.tickets:
-            found.append((number, run.tickets[number]))
+            runs.append((number, run.tickets[number]))
         number += 1
-    return found
+    return runs
 
 
-def _give(
+def _grant(
     run: SlotsRun, waiting: list[tuple[int, str]], held: int, limit: int | None
 ) -> list[RunEvent]:
-    who = (run.workflow, run.instance_id)
-    return _given(who, run.posted, waiting[: _free(held, limit)])
+    slots = (run.workflow, run.instance_id)
+    return _grants(slots, run.posted, waiting[: _free(held, limit)])
 
 
-def _given(who: tuple[str, str], posted: int, chosen: list[tuple[int, str]]) -> list[RunEvent]:
+def _grants(
+    slots_instance: tuple[str, str], posted: int, chosen: list[tuple[int, str]]
+) -> list[RunEvent]:
     if not chosen:
         return []
-    workflow, slots = who
+    workflow, slots_id = slots_instance
     posts = (
-        Post(number, workflow, holder_of(ticket)[0], GrantSlot(ticket, slots))
+        Post(number, workflow, holder_of(ticket)[0], GrantSlot(ticket, slots_id))
         for number, (_, ticket) in enumerate(chosen, posted)
     )
     return [SlotsGiven(chosen[-1][0]), PostsQueued(tuple(posts))]

@@ -1,6 +1,6 @@
-"""The engine of instances that count slots. No code runs for them, and they never end.
+"""The engine of instances that count slots. They run no code and never end.
 
-One is there as long as somebody has a slot of its limit or waits for one, and is deleted then.
+An instance exists while a run holds a slot of its limit or waits for one; then it is deleted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,12 @@ from headwater.processors.runs.requests import Request, Wake
 from headwater.processors.runs.slots import SLOTS, Concurrencies
 from headwater.processors.runs.state import Entry
 from headwater.processors.slots import appliers
-from headwater.processors.slots.decide import adjust, ask, give_back, is_to_adjust
+from headwater.processors.slots.decide import (
+    adjust_to_limit,
+    needs_adjustment,
+    request_slot,
+    return_slot,
+)
 from headwater.processors.slots.state import SlotsRun
 from headwater.schemas.history import AskSlot, Failure, ReturnSlot, RunCommand, RunEvent
 
@@ -25,26 +30,26 @@ _DECODE: Final = msgspec.msgpack.Decoder(SlotsRun).decode
 
 
 class SlotsEngine:
-    """Implements `processors.runs.engine.Engine`, which says what the methods mean.
+    """Implementation of `processors.runs.engine.Engine`; see there for the methods.
 
-    Shape:  limits are those of all workflows that are known here. Of a workflow that is not, a
-            limit stays as it was.
+    `limits` has the limits of all workflows that are known here. A limit of an unknown workflow
+    stays as it was.
     """
 
     kind: Final = SLOTS
-    #: A change of SlotsRun, Run or their parts is a new one.
+    #: Raise it when SlotsRun, Run or a struct in them changes.
     format: Final = 1
 
     def __init__(self, limits: Concurrencies = MappingProxyType({})) -> None:
         self._limits = limits
 
     def declare(self, limits: Concurrencies) -> None:
-        """Counts with these limits from now on."""
+        """Use these limits from now on."""
         self._limits = limits
 
     def _limit(self, workflow: str, run: SlotsRun | None) -> int | None:
         if workflow not in self._limits:
-            # Nobody here knows it; and every limit has one slot at least.
+            # The workflow is unknown here, and every limit has at least one slot.
             return 1 if run is None else run.limit
         concurrency = self._limits[workflow]
         return None if concurrency is None else concurrency.limit
@@ -52,26 +57,30 @@ class SlotsEngine:
     # -- deciding
 
     def decide_command(self, run: SlotsRun | None, command: RunCommand, facts: Facts) -> Decision:
-        """Decides a command; all but two are for instances of another kind."""
+        """Decide a command; only AskSlot and ReturnSlot apply to these instances."""
         limit = self._limit(facts.workflow, run)
         if isinstance(command, AskSlot):
-            return ask(run, (facts.workflow, facts.instance_id), command, limit)
+            return request_slot(run, (facts.workflow, facts.instance_id), command, limit)
         if isinstance(command, ReturnSlot) and run is not None:
-            return give_back(run, command, limit)
+            return return_slot(run, command, limit)
         return not_found(facts.instance_id)
 
     def decide(self, run: SlotsRun, request: Request, now_ms: int) -> Decision:
-        """Looks whether the limit has changed."""
-        return adjust(run, self._limit(run.workflow, run)) if isinstance(request, Wake) else STALE
+        """Check whether the limit has changed."""
+        return (
+            adjust_to_limit(run, self._limit(run.workflow, run))
+            if isinstance(request, Wake)
+            else STALE
+        )
 
     @staticmethod
-    def fail_run(run: SlotsRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
-        """It is asked of no such run: what they may hold has bounds of its own."""
+    def give_up(run: SlotsRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
+        """Return no events: these runs are never ended for their size, which has its own limits."""
         return []
 
     @staticmethod
-    def event_location(run: SlotsRun, decided: Sequence[RunEvent], event: RunEvent) -> str:
-        """None: it has no author."""
+    def place_of(run: SlotsRun, decided: Sequence[RunEvent], event: RunEvent) -> str:
+        """Return nothing: the instance has no author."""
         return ""
 
     size_advice = "let fewer runs wait for a slot"
@@ -87,54 +96,54 @@ class SlotsEngine:
     def message_for_host(
         run: SlotsRun, event: RunEvent, activation: int, sequence: int
     ) -> HostMessage | None:
-        """None: no code runs for it."""
+        """Return None: no code runs for the instance."""
         return None
 
     @staticmethod
     def activate(run: SlotsRun, activation: int) -> HostMessage | None:
-        """None: no code runs for it."""
+        """Return None: no code runs for the instance."""
         return None
 
     @staticmethod
     def is_runnable(run: SlotsRun, now_ms: int) -> bool:
-        """While somebody waits: then a new owner looks at it, whose limit may be another."""
+        """Whether runs wait: a new owner then checks whether the limit has changed."""
         return run.waiting > 0
 
     @staticmethod
     def attempts_due(run: SlotsRun, activation: int, now_ms: int) -> Mapping[str, HostMessage]:
-        """None."""
+        """Return nothing."""
         return {}
 
     def next_wake_ms(self, run: SlotsRun, after_ms: int = 0) -> int | None:
-        """At once, if the limit is another than it was."""
-        if not is_to_adjust(run, self._limit(run.workflow, run)):
+        """Wake at once if the limit has changed."""
+        if not needs_adjustment(run, self._limit(run.workflow, run)):
             return None
         return max(run.updated_at_ms, after_ms) + 1
 
     @staticmethod
-    def expected_attempt(run: SlotsRun, key: str) -> int | None:
-        """None: it has no steps."""
+    def attempt_awaited(run: SlotsRun, key: str) -> int | None:
+        """Return None: the instance has no steps."""
         return None
 
-    # -- the state at rest
+    # -- stored state
 
     @staticmethod
     def encode(run: SlotsRun) -> bytes:
-        """The state as msgpack; places say what tickets say."""
+        """Encode the state as msgpack, without `places`, which `tickets` imply."""
         return _ENCODE(msgspec.structs.replace(run, places={}))
 
     @staticmethod
     def decode(state: bytes) -> SlotsRun:
-        """The state from msgpack."""
+        """Decode the state from msgpack."""
         run = _DECODE(state)
         run.places = {ticket: number for number, ticket in run.tickets.items()}
         return run
 
     @staticmethod
     def drop_finished(run: SlotsRun) -> None:
-        """It never ends."""
+        """Do nothing: the instance never ends."""
 
     @staticmethod
     def steps(run: SlotsRun) -> list[tuple[str, Entry]]:
-        """None: it has no entries."""
+        """Return nothing: the instance has no entries."""
         return []

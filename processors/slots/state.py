@@ -1,4 +1,4 @@
-"""The state of an instance that counts the slots of a limit: who has one, and who waits for one."""
+"""State of an instance that counts the slots of a limit: holders and waiting runs."""
 
 from typing import Final
 
@@ -7,17 +7,22 @@ from typing_extensions import override
 
 from headwater.processors.runs.state import Run
 
-#: Runs that may wait for the slots of one limit.
+#: Maximum runs that wait for slots of one limit.
 WAITING_MAX: Final = 100_000
 
 
 class SlotsRun(Run, kw_only=True):
     """The slots of a limit.
 
-    Shape:  tickets are those of all who have a slot or wait for one, by the numbers of their
-            places, which count arrivals; places the other way round. Whoever came first has a slot
-            first, so all below `first` have one, and `waiting` of the others wait. `arrived` is the
-            next number. Without a limit there are slots for all.
+    Slots are granted in order of arrival, so all numbers below `first` hold one.
+
+    Attributes:
+        limit: Number of slots; None is unlimited.
+        tickets: Tickets of all holders and waiting runs, by number of arrival.
+        places: Numbers of arrival by ticket.
+        first: Number of the first run without a slot.
+        arrived: Number of the next arrival.
+        waiting: Number of runs that wait.
     """
 
     limit: int | None = None
@@ -30,10 +35,10 @@ class SlotsRun(Run, kw_only=True):
     @property
     @override
     def is_forgotten(self) -> bool:
-        """Nobody has a slot or waits for one: the next who asks finds all as it is now."""
+        """Whether no run holds a slot or waits for one: the instance may be deleted."""
         return not self.tickets
 
     @property
     def held(self) -> int:
-        """How many have a slot."""
+        """Number of runs that hold a slot."""
         return len(self.tickets) - self.waiting

@@ -1,1 +1,1 @@
-"""The audit log, as rows of which each vouches for those before it."""
+"""The audit log as rows, in which each row's hash covers the rows before it."""

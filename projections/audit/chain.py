@@ -1,8 +1,8 @@
-"""The hashes of the audit log: each is of the hash before it and of its entry.
+"""The hash chain of the audit log: each hash covers the previous hash and its entry.
 
-What is hashed is the entry as JSON: its names in order, no spaces, UTF-8. So whoever has the
-entries can compute the hashes, and whoever keeps one hash somewhere else can tell whether anything
-before it was changed.
+An entry is hashed as JSON with sorted names, without spaces, in UTF-8. So the hashes can be
+recomputed from the entries, and a hash stored elsewhere shows whether anything before it was
+changed.
 """
 
 import hashlib
@@ -16,15 +16,15 @@ from headwater.schemas.audit import OperationAudited
 
 __all__ = ["GENESIS", "Entry", "canonical", "entry_of", "linked"]
 
-#: What stands before the first entry.
+#: Hash before the first entry.
 GENESIS: Final = bytes(hashlib.sha256().digest_size)
-#: Postgres's text cannot hold it.
+#: Postgres's text cannot hold NUL.
 _NUL: Final = "\0"
 _REPLACEMENT: Final = "\ufffd"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry, as its row has it; created_at as RFC 3339 with milliseconds, in UTC."""
+    """An entry as in its row; `created_at` is RFC 3339 with milliseconds, in UTC."""
 
     id: str
     key_id: str | None
@@ -40,9 +40,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entry_of(record: OperationAudited, offset: int) -> Entry:
-    """The entry of a record.
+    """Return the entry of a record.
 
-    Errors: ValueError, OverflowError or OSError for a moment that no calendar has.
+    Raises:
+        ValueError, OverflowError, OSError: The time is out of range.
     """
     at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
     texts = msgspec.structs.asdict(record)
@@ -56,11 +57,11 @@ def entry_of(record: OperationAudited, offset: int) -> Entry:
 
 
 def canonical(entry: Entry) -> str:
-    """What is hashed of an entry."""
-    found = msgspec.structs.asdict(entry)
-    return json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """Return the text of an entry that is hashed."""
+    fields = msgspec.structs.asdict(entry)
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def linked(before: bytes, entry: Entry) -> bytes:
-    """The hash of an entry, from the hash before it."""
-    return hashlib.sha256(before + canonical(entry).encode()).digest()
+def linked(previous: bytes, entry: Entry) -> bytes:
+    """Return the hash of an entry, from the previous hash."""
+    return hashlib.sha256(previous + canonical(entry).encode()).digest()

@@ -1,4 +1,4 @@
-"""What can be asked of the audit log."""
+"""Queries of the audit log."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -13,9 +13,9 @@ from headwater.projections.postgres.statements import statement
 from headwater.projections.projector.offsets import next_offsets
 from headwater.schemas.topics import AUDIT as TOPIC
 
-__all__ = ["OFFSET_TOP", "Chained", "Wanted", "between", "newest", "next_offset"]
+__all__ = ["OFFSET_TOP", "AuditFilter", "Chained", "between", "newest", "next_offset"]
 
-#: Beyond all offsets.
+#: After all offsets.
 OFFSET_TOP: Final = 2**63 - 1
 _OFFSET: Final[Any] = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_TOP)]
 
@@ -27,8 +27,8 @@ class Chained(msgspec.Struct, frozen=True):
     hash: bytes
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries; None lets everything pass."""
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Filter of entries; None has no effect."""
 
     action: str | None = None
     result: str | None = None
@@ -39,33 +39,44 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def newest(
-    reader: PooledReader, wanted: Wanted, *, limit: int, cursor: str | None = None
+    reader: PooledReader, filters: AuditFilter, *, limit: int, cursor: str | None = None
 ) -> tuple[list[Chained], str | None]:
-    """Entries, the newest first, and the cursor of the next page; None where there is none.
+    """Return entries, newest first, and the cursor of the next page or None.
 
-    Errors: InvalidCursor; StoreUnavailable, here and below.
+    Raises:
+        InvalidCursor: The cursor cannot be read.
+        StoreUnavailable: Postgres does not answer.
     """
     limit = bounded(limit)
     before: int = OFFSET_TOP if cursor is None else unpack(cursor, _OFFSET)
-    asked = msgspec.structs.asdict(wanted) | {"before": before, "limit": limit + 1}
-    rows = await reader.answers(statement("audit_logs"), **asked)
-    found = [_chained(row) for row in rows[:limit]]
-    return found, pack(found[-1].entry.offset) if len(rows) > limit else None
+    parameters = msgspec.structs.asdict(filters) | {"before": before, "limit": limit + 1}
+    rows = await reader.answers(statement("audit_logs"), **parameters)
+    entries = [_chained(row) for row in rows[:limit]]
+    return entries, pack(entries[-1].entry.offset) if len(rows) > limit else None
 
 
 async def between(
     reader: PooledReader, first: int, last: int = OFFSET_TOP, *, limit: int | None = None
 ) -> list[Chained]:
-    """Entries in the order of the log, both ends included."""
-    asked = {"first": first, "last": last, "limit": limit}
-    return [_chained(row) for row in await reader.answers(statement("audit_logs_between"), **asked)]
+    """Return entries in the order of the log, both ends included.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    parameters = {"first": first, "last": last, "limit": limit}
+    rows = await reader.answers(statement("audit_logs_between"), **parameters)
+    return [_chained(row) for row in rows]
 
 
 async def next_offset(reader: PooledReader) -> int:
-    """Up to where the log has rows."""
+    """Return the next offset of the log to project.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
     return (await next_offsets(reader, AUDIT.name, TOPIC)).get(0, 0)
 
 
 def _chained(row: Row) -> Chained:
-    held: bytes = row.pop("hash")
-    return Chained(msgspec.convert(row, Entry), held)
+    digest: bytes = row.pop("hash")
+    return Chained(msgspec.convert(row, Entry), digest)

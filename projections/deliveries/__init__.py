@@ -1,1 +1,1 @@
-"""The projection of flow one: rows, outcomes and journeys of deliveries, and reading them."""
+"""The projection of the delivery pipeline: rows, outcomes and traces of deliveries."""

@@ -1,4 +1,4 @@
-"""Finding deliveries, and all that is known of one: how each journey went, and what came of it."""
+"""Find deliveries, and read everything about one: its passes through the pipeline and results."""
 
 from datetime import datetime
 from typing import Final
@@ -7,7 +7,7 @@ import msgspec
 from psycopg import sql
 
 from headwater.projections.deliveries.queries import DeadLetter, Hop, Outcome
-from headwater.projections.postgres.cursors import pack, place_taken, unpack
+from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, key_columns, listed, statement
 from headwater.schemas.installed_tables import ALL_TABLES
@@ -18,11 +18,11 @@ __all__ = [
     "Copy",
     "Deliveries",
     "Delivery",
+    "DeliveryFilter",
     "DeliveryWhole",
     "Effect",
     "Journey",
     "Refusal",
-    "Wanted",
     "deliveries",
     "delivery",
     "refusal",
@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which deliveries: all that is given has to fit."""
+class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Filter of deliveries: all fields that are set must match."""
 
     source: str | None = None
     type: str | None = None
@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery and what became of it; or a request that was refused, which has no event id."""
+    """A delivery and its outcome; or a refused request, which has no event id."""
 
     received_at: datetime
     request_id: str
@@ -59,14 +59,14 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deliveries(msgspec.Struct, frozen=True, kw_only=True):
-    """Deliveries, newest first; `cursor` continues with older ones, None when there are none."""
+    """Deliveries, newest first; `cursor` continues with older ones, None if there are none."""
 
     rows: tuple[Delivery, ...]
     cursor: str | None
 
 
 class Journey(msgspec.Struct, frozen=True, kw_only=True):
-    """One way of a delivery through the pipeline; a replay begins another."""
+    """One pass of a delivery through the pipeline; a replay begins another one."""
 
     status: str
     reason: str
@@ -79,14 +79,14 @@ class Journey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A copy of a delivery, which was dropped."""
+    """A duplicate of a delivery, which was dropped."""
 
     request_id: str
     at: datetime
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """What a delivery did to a workflow: it started an instance, or sent it an event."""
+    """A workflow instance that a delivery started, or to which it sent an event."""
 
     name: str
     workflow: str
@@ -96,7 +96,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that has values of a delivery, and in which columns."""
+    """A row with values of a delivery, and the columns that have them."""
 
     table: str
     key: dict[str, str]
@@ -104,7 +104,7 @@ class ChangedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that brought nothing new, and why."""
+    """A request that brought no new delivery, and why."""
 
     request_id: str
     source: str
@@ -118,7 +118,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeliveryWhole(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a delivery: its journeys oldest first, and what came of them."""
+    """Everything about a delivery: its passes, oldest first, and their results."""
 
     outcome: Outcome
     journeys: tuple[Journey, ...]
@@ -128,7 +128,7 @@ class DeliveryWhole(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: tuple[DeadLetter, ...]
 
 
-class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     received_at: datetime
     request_id: str
 
@@ -154,67 +154,76 @@ _ROWS: Final = tuple(_rows_query(table) for table in ALL_TABLES)
 
 
 async def deliveries(
-    reader: PooledReader, wanted: Wanted, *, limit: int, after: str | None = None
+    reader: PooledReader, filters: DeliveryFilter, *, limit: int, after: str | None = None
 ) -> Deliveries:
-    """Deliveries, and requests that were refused, newest first.
+    """Return deliveries and refused requests, newest first.
 
-    Errors: InvalidCursor, StoreUnavailable.
+    Raises:
+        InvalidCursor: The cursor cannot be read.
+        StoreUnavailable: Postgres does not answer.
     """
     limit = bounded(limit)
-    place = None if after is None else unpack(after, _Place)
-    asked = msgspec.structs.asdict(wanted)
-    asked["since"] = wanted.since or "-infinity"
-    asked["until"] = wanted.until or "infinity"
-    asked["received_at"] = place.received_at if place else "infinity"
-    asked["request_id"] = place.request_id if place else ""
-    with place_taken():
-        rows = await reader.answers(statement("deliveries"), **asked, limit=limit + 1)
+    position = None if after is None else unpack(after, _Cursor)
+    parameters = msgspec.structs.asdict(filters)
+    parameters["since"] = filters.since or "-infinity"
+    parameters["until"] = filters.until or "infinity"
+    parameters["received_at"] = position.received_at if position else "infinity"
+    parameters["request_id"] = position.request_id if position else ""
+    with valid_cursor():
+        rows = await reader.answers(statement("deliveries"), **parameters, limit=limit + 1)
     page = msgspec.convert(rows[:limit], tuple[Delivery, ...])
     more = len(rows) > limit
-    cursor = pack(_Place(page[-1].received_at, page[-1].request_id)) if more else None
+    cursor = pack(_Cursor(page[-1].received_at, page[-1].request_id)) if more else None
     return Deliveries(rows=page, cursor=cursor)
 
 
-async def delivery(reader: PooledReader, named: str) -> DeliveryWhole | None:
-    """All that is known of a delivery, by its id or that of a request that brought it.
+async def delivery(reader: PooledReader, event_or_request_id: str) -> DeliveryWhole | None:
+    """Return everything about a delivery, by its id or that of a request that brought it.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    found = await reader.answers(statement("delivery_of"), id=named)
-    event_id = found[0]["event_id"] if found else named
+    matches = await reader.answers(statement("delivery_of"), id=event_or_request_id)
+    event_id = matches[0]["event_id"] if matches else event_or_request_id
     rows = await reader.answers(statement("outcome"), event_id=event_id)
     if not rows:
         return None
     outcome = msgspec.convert(rows[0], Outcome)
 
-    async def of(query: str) -> list[Row]:
+    async def read(query: str) -> list[Row]:
         return await reader.answers(statement(query), event_id=event_id)
 
     changed = await rows_with_values_of(reader, outcome)
     return DeliveryWhole(
         outcome=outcome,
-        journeys=msgspec.convert(await of("journeys"), tuple[Journey, ...]),
-        copies=msgspec.convert(await of("copies"), tuple[Copy, ...]),
-        effects=msgspec.convert(await of("effects_of"), tuple[Effect, ...]),
+        journeys=msgspec.convert(await read("journeys"), tuple[Journey, ...]),
+        copies=msgspec.convert(await read("copies"), tuple[Copy, ...]),
+        effects=msgspec.convert(await read("effects_of"), tuple[Effect, ...]),
         rows=changed,
-        dead_letters=msgspec.convert(await of("dead_letters_of"), tuple[DeadLetter, ...]),
+        dead_letters=msgspec.convert(await read("dead_letters_of"), tuple[DeadLetter, ...]),
     )
 
 
 async def rows_with_values_of(reader: PooledReader, outcome: Outcome) -> tuple[ChangedRow, ...]:
-    """The rows that have values of a delivery.
+    """Return the rows that have values of a delivery.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    about = {"user_id": outcome.user_id, "subject": outcome.subject, "event_id": outcome.event_id}
-    found = [row for query in _ROWS for row in await reader.answers(query, **about)]
-    return msgspec.convert(found, tuple[ChangedRow, ...])
+    parameters = {
+        "user_id": outcome.user_id,
+        "subject": outcome.subject,
+        "event_id": outcome.event_id,
+    }
+    rows = [row for query in _ROWS for row in await reader.answers(query, **parameters)]
+    return msgspec.convert(rows, tuple[ChangedRow, ...])
 
 
 async def refusal(reader: PooledReader, request_id: str) -> Refusal | None:
-    """A request that was refused, or greeted.
+    """Return a request that was refused, or was a handshake.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     rows = await reader.answers(statement("refusal"), request_id=request_id)
     return msgspec.convert(rows[0], Refusal) if rows else None

@@ -1,4 +1,4 @@
-"""Lineage, as far as Postgres knows it: a row with its sources, and where deliveries lie."""
+"""Lineage from Postgres: a row with its sources, and positions of deliveries."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,7 +11,14 @@ from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.postgres.statements import filled, key_columns, read_columns, statement
 from headwater.schemas.tables import Table
 
-__all__ = ["Placed", "Source", "SourcedRow", "deliveries_of_row", "named", "row"]
+__all__ = [
+    "LocatedDelivery",
+    "Source",
+    "SourcedRow",
+    "deliveries_by_id",
+    "deliveries_of_row",
+    "row",
+]
 
 _SETTING: Final = {
     name: filled("setting_rows", of=sql.Identifier(name)) for name in ("user_id", "subject")
@@ -19,7 +26,7 @@ _SETTING: Final = {
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The delivery of a value; version is that of the normalizer."""
+    """The delivery that set a value; `version` is that of the normalizer."""
 
     event_id: str
     position: str
@@ -28,15 +35,15 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class SourcedRow(msgspec.Struct, frozen=True):
-    """A row: its key as Postgres writes it, its values, and the source of each that is set."""
+    """A row: its key as text, its values, and the source of each value that is set."""
 
     key: dict[str, str]
     values: Mapping[str, Any]
     sources: Mapping[str, Source]
 
 
-class Placed(msgspec.Struct, frozen=True):
-    """A delivery with an outcome, and where it lies in the topic webhooks."""
+class LocatedDelivery(msgspec.Struct, frozen=True):
+    """A delivery with an outcome, and its position in the topic webhooks."""
 
     event_id: str
     source: str
@@ -52,9 +59,11 @@ class _Sources(msgspec.Struct, frozen=True):
 
 
 async def row(reader: PooledReader, table: Table, key: Sequence[str]) -> SourcedRow | None:
-    """A row of a projection table by its key.
+    """Return a row of a projection table by its key.
 
-    Errors: StoreUnavailable; RecordRefused for a key that its columns cannot hold.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+        RecordRefused: The key does not fit its columns.
     """
     columns = key_columns(table)
     pairs = [sql.SQL("{}, t.{}").format(sql.Literal(c.name), c.identifier) for c in columns]
@@ -68,11 +77,13 @@ async def row(reader: PooledReader, table: Table, key: Sequence[str]) -> Sourced
     rows = await reader.answers(query, **dict(zip(table.key_names, key, strict=True)))
     if not rows:
         return None
-    found = msgspec.convert(rows[0]["column_sources"], _Sources)
+    column_sources = msgspec.convert(rows[0]["column_sources"], _Sources)
     return SourcedRow(
         key=rows[0]["key"],
         values=rows[0],
-        sources={name: found.deliveries[at] for name, at in found.columns.items()},
+        sources={
+            name: column_sources.deliveries[index] for name, index in column_sources.columns.items()
+        },
     )
 
 
@@ -83,10 +94,13 @@ async def deliveries_of_row(
     subject: str,
     types: Sequence[tuple[str, str]],
     limit: int,
-) -> list[Placed]:
-    """The deliveries of a user that may have set a row, newest first; without one, of a subject.
+) -> list[LocatedDelivery]:
+    """Return the deliveries that may have set a row, newest first.
 
-    Errors: StoreUnavailable.
+    They are selected by user, or by subject if there is no user.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     rows = await reader.answers(
         _SETTING["user_id" if user_id else "subject"],
@@ -95,13 +109,14 @@ async def deliveries_of_row(
         types=[type_ for _, type_ in types],
         limit=limit,
     )
-    return msgspec.convert(rows, list[Placed])
+    return msgspec.convert(rows, list[LocatedDelivery])
 
 
-async def named(reader: PooledReader, event_ids: Sequence[str]) -> list[Placed]:
-    """Where deliveries lie.
+async def deliveries_by_id(reader: PooledReader, event_ids: Sequence[str]) -> list[LocatedDelivery]:
+    """Return the positions of deliveries.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     rows = await reader.answers(statement("deliveries_named"), event_ids=list(event_ids))
-    return msgspec.convert(rows, list[Placed])
+    return msgspec.convert(rows, list[LocatedDelivery])

@@ -1,4 +1,4 @@
-"""What is known of one user: connections, how many rows, what came last, and what waits."""
+"""Everything about one user: connections, row counts, latest outcomes, waiting deliveries."""
 
 from datetime import datetime
 from typing import Final
@@ -15,12 +15,12 @@ from headwater.schemas.tables import Owner, Table
 
 __all__ = ["Connection", "UserWhole", "connections_of", "subjects_of", "user_whole"]
 
-#: Outcomes that are shown, of those that are done and of those that wait.
+#: Outcomes shown, both of finished and of waiting deliveries.
 _OUTCOMES_SHOWN: Final = 20
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's link to a wearable account; `connected_at` is when it was last said to be open."""
+    """A user's link to a wearable account; `connected_at` is when it was last reported open."""
 
     terra_user_id: str
     provider: str | None
@@ -32,10 +32,10 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a user.
+    """Everything about a user.
 
-    Shape:  counts by table, with `raw_events`, deliveries whose user is known to be this one, and
-            `dead_letters`, those of them that could not be processed, in part or at all.
+    `counts` are by table, plus `raw_events`, the user's deliveries, and `dead_letters`, those of
+    them that could not be processed completely.
     """
 
     user_id: str
@@ -66,40 +66,43 @@ _SUBJECTS: Final = tuple(
 
 
 async def subjects_of(reader: PooledReader, user_id: str) -> list[str]:
-    """The subjects whose rows name a user: those whose deliveries are the user's.
+    """Return the subjects with rows that name a user; their deliveries are the user's.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     rows = [row for query in _SUBJECTS for row in await reader.answers(query, user_id=user_id)]
     return sorted({row["subject"] for row in rows})
 
 
 async def connections_of(reader: PooledReader, user_id: str) -> tuple[Connection, ...]:
-    """The connections of a user, closed ones among them.
+    """Return the connections of a user, including closed ones.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     rows = await reader.answers(statement("connections_of_user"), user_id=user_id)
     return msgspec.convert(rows, tuple[Connection, ...])
 
 
 async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
-    """What is known of a user; all counts are 0 of somebody who is not known.
+    """Return everything about a user; for an unknown user, all counts are 0.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
 
-    async def of(query: bytes, **more: object) -> list[dict[str, object]]:
+    async def read(query: bytes, **more: object) -> list[dict[str, object]]:
         return await reader.answers(query, user_id=user_id, **more)
 
     counts: dict[str, object] = {}
     for name, query in _COUNTS.items():
-        for row in await of(query):
-            counts[name] = row["found"]
-    for row in await of(statement("deliveries_of_user")):
+        for row in await read(query):
+            counts[name] = row["rows"]
+    for row in await read(statement("deliveries_of_user")):
         counts |= row
     connections = await connections_of(reader, user_id)
-    outcomes = await of(statement("outcomes_of_user"), limit=_OUTCOMES_SHOWN)
+    outcomes = await read(statement("outcomes_of_user"), limit=_OUTCOMES_SHOWN)
     subjects = await subjects_of(reader, user_id)
     return UserWhole(
         user_id=user_id,

@@ -1,4 +1,4 @@
-"""The projection of deliveries: topics whose newest record of a key is a row."""
+"""The projection of deliveries: the newest record of a key is a row."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -7,7 +7,7 @@ from headwater.processors.epochs import NewestEpoch
 from headwater.processors.runs.claims import Claims
 from headwater.projections.deliveries.row_readers import ROW_TYPES
 from headwater.projections.deliveries.rows import READERS, TOPICS, Rows, refuse_unknown
-from headwater.projections.projector.plan import Plan, works
+from headwater.projections.projector.plan import Plan, row_statements
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
@@ -16,10 +16,7 @@ __all__ = ["DELIVERIES", "plan"]
 
 
 def plan(records: Iterable[LogRecord]) -> Plan:
-    """Plans records.
-
-    Shape:  records of any topics, each partition in order -> statements in the order to run them.
-    """
+    """Plan records of any topics, each partition in order."""
     by_topic: dict[str, list[LogRecord]] = {}
     for record in records:
         by_topic.setdefault(record.topic, []).append(record)
@@ -27,43 +24,43 @@ def plan(records: Iterable[LogRecord]) -> Plan:
     for topic, group in by_topic.items():
         READERS.get(topic, refuse_unknown)(group, rows)
     deletes = [
-        work
+        row_statement
         for table, keyed in rows.deletes.items()
-        for work in works(table, list(keyed.values()), delete=True)
+        for row_statement in row_statements(table, list(keyed.values()), delete=True)
     ]
     upserts = [
-        work
+        row_statement
         for table, rounds in rows.upserts.items()
         for keyed in rounds
-        for work in works(table, list(keyed.values()))
+        for row_statement in row_statements(table, list(keyed.values()))
     ]
     unreadable = sum(map(len, rows.upserts.get("projection_errors", ())))
-    return Plan(works=(*deletes, *upserts), unreadable=unreadable)
+    return Plan(statements=(*deletes, *upserts), unreadable=unreadable)
 
 
-def _counting(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
-    """The records that count, without claims; moves the newest epoch."""
-    newest = NewestEpoch(claims.epoch)
-    counting = [
+def _admitted(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
+    """Return the admitted records without claims, and update the newest epoch."""
+    newest = Newest(claims.epoch)
+    admitted = [
         record for record in records if newest.admit(_epoch_of(record)) and record.key != CLAIM_KEY
     ]
     claims.epoch = newest.epoch
-    return counting
+    return admitted
 
 
 def _epoch_of(record: LogRecord) -> int | None:
     try:
         return epoch_of(record.headers)
     except ValueError:
-        return None  # Nothing that an owner wrote: what it is, its bytes say.
+        return None  # An owner did not write it; its type follows from its bytes.
 
 
-#: The projection tables, outcomes, duplicates and dead letters.
+#: Projects the tables, outcomes, duplicates and dead letters.
 DELIVERIES: Final = Projection(
     name="headwater",
     group="headwater-projector",
     topics=TOPICS,
-    read=_counting,
+    read=_admitted,
     plan=plan,
     row_types=ROW_TYPES,
     is_synced=True,

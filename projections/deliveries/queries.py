@@ -1,4 +1,4 @@
-"""What can be asked of the projection of deliveries: named SQL in, typed rows out."""
+"""Queries of the projection of deliveries: named SQL in, typed rows out."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from psycopg import sql
 
-from headwater.projections.postgres.cursors import pack, place_taken, unpack
+from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
 
@@ -31,7 +31,7 @@ _LEVELS: Final = ("info", "error")
 
 
 class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many deliveries came to the same end."""
+    """Number of deliveries with the same outcome."""
 
     status: str
     reason: str
@@ -39,7 +39,7 @@ class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a delivery."""
+    """The outcome of a delivery."""
 
     event_id: str
     request_id: str
@@ -64,11 +64,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hop(msgspec.Struct, frozen=True):
-    """One stage of a delivery's journey.
+    """One stage of a delivery's trace.
 
-    Shape:  stage is one of received, admitted, duplicate, handshake, refused, parked, released,
+    Attributes:
+        stage: One of received, admitted, duplicate, handshake, refused, parked, released,
             normalized, dead, effect_failed.
-    Units:  at_ms in Unix milliseconds; position as topic/partition@offset, empty when not known.
+        at_ms: Unix milliseconds.
+        position: topic/partition@offset; empty if it is not known.
     """
 
     stage: str
@@ -78,7 +80,7 @@ class Hop(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery's journey, or that of a copy that was dropped."""
+    """Trace of a delivery, or of a dropped duplicate."""
 
     request_id: str
     event_id: str
@@ -90,7 +92,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="dead"):
-    """What could not be processed, and why; partition and offset name it."""
+    """A record that could not be processed, and why; partition and offset identify it."""
 
     partition: int
     offset: int
@@ -109,7 +111,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", t
 
 
 class ParkedDelivery(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="parked"):
-    """A delivery that waits for the user of its subject; it lies in `webhooks`."""
+    """A delivery that waits for the user of its subject; it is stored in `webhooks`."""
 
     event_id: str
     request_id: str
@@ -132,9 +134,9 @@ class DeadLetterWhole(DeadLetter, frozen=True, kw_only=True):
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters, newest first; `cursor` continues with older ones, None when there are none.
+    """Dead letters, newest first; `cursor` continues with older ones, None if there are none.
 
-    Shape:  deliveries that wait are among them if they were asked for.
+    Waiting deliveries are included if they were requested.
     """
 
     rows: tuple[DeadLetter | ParkedDelivery, ...]
@@ -162,36 +164,36 @@ class ProjectionError(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     at: datetime
     partition: int
     offset: int
 
 
-def _place_of(row: DeadLetter | ParkedDelivery) -> _Place:
+def _cursor_of(row: DeadLetter | ParkedDelivery) -> _Cursor:
     if isinstance(row, DeadLetter):
-        return _Place(row.dead_at, row.partition, row.offset)
-    return _Place(row.parked_at, row.original_partition, row.original_offset)
+        return _Cursor(row.dead_at, row.partition, row.offset)
+    return _Cursor(row.parked_at, row.original_partition, row.original_offset)
 
 
 def _order(row: DeadLetter | ParkedDelivery) -> tuple[datetime, int, int]:
-    place = _place_of(row)
-    return (place.at, place.partition, place.offset)
+    cursor = _cursor_of(row)
+    return (cursor.at, cursor.partition, cursor.offset)
 
 
 class Reader(PooledReader):
-    """Reads what was projected of deliveries.
+    """Reads the projection of deliveries.
 
-    Errors: StoreUnavailable from every method but `open` and `close`.
+    All methods except `open` and `close` raise StoreUnavailable.
     """
 
     async def outcome_counts(self, since: datetime | None = None) -> list[OutcomeCount]:
-        """How many deliveries, of those received since then, came to which end."""
+        """Count deliveries received since a time, by outcome."""
         rows = await self._rows("outcome_counts", since=since or "-infinity")
         return msgspec.convert(rows, list[OutcomeCount])
 
     async def outcome(self, event_id: str) -> Outcome | None:
-        """What became of a delivery; None when it is not known (yet)."""
+        """Return the outcome of a delivery; None if it is not known (yet)."""
         rows = await self._rows("outcome", event_id=event_id)
         return msgspec.convert(rows[0], Outcome) if rows else None
 
@@ -203,7 +205,7 @@ class Reader(PooledReader):
         level: str | None = None,
         limit: int,
     ) -> list[Trace]:
-        """Journeys, the newest first; `request_id` names one and makes the rest superfluous."""
+        """Return traces, newest first. With `request_id`, other filters are ignored."""
         limit = bounded(limit)
         query = _traces_query(request_id, user_id, level)
         if query is None:
@@ -214,62 +216,63 @@ class Reader(PooledReader):
     async def dead_letters(
         self, *, limit: int, after: str | None = None, states: Collection[str] = ("dead",)
     ) -> DeadLetterPage:
-        """Dead letters, deliveries that wait (`parked`), or both, newest first.
+        """Return dead letters, waiting deliveries (`parked`), or both, newest first.
 
-        Errors: InvalidCursor.
+        Raises:
+            InvalidCursor: The cursor cannot be read.
         """
         limit = bounded(limit)
-        place = _NEWEST if after is None else msgspec.structs.asdict(unpack(after, _Place))
-        asked = {**place, "limit": limit + 1}
-        found: list[DeadLetter | ParkedDelivery] = []
-        with place_taken():
+        start = _NEWEST if after is None else msgspec.structs.asdict(unpack(after, _Cursor))
+        parameters = {**start, "limit": limit + 1}
+        entries: list[DeadLetter | ParkedDelivery] = []
+        with valid_cursor():
             if "dead" in states:
-                rows = await self._rows("dead_letters", **asked)
-                found += msgspec.convert(rows, list[DeadLetter])
+                rows = await self._rows("dead_letters", **parameters)
+                entries += msgspec.convert(rows, list[DeadLetter])
             if "parked" in states:
-                rows = await self._rows("parked", **asked)
-                found += msgspec.convert(rows, list[ParkedDelivery])
-        found.sort(key=_order, reverse=True)
-        # Two topics may have the same place: what comes next must not be left out.
-        end = min(limit, len(found))
-        while 0 < end < len(found) and _order(found[end]) == _order(found[end - 1]):
+                rows = await self._rows("parked", **parameters)
+                entries += msgspec.convert(rows, list[ParkedDelivery])
+        entries.sort(key=_order, reverse=True)
+        # Entries of two topics may have the same sort key: keep them on one page.
+        end = min(limit, len(entries))
+        while 0 < end < len(entries) and _order(entries[end]) == _order(entries[end - 1]):
             end += 1
-        last = _place_of(found[end - 1]) if end < len(found) else None
-        return DeadLetterPage(rows=tuple(found[:end]), cursor=pack(last) if last else None)
+        last = _cursor_of(entries[end - 1]) if end < len(entries) else None
+        return DeadLetterPage(rows=tuple(entries[:end]), cursor=pack(last) if last else None)
 
     async def dead_letter(self, partition: int, offset: int) -> DeadLetterWhole | None:
-        """One dead letter with its bytes; None when there is none at that position."""
+        """Return a dead letter with its bytes; None if there is none at that position."""
         rows = await self._rows("dead_letter", partition=partition, offset=offset)
         return msgspec.convert(rows[0], DeadLetterWhole) if rows else None
 
     async def pending_dead_letters(
         self, *, limit: int, after: tuple[int, int] = (-1, -1)
     ) -> list[DeadLetter]:
-        """Dead letters that were never replayed, by position, after a (partition, offset)."""
+        """Return dead letters that were never replayed, ordered by (partition, offset)."""
         rows = await self._rows(
             "pending_dead_letters", partition=after[0], offset=after[1], limit=bounded(limit)
         )
         return msgspec.convert(rows, list[DeadLetter])
 
     async def projection_positions(self) -> list[Position]:
-        """How far every projection is."""
+        """Return how far each projection has applied each partition."""
         return msgspec.convert(await self._rows("projection_positions"), list[Position])
 
     async def projection_errors(self, *, limit: int) -> list[ProjectionError]:
-        """Records that the projector could not apply, newest first."""
+        """Return records that the projector could not apply, newest first."""
         rows = await self._rows("projection_errors", limit=bounded(limit))
         return msgspec.convert(rows, list[ProjectionError])
 
     async def active_connections(self, *, after: str, limit: int) -> list[str]:
-        """Terra's ids of connections that are active, in the order of their MD5.
+        """Return Terra's ids of active connections, ordered by their MD5.
 
-        Shape:  those behind a digest; in hexadecimal digits.
+        Only those after a digest, in hexadecimal, are returned.
         """
         rows = await self._rows("active_connections", after=after, limit=bounded(limit))
         return [row["terra_user_id"] for row in rows]
 
     async def active_connections_of(self, digests: Collection[str]) -> list[str]:
-        """Terra's ids of those active connections that have one of some digests."""
+        """Return Terra's ids of active connections with these digests."""
         rows = await self._rows("active_connections_of", digests=list(digests))
         return [row["terra_user_id"] for row in rows]
 
@@ -278,7 +281,7 @@ class Reader(PooledReader):
 
 
 def _traces_query(request_id: str | None, user_id: str | None, level: str | None) -> bytes | None:
-    """The query for what is asked; None for a level that there is not."""
+    """Return the query for these filters; None for an unknown level."""
     if request_id is not None:
         return statement("traces_by_request")
     if level not in (None, *_LEVELS):
@@ -288,8 +291,9 @@ def _traces_query(request_id: str | None, user_id: str | None, level: str | None
 
 @cache
 def _newest_traces(level: str | None, *, of_user: bool) -> bytes:
-    asked: list[sql.Composable] = [sql.SQL("user_id = %(user_id)s")] if of_user else []
+    conditions: list[sql.Composable] = [sql.SQL("user_id = %(user_id)s")] if of_user else []
     if level is not None:
-        # Filled in: of a parameter Postgres could not tell that the index of it applies.
-        asked.append(sql.SQL("level = {}").format(sql.Literal(level)))
-    return filled("traces_newest", asked=sql.SQL(" and ").join(asked or [sql.SQL("true")]))
+        # A literal: with a parameter, Postgres could not choose the partial index.
+        conditions.append(sql.SQL("level = {}").format(sql.Literal(level)))
+    condition = sql.SQL(" and ").join(conditions or [sql.SQL("true")])
+    return filled("traces_newest", condition=condition)

@@ -1,4 +1,4 @@
-"""Which deliveries a replay takes, in the order in which they were received."""
+"""Deliveries selected for a replay, in the order in which they were received."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -8,7 +8,7 @@ import msgspec
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.postgres.statements import filled, template
 
-__all__ = ["FIRST", "Matched", "Place", "Selection", "matched", "page"]
+__all__ = ["FIRST", "Matched", "ReplayCursor", "Selection", "matched", "page"]
 
 _OFFSET_MAX: Final = 2**63 - 1
 _SELECTED: Final = template("replay_selected")
@@ -17,9 +17,12 @@ _PAGE: Final = filled("replay_page", selected=_SELECTED)
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which deliveries: all that is given has to fit; what is received from `until` on never does.
+    """Filter of deliveries: all fields that are set must match.
 
-    Shape:  from_offset and to_offset are offsets of the partition, both included.
+    Attributes:
+        until: Deliveries received at or after this time never match.
+        from_offset: First offset of the partition, inclusive.
+        to_offset: Last offset of the partition, inclusive.
     """
 
     until: str
@@ -33,19 +36,19 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     to_offset: int = _OFFSET_MAX
 
 
-class Place(msgspec.Struct, frozen=True):
-    """How far a replay is: behind this delivery."""
+class ReplayCursor(msgspec.Struct, frozen=True):
+    """Position of a replay: the last delivery it has handled."""
 
     received_at: str
     event_id: str
 
 
-#: Before all deliveries.
-FIRST: Final = Place("-infinity", "")
+#: Position before all deliveries.
+FIRST: Final = ReplayCursor("-infinity", "")
 
 
 class Matched(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery that is to be replayed, where it lay first and where it was read last."""
+    """A delivery to replay, its original position, and where it was last read."""
 
     event_id: str
     partition: int
@@ -55,34 +58,36 @@ class Matched(msgspec.Struct, frozen=True, kw_only=True):
     received_at: datetime
 
     @property
-    def place(self) -> Place:
-        """Where a replay is that has come to it."""
-        return Place(self.received_at.isoformat(), self.event_id)
+    def cursor(self) -> ReplayCursor:
+        """Position of a replay after this delivery."""
+        return ReplayCursor(self.received_at.isoformat(), self.event_id)
 
 
 async def matched(reader: PooledReader, selection: Selection) -> int:
-    """How many deliveries there are.
+    """Return the number of deliveries.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    rows = await reader.answers(_MATCHED, **_asked(selection))
+    rows = await reader.answers(_MATCHED, **_parameters(selection))
     return int(rows[0]["matched"]) if rows else 0
 
 
 async def page(
-    reader: PooledReader, selection: Selection, after: Place, limit: int
+    reader: PooledReader, selection: Selection, after: ReplayCursor, limit: int
 ) -> list[Matched]:
-    """The next of them, behind a place.
+    """Return the next deliveries after a position.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    behind = {"received_at": after.received_at, "event_id": after.event_id}
-    rows = await reader.answers(_PAGE, **_asked(selection), **behind, limit=limit)
+    position = {"received_at": after.received_at, "event_id": after.event_id}
+    rows = await reader.answers(_PAGE, **_parameters(selection), **position, limit=limit)
     return msgspec.convert(rows, list[Matched])
 
 
-def _asked(selection: Selection) -> dict[str, Any]:
-    asked = msgspec.structs.asdict(selection)
-    asked["since"] = selection.since or "-infinity"
-    asked["ids"] = None if selection.ids is None else list(selection.ids)
-    return asked
+def _parameters(selection: Selection) -> dict[str, Any]:
+    parameters = msgspec.structs.asdict(selection)
+    parameters["since"] = selection.since or "-infinity"
+    parameters["ids"] = None if selection.ids is None else list(selection.ids)
+    return parameters

@@ -1,8 +1,9 @@
-"""What records of this projection are as rows of Postgres, in binary.
+"""Convert records of this projection to binary rows of Postgres.
 
-A row of a projection table has its columns as the record has them, and behind them which delivery
-set which: `column_sources`, and the moments that are a delivery's. Outcomes, duplicates and answers
-are rows as they are; their Unix milliseconds, in fields named `…_ms`, become moments.
+A row of a projection table has the columns of its record, followed by `column_sources`, which names
+the delivery that set each column, and by the times that come from a delivery. Outcomes, duplicates
+and answers are rows as they are; their Unix milliseconds, in fields named `…_ms`, become
+timestamps.
 """
 
 from collections.abc import Callable
@@ -25,15 +26,15 @@ from headwater.schemas.tables import UNSET, Column, Table, Value
 
 __all__ = ["ROW_READERS", "ROW_TYPES", "table_row", "table_row_reader"]
 
-#: Reads a record's value.
+#: Converts a record's value to a row.
 RowReader: TypeAlias = Callable[[bytes], bytes]
 
-#: Shapes of rows whose column list is kept ready; a shape is which delivery set which column.
+#: Cached column lists of rows; a shape is the assignment of columns to deliveries.
 _SHAPES_MAX: Final = 4_096
-#: Moments whose text is kept: senders sign whole seconds, so many deliveries share one.
+#: Cached texts of times: senders sign whole seconds, so many deliveries share one.
 _MOMENTS_MAX: Final = 4_096
-#: Types of Postgres that a record's value has already; what others have, is text on its way.
-_AS_THEY_ARE: Final = frozenset({"bigint", "double precision", "boolean", "json"})
+#: Postgres types in which records have their values; other types are transferred as text.
+_UNCONVERTED: Final = frozenset({"bigint", "double precision", "boolean", "json"})
 _AVRO: Final[dict[type, type]] = {str: bytes, float: bytes}
 
 
@@ -41,27 +42,27 @@ _AVRO: Final[dict[type, type]] = {str: bytes, float: bytes}
 
 
 def table_row(table: Table) -> RowType:
-    """What the rows of a projection table are on their way to Postgres."""
-    columns = [_on_its_way(column) for column in (*table.key, *table.columns)]
+    """Return the transfer format of a projection table's rows."""
+    columns = [_transfer_column(column) for column in (*table.key, *table.columns)]
     times = [SqlColumn(time.name, "timestamptz") for time in table.times]
     sources = SqlColumn("column_sources", "json")
     return RowType(name=f"{table.name}_row", columns=(*columns, *times, sources))
 
 
-def _on_its_way(column: Column) -> SqlColumn:
-    return SqlColumn(column.name, column.sql if column.sql in _AS_THEY_ARE else "text")
+def _transfer_column(column: Column) -> SqlColumn:
+    return SqlColumn(column.name, column.sql if column.sql in _UNCONVERTED else "text")
 
 
 def table_row_reader(table: Table) -> Callable[[Schema], Reader]:
-    """What makes the readers of a projection table's rows."""
+    """Return a factory of readers for a projection table's rows."""
     columns = (*table.key, *table.columns)
     types: dict[str, Annotation] = {c.name: _AVRO.get(c.type, c.type) for c in columns}
     types |= {"stamps": tuple[Stamp, ...], "stamp_of": bytes}
-    pieces = {column.name: _piece(column) for column in map(_on_its_way, columns)}
+    pieces = {column.name: _piece(column) for column in map(_transfer_column, columns)}
     for time in table.times:
-        held = f"{{{time.column}}} == {_raw(time.value)!r}"
-        at = table.index[time.column]
-        pieces[time.name] = f"moment(sent_at({{stamps}}, {{stamp_of}}, {at}) if {held} else 0)"
+        is_set = f"{{{time.column}}} == {_raw(time.value)!r}"
+        index = table.index[time.column]
+        pieces[time.name] = f"moment(sent_at({{stamps}}, {{stamp_of}}, {index}) if {is_set} else 0)"
     pieces["column_sources"] = "json[len(s := sources({stamps}, {stamp_of}))] + s"
     names = {"sources": partial(_sources, table), "sent_at": _sent_at}
     return row_reader(table_row(table), types, pieces, names)
@@ -74,7 +75,7 @@ def _piece(column: SqlColumn) -> str:
 
 
 def _raw(value: Value) -> Value | bytes:
-    """A value as it is read: texts and doubles are bytes."""
+    """Return a value as it is read: texts and doubles are bytes."""
     match value:
         case str():
             return value.encode()
@@ -91,27 +92,27 @@ def _sources(table: Table, stamps: tuple[Stamp, ...], stamp_of: bytes) -> bytes:
 
 def _delivery(stamp: Stamp) -> str:
     event_id = stamp.event_id
-    # Every id of ours is letters and digits.
+    # Headwater's own ids have only letters and digits.
     quoted = f'"{event_id}"' if event_id.isalnum() else orjson.dumps(event_id).decode()
     sent_at = _moment(stamp.sent_at_ms)
-    # Most normalizers were never changed: that their version is 1 goes without saying.
+    # Version 1, of normalizers that never changed, is omitted.
     version = f',"version":{stamp.version}' if stamp.version != 1 else ""
     return f'{{"event_id":{quoted},"position":"{stamp.position}","sent_at":"{sent_at}"{version}}}'
 
 
 @lru_cache(maxsize=_SHAPES_MAX)
 def _shape(table: Table, stamp_of: bytes) -> str:
-    """The columns' JSON, ready: most rows of a source are set in the same few ways."""
-    # Columns are only ever added behind the others, so an older row has fewer.
+    """Return the columns' JSON, cached: most rows of a source have one of a few shapes."""
+    # Columns are only appended, so an older row has fewer.
     columns = dict(zip(table.column_names, stamp_of, strict=False))
-    return orjson.dumps({name: at for name, at in columns.items() if at != UNSET}).decode()
+    return orjson.dumps({name: index for name, index in columns.items() if index != UNSET}).decode()
 
 
-def _sent_at(stamps: tuple[Stamp, ...], stamp_of: bytes, at: int) -> int:
-    """When the delivery was signed that set a column; 0 if none has."""
-    if at >= len(stamp_of) or stamp_of[at] == UNSET:
+def _sent_at(stamps: tuple[Stamp, ...], stamp_of: bytes, index: int) -> int:
+    """Return when the delivery that set a column was signed; 0 if none has set it."""
+    if index >= len(stamp_of) or stamp_of[index] == UNSET:
         return 0
-    return stamps[stamp_of[at]].sent_at_ms
+    return stamps[stamp_of[index]].sent_at_ms
 
 
 @lru_cache(maxsize=_MOMENTS_MAX)
@@ -127,7 +128,7 @@ def _record_row(table: str, kind: type[msgspec.Struct]) -> RowType:
 
 
 def _columns(kind: type[msgspec.Struct]) -> dict[str, SqlColumn]:
-    """The columns of a record that is a row as it is, by field."""
+    """Return the columns of a record type that is stored as a row, by field."""
     return {
         field.name: SqlColumn(field.name.removesuffix("_ms"), "timestamptz")
         if field.name.endswith("_ms")
@@ -152,12 +153,12 @@ _RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "request_answers": RequestAnswered,
 }
 
-#: What rows of each table are on their way to Postgres.
+#: Transfer formats of rows, by table.
 ROW_TYPES: Final = {
     **{table.name: table_row(table) for table in ALL_TABLES},
     **{table: _record_row(table, kind) for table, kind in _RECORDS.items()},
 }
-#: How records become rows, by table.
+#: Converters of records to rows, by table.
 ROW_READERS: Final[dict[str, RowReader]] = {
     **{table.name: reads(table.kind, table_row_reader(table)) for table in ALL_TABLES},
     **{table: _record_reader(table, kind) for table, kind in _RECORDS.items()},

@@ -1,7 +1,7 @@
-"""Records as rows: what each topic of this projection says.
+"""Convert the records of each topic of this projection to rows.
 
-Of several records of a key only the newest that can be read is written; a tombstone deletes. What
-cannot be read becomes a row of `projection_errors`.
+Of several records of a key, only the newest readable one is written; a tombstone deletes. A record
+that cannot be read becomes a row of `projection_errors`.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,10 +29,10 @@ from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WI
 
 __all__ = ["READERS", "TOPICS", "Rows", "refuse_unknown"]
 
-#: The topics that this projection reads.
+#: Topics of this projection.
 TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, EFFECTS, TRACES, DEAD_LETTERS, WIPES)
 
-#: The largest number that Postgres's bigint, and orjson, can hold.
+#: Largest number of Postgres's bigint, and of orjson.
 _NUMBER_MAX: Final = 2**63 - 1
 _CONNECT: Final = "__connect.errors."
 _OWN: Final = "headwater."
@@ -40,47 +40,47 @@ _OWN: Final = "headwater."
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of one plan, by table and key, while it is being made.
+    """The rows of one plan under construction, by table and key.
 
-    Shape:  upserts of a table are all bytes, which are rows in binary, or all to become JSON. They
-            come in rounds, because a statement writes a row once. What is deleted, is so before.
+    Upserts of a table are either all binary rows (bytes) or all rows for JSON. They are in rounds,
+    because a statement can write a row only once. Deletes are executed before upserts.
     """
 
     upserts: dict[str, list[dict[Any, Any]]] = field(default_factory=dict)
     deletes: dict[str, dict[Any, SqlRow]] = field(default_factory=dict)
 
     def upsert(self, table: str, key: object, row: SqlRow | bytes) -> None:
-        """Writes a row, in the place of an earlier one of the same key."""
+        """Write a row, replacing an earlier one with the same key."""
         self.upserts.setdefault(table, [{}])[0][key] = row
 
     def append(self, table: str, key: object, row: bytes) -> None:
-        """Writes a row after earlier ones of the same key, which Postgres puts together."""
+        """Write a row after earlier ones with the same key; Postgres merges them."""
         rounds = self.upserts.setdefault(table, [{}])
-        for each in rounds:
-            if key not in each:
-                each[key] = row
+        for round_rows in rounds:
+            if key not in round_rows:
+                round_rows[key] = row
                 return
         rounds.append({key: row})
 
     def forget(self, table: str, key: object) -> None:
-        """Writes none of the rows of a key."""
-        for each in self.upserts.get(table, ()):
-            each.pop(key, None)
+        """Write none of the rows of a key."""
+        for round_rows in self.upserts.get(table, ()):
+            round_rows.pop(key, None)
 
     def delete(self, table: str, key: object, row: SqlRow) -> None:
-        """Deletes the row of a key."""
+        """Delete the row of a key."""
         self.deletes.setdefault(table, {})[key] = row
 
     def refuse(self, record: LogRecord, error: str) -> None:
-        """Keeps a record that cannot be applied."""
-        self.upsert("projection_errors", _place(record), refusal(record, error))
+        """Store a record that cannot be applied."""
+        self.upsert("projection_errors", _position(record), refusal(record, error))
 
 
-def _place(record: LogRecord) -> tuple[str, int, int]:
+def _position(record: LogRecord) -> tuple[str, int, int]:
     return (record.topic, record.partition, record.offset)
 
 
-# --- rows, outcomes, duplicates: the newest readable record of a key counts ---------------------
+# --- rows, outcomes, duplicates: the newest readable record of a key ---------------------------
 
 
 def _read_newest(
@@ -99,8 +99,8 @@ def _read_newest(
             if record.value is not None:
                 rows.upsert(table, key, read(record.value))
             elif WIPED in record.headers:
-                gone = read_key(key)
-                rows.delete(wiped_rows(TABLE_BY_TOPIC[record.topic]), key, _of_wiped(gone))
+                deleted = _wiped_key(read_key(key))
+                rows.delete(wiped_rows(TABLE_BY_TOPIC[record.topic]), key, deleted)
             else:
                 rows.delete(table, key, read_key(key))
         except UNREADABLE as error:
@@ -109,10 +109,10 @@ def _read_newest(
         seen.add(key)
 
 
-def _of_wiped(key: SqlRow) -> dict[str, Any]:
-    """The key of a row that a wipe has removed, with the user if it says one."""
-    named = dict(key) if isinstance(key, dict) else msgspec.structs.asdict(key)
-    return {**named, "wiped_user": named.get("user_id")}
+def _wiped_key(key: SqlRow) -> dict[str, Any]:
+    """Return the key of a row removed by a wipe, with the user if the key has one."""
+    fields = dict(key) if isinstance(key, dict) else msgspec.structs.asdict(key)
+    return {**fields, "wiped_user": fields.get("user_id")}
 
 
 def _reader(
@@ -135,7 +135,7 @@ _outcome_key = _plain_key("event_id")
 
 
 def _read_outcomes(group: list[LogRecord], rows: Rows) -> None:
-    """Reads all outcomes of a delivery: earlier ones tell how its earlier journeys ended."""
+    """Read all outcomes of a delivery: earlier ones are the results of earlier replays."""
     table = "webhook_outcomes"
     read = ROW_READERS[table]
     for record in group:
@@ -156,8 +156,8 @@ _ANSWERED: Final = "request_answered"
 
 
 def _read_traces(group: list[LogRecord], rows: Rows) -> None:
-    _read_answers([each for each in group if record_name(each.value) == _ANSWERED], rows)
-    _read_duplicates([each for each in group if record_name(each.value) != _ANSWERED], rows)
+    _read_answers([r for r in group if record_name(r.value) == _ANSWERED], rows)
+    _read_duplicates([r for r in group if record_name(r.value) != _ANSWERED], rows)
 
 
 _effect_key: Final = msgspec.json.Decoder(tuple[str, str]).decode
@@ -187,31 +187,33 @@ def _read_effects(group: list[LogRecord], rows: Rows) -> None:
         rows.upsert("effects", (effect.event_id, effect.name), row)
 
 
-# --- dead letters: original bytes, the story in headers ---------------------------------------
+# --- dead letters: original bytes, with metadata in headers -----------------------------------
 
 
 def _read_dead_letters(group: list[LogRecord], rows: Rows) -> None:
-    places: dict[bytes, list[tuple[str, int, int]]] = {}
+    positions: dict[bytes, list[tuple[str, int, int]]] = {}
     for record in group:
         headers = [(name, _text(value)) for name, value in record.headers]
-        story = dict(headers)
+        metadata = dict(headers)
         key = record.key or b""
         try:
-            if record.value is None and not story:
+            if record.value is None and not metadata:
                 rows.delete("dead_letters", key, _letter_key(key))
-                for known in places.pop(key, ()):
-                    rows.forget("dead_letters", known)
+                for position_of_key in positions.pop(key, ()):
+                    rows.forget("dead_letters", position_of_key)
                 continue
-            if f"{_OWN}replayed" in story:
-                marker = _replay(record, story)
-                place = (record.partition, record.offset)
-                rows.upsert("dead_letter_replays", place, marker)
-            elif f"{_OWN}expired" in story:
-                marker = _expiry(record, story)
+            if f"{_OWN}replayed" in metadata:
+                marker = _replay(record, metadata)
+                position = (record.partition, record.offset)
+                rows.upsert("dead_letter_replays", position, marker)
+            elif f"{_OWN}expired" in metadata:
+                marker = _expiry(record, metadata)
                 rows.upsert("dead_letter_expiries", (marker["partition"], marker["offset"]), marker)
             else:
-                rows.upsert("dead_letters", _place(record), _dead_letter(record, headers, story))
-                places.setdefault(key, []).append(_place(record))
+                rows.upsert(
+                    "dead_letters", _position(record), _dead_letter(record, headers, metadata)
+                )
+                positions.setdefault(key, []).append(_position(record))
         except ValueError as error:
             rows.refuse(record, f"expected the headers of a dead letter, found: {error}")
 
@@ -224,8 +226,8 @@ def _letter_key(key: bytes) -> dict[str, Any]:
 _decode_letter_key: Final = msgspec.json.Decoder(tuple[str, int, int, str, str]).decode
 
 
-def _expiry(record: LogRecord, story: Mapping[str, str | None]) -> dict[str, Any]:
-    partition, offset = (story[f"{_OWN}expired"] or "").split("@")
+def _expiry(record: LogRecord, metadata: Mapping[str, str | None]) -> dict[str, Any]:
+    partition, offset = (metadata[f"{_OWN}expired"] or "").split("@")
     return {
         "partition": _number(partition),
         "offset": _number(offset),
@@ -233,9 +235,9 @@ def _expiry(record: LogRecord, story: Mapping[str, str | None]) -> dict[str, Any
     }
 
 
-def _replay(record: LogRecord, story: Mapping[str, str | None]) -> SqlRow:
-    partition, offset = (story[f"{_OWN}replayed"] or "").split("@")
-    replayed_at_ms = _number(story.get(f"{_OWN}replayed_at_ms"))
+def _replay(record: LogRecord, metadata: Mapping[str, str | None]) -> SqlRow:
+    partition, offset = (metadata[f"{_OWN}replayed"] or "").split("@")
+    replayed_at_ms = _number(metadata.get(f"{_OWN}replayed_at_ms"))
     return {
         "partition": _number(partition),
         "offset": _number(offset),
@@ -246,28 +248,28 @@ def _replay(record: LogRecord, story: Mapping[str, str | None]) -> SqlRow:
 def _dead_letter(
     record: LogRecord,
     headers: list[tuple[str, str | None]],
-    story: Mapping[str, str | None],
+    metadata: Mapping[str, str | None],
 ) -> SqlRow:
     return {
         "partition": record.partition,
         "offset": record.offset,
-        "event_id": story.get(f"{_OWN}event_id") or None,
-        "request_id": story.get(f"{_OWN}request_id") or None,
+        "event_id": metadata.get(f"{_OWN}event_id") or None,
+        "request_id": metadata.get(f"{_OWN}request_id") or None,
         "key": base64_text(dict(record.headers).get(f"{_OWN}key")),
         "value": base64_text(record.value),
         "headers": headers,
-        "original_topic": story.get(f"{_CONNECT}topic"),
-        "original_partition": _number(story.get(f"{_CONNECT}partition")),
-        "original_offset": _number(story.get(f"{_CONNECT}offset")),
-        "reason": story.get(f"{_OWN}reason") or "unknown",
-        "message": story.get(f"{_CONNECT}exception.message"),
-        "stage": story.get(f"{_CONNECT}stage"),
-        "rule": story.get(f"{_OWN}rule"),
-        "dead_at_ms": _number(story.get(f"{_OWN}dead_at_ms")) or record.timestamp,
+        "original_topic": metadata.get(f"{_CONNECT}topic"),
+        "original_partition": _number(metadata.get(f"{_CONNECT}partition")),
+        "original_offset": _number(metadata.get(f"{_CONNECT}offset")),
+        "reason": metadata.get(f"{_OWN}reason") or "unknown",
+        "message": metadata.get(f"{_CONNECT}exception.message"),
+        "stage": metadata.get(f"{_CONNECT}stage"),
+        "rule": metadata.get(f"{_OWN}rule"),
+        "dead_at_ms": _number(metadata.get(f"{_OWN}dead_at_ms")) or record.timestamp,
     }
 
 
-# --- wipes: whose rows are gone, and what nobody could read -------------------------------------
+# --- wipes: users whose rows were deleted, and unreadable records -------------------------------
 
 
 def _read_wipes(group: list[LogRecord], rows: Rows) -> None:
@@ -278,13 +280,13 @@ def _read_wipes(group: list[LogRecord], rows: Rows) -> None:
         except UNREADABLE as error:
             rows.refuse(record, str(error))
             continue
-        # The record of its end names nobody any more.
-        named = names.setdefault(wipe.digests[0], wipe.names)
+        # The record of the wipe's end has no names anymore.
+        user_names = names.setdefault(wipe.digests[0], wipe.names)
         row = {
             "user_sha256": wipe.digests[0],
             "partition": record.partition,
             "wipe_id": wipe.wipe_id,
-            "names": named,
+            "names": user_names,
             "found": dict(zip(wipe.found, wipe.counts, strict=True)),
             "ordered_at_ms": wipe.ordered_at_ms,
             "done_at_ms": wipe.done_at_ms,
@@ -292,8 +294,8 @@ def _read_wipes(group: list[LogRecord], rows: Rows) -> None:
         rows.upsert("wipes", (wipe.digests[0], record.partition), row)
         for table in filter(names_user, ALL_TABLES):
             for user in wipe.names[:1]:
-                gone = dict.fromkeys(table.key_names) | {"wiped_user": user}
-                rows.delete(wiped_rows(table), wipe.digests[0], gone)
+                deleted = dict.fromkeys(table.key_names) | {"wiped_user": user}
+                rows.delete(wiped_rows(table), wipe.digests[0], deleted)
 
 
 def _text(value: bytes | None) -> str | None:
@@ -310,7 +312,7 @@ def _number(text: str | None) -> int | None:
 
 
 def refuse_unknown(group: list[LogRecord], rows: Rows) -> None:
-    """Refuses records of a topic that nobody here reads."""
+    """Refuse records of an unknown topic."""
     for record in group:
         rows.refuse(record, f"expected a record of {', '.join(TOPICS)}, found {record.topic}")
 

@@ -1,23 +1,23 @@
-"""Sync: the rows of the projection tables that changed since a cursor, and those that were deleted.
+"""Sync: rows of the projection tables that changed since a cursor, and deleted rows.
 
-Theory of operation: every row names the transaction that wrote it last (`changed_in`). Transactions
-end in another order than they began, so "changed_in greater than the last I saw" would skip a row
-whose transaction began earlier and ended later. A page therefore ends at the horizon: the oldest
-transaction still open when the page was made. Below it nothing new can appear. The price: a
-transaction left open anywhere in the same Postgres server that has written something holds back
-what changed after it began; the projector's own end within 20 s.
+Every row stores the transaction that last wrote it (`changed_in`). Transactions do not end in the
+order in which they began, so reading "changed_in greater than the last one seen" would skip a row
+of a transaction that began earlier and ended later. A page therefore ends at the horizon: the
+oldest transaction that was open when the page was read. No new rows can appear below it. The cost:
+an open transaction anywhere in the same Postgres server that has written something delays the
+changes after its start. The projector's own transactions end within 20 s.
 
-A row that changes again moves forward and is seen again; a cursor may be used any number of times.
-Transaction numbers mean nothing in another database, so a cursor names its own.
+A row that changes again moves forward and is returned again. A cursor can be used any number of
+times. Transaction numbers have no meaning in another database, so a cursor names its own.
 
-Deletions are kept beside the rows for 30 days. Those up to the horizon come before any row of a
-page: a row that was deleted and came back is deleted first. A cursor that is older has expired.
+Deletions are stored for 30 days. A page returns those below the horizon before any row, because a
+row may have been deleted and inserted again. An older cursor has expired.
 
-Epochs. A server that crashed, or a replica that took over, may have lost the end of what was
-written, and gives the lost transaction numbers to other rows. So a projector begins an epoch with
-each of its connections, in a transaction of its own before any rows. What it writes then is later
-than that; what was lost is read from Kafka again, and so is later, too. A cursor of an earlier
-epoch goes back to where the next one began: whatever it had seen and was lost, it sees again.
+Epochs: a server that crashed, or a promoted replica, may have lost the last transactions, and
+reuses their numbers for other rows. So a projector begins an epoch with each connection, in a
+transaction of its own before any rows. Rows that it writes then have later numbers, and so do lost
+rows, which are read from Kafka again. A cursor of an earlier epoch is moved back to the start of
+the next one, so it returns again what was lost.
 """
 
 import inspect
@@ -31,7 +31,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import DictRow
 
 from headwater.projections.errors import CursorExpired, InvalidCursor
-from headwater.projections.postgres.cursors import pack, place_taken, unpack
+from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.reader import PAGE_MAX, PooledReader, Row
 from headwater.projections.postgres.statements import (
     filled,
@@ -46,41 +46,40 @@ from headwater.schemas.tables import Table
 
 __all__ = ["SYNCED", "SyncPage", "changes"]
 
-#: Sorts before every key: the first column of a key is never empty, a constraint sees to it.
+#: Sorts before every key: a constraint ensures that the first column of a key is not empty.
 _LOWEST: Final = {"text": "", "date": "-infinity", "timestamptz": "-infinity"}
 _BEGINNING: Final = "-infinity"
-#: What the columns of a deleted row's key are, made of their JSON: the same as in a row.
+#: Convert the key of a deleted row from JSON to the types of a row.
 _READ: Final[dict[str, Callable[[str], object]]] = {
     "text": str,
     "date": date.fromisoformat,
     "timestamptz": datetime.fromisoformat,
 }
-#: The tables whose rows are read here.
+#: Tables with sync.
 SYNCED: Final = tuple(TABLE_BY_NAME)
 _DELETIONS: Final = "deletions"
-#: Of all rows of a user who was wiped: the digest stands for the user.
+#: Key of a deletion of all rows of a wiped user: the user's digest.
 _WIPED: Final = "user_sha256"
 _DELETED: Final = statement(_DELETIONS)
-#: After no deletion of a transaction.
+#: Before the first deletion of a transaction.
 _NO_DELETION: Final = ("", "null")
 _KEY_LENGTHS: Final = {_DELETIONS: 2} | {table.name: len(table.key) for table in ALL_TABLES}
-#: Characters of text in a page: a night may have 10 MiB of them.
+#: Characters of text on a page; a single row of sleep data may have 10 MiB.
 PAGE_CHARS_MAX: Final = 4 * 1024 * 1024
 
 
 def _described(table: Table) -> str:
-    """A table in a line: its key, its columns, and what it is."""
-    what = (inspect.getdoc(table.kind) or "").partition("\n")[0]
-    return f"`{table.name}` ({', '.join((*table.key_names, *table.column_names))}): {what}"
+    """Describe a table in one line: its key, its columns, and its purpose."""
+    summary = (inspect.getdoc(table.kind) or "").partition("\n")[0]
+    return f"`{table.name}` ({', '.join((*table.key_names, *table.column_names))}): {summary}"
 
 
 class SyncPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that changed, by table, oldest change first; before them those that were deleted.
+    """Changed rows by table, oldest change first, and before them deleted rows.
 
-    Shape:  a row that was deleted is its key and `"deleted": true`. In the place of a key may be
-            `user_sha256`: all rows of that user in the table are deleted, who was wiped. Give
-            `cursor` to the next call: at once while has_more, else whenever you like, within 30
-            days.
+    A deleted row has its key and `"deleted": true`. Instead of a key it may have `user_sha256`: all
+    rows of that wiped user in the table are deleted. Pass `cursor` to the next call: at once while
+    `has_more`, otherwise at any time within 30 days.
     """
 
     tables: Annotated[
@@ -92,7 +91,7 @@ class SyncPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """After the row of this key that this transaction wrote."""
+    """Position after the row with this key that this transaction wrote."""
 
     changed_in: str
     key: tuple[str, ...]
@@ -101,19 +100,19 @@ class _Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class _Cursor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: Literal[1] = 1
     database: str
-    #: Empty before the first one.
+    #: Empty before the first epoch.
     epoch: str
     user_id: str | None = None
     #: Only rows of this table.
     table: str | None = None
-    #: Only rows written since then, until the first pass is through.
+    #: Only rows written since then; ignored after the first pass.
     since: str = _BEGINNING
-    #: By table, `deletions` among them.
+    #: Positions by table, including `deletions`.
     at: dict[str, _Position]
 
 
-class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """How Postgres stands, as the query `horizon` has it."""
+class _DatabaseState(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the database, as returned by the query `horizon`."""
 
     database: str
     horizon: str
@@ -123,15 +122,15 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
     next_epoch_began: str | None
 
 
-def _changes_query(table: Table, asked: sql.SQL) -> bytes:
+def _changes_query(table: Table, condition: sql.SQL) -> bytes:
     key = key_columns(table)
     after = [
-        sql.SQL("{}::{}").format(sql.Placeholder(f"key_{at}"), sql.SQL(column.type))
-        for at, column in enumerate(key)
+        sql.SQL("{}::{}").format(sql.Placeholder(f"key_{number}"), sql.SQL(column.type))
+        for number, column in enumerate(key)
     ]
     return filled(
         "changes",
-        asked=asked,
+        condition=condition,
         table=sql.Identifier(table.name),
         columns=read_columns(table),
         key=listed([column.identifier for column in key]),
@@ -154,51 +153,63 @@ async def changes(
     user_id: str | None = None,
     table: str | None = None,
 ) -> SyncPage:
-    """Reads the next page of what changed.
+    """Read the next page of changes.
 
-    Shape:  at most `limit` rows in all, of large ones fewer (`PAGE_CHARS_MAX`). Without `after`
-            everything, or what was written since `since`, which counts only then. With `user_id`
-            the rows of that user alone, with `table`, one of SYNCED, those of that table.
-    Errors: InvalidCursor, CursorExpired, StoreUnavailable; ValueError for a limit out of range, or
-            another table.
+    Args:
+        reader: Reads Postgres.
+        after: Cursor of the previous page; None returns everything.
+        since: Without `after`, only rows written since then.
+        limit: Maximum number of rows; fewer if they are large (`PAGE_CHARS_MAX`).
+        user_id: Only rows of this user.
+        table: Only rows of this table, one of SYNCED.
+
+    Raises:
+        InvalidCursor: The cursor cannot be used.
+        CursorExpired: The cursor is too old.
+        StoreUnavailable: Postgres does not answer.
+        ValueError: The limit is out of range, or there is no such table.
     """
     if not 1 <= limit <= PAGE_MAX:
         raise ValueError(f"expected a limit of 1 to {PAGE_MAX}, found {limit}")
     if table is not None and table not in TABLE_BY_NAME:
         raise ValueError(f"expected one of {', '.join(SYNCED)}, found {table!r}")
-    given = None if after is None else unpack(after, _Cursor)
-    with place_taken():
+    previous = None if after is None else unpack(after, _Cursor)
+    with valid_cursor():
         async with reader.connection() as connection:
-            place = await _place(connection, given.epoch if given else "")
-            if given is not None:
-                cursor = _checked(given, place, user_id, table)
+            state = await _database_state(connection, previous.epoch if previous else "")
+            if previous is not None:
+                cursor = _checked(previous, state, user_id, table)
             else:
-                cursor = _first(place, since, user_id, table)
-            return await _page(connection, cursor, place.horizon, limit)
+                cursor = _first(state, since, user_id, table)
+            return await _page(connection, cursor, state.horizon, limit)
 
 
-async def _place(connection: AsyncConnection[DictRow], epoch: str) -> _Place:
-    found = await connection.execute(statement("horizon"), {"epoch": epoch})
-    return msgspec.convert(await found.fetchone(), _Place)
+async def _database_state(connection: AsyncConnection[DictRow], epoch: str) -> _DatabaseState:
+    result = await connection.execute(statement("horizon"), {"epoch": epoch})
+    return msgspec.convert(await result.fetchone(), _DatabaseState)
 
 
 def _first(
-    place: _Place, since: datetime | None, user_id: str | None, table: str | None
+    state: _DatabaseState, since: datetime | None, user_id: str | None, table: str | None
 ) -> _Cursor:
-    """Where a reader begins that has nothing yet: what was deleted before concerns only `since`."""
+    """Return the cursor of a reader without one. Earlier deletions matter only with `since`."""
     begin = _BEGINNING if since is None else since.isoformat()
-    deletions = _Position(place.horizon if since is None else "0", _NO_DELETION)
+    deletions = _Position(state.horizon if since is None else "0", _NO_DELETION)
     return _Cursor(
-        database=place.database, epoch=place.epoch, user_id=user_id, table=table,
+        database=state.database, epoch=state.epoch, user_id=user_id, table=table,
         since=begin,
         at={_DELETIONS: deletions},
     )  # fmt: skip
 
 
-def _checked(cursor: _Cursor, place: _Place, user_id: str | None, table: str | None) -> _Cursor:
-    """A cursor that may be read on from; one of an earlier epoch goes back.
+def _checked(
+    cursor: _Cursor, state: _DatabaseState, user_id: str | None, table: str | None
+) -> _Cursor:
+    """Return a cursor to continue from. One of an earlier epoch is moved back.
 
-    Errors: InvalidCursor, CursorExpired.
+    Raises:
+        InvalidCursor: The cursor cannot be used.
+        CursorExpired: The cursor is too old.
     """
     if (cursor.user_id, cursor.table) != (user_id, table):
         raise InvalidCursor("expected a cursor of the same user and table; start without one")
@@ -209,22 +220,22 @@ def _checked(cursor: _Cursor, place: _Place, user_id: str | None, table: str | N
         raise InvalidCursor("expected a cursor of the present tables; start without one")
     if _DELETIONS not in cursor.at:
         raise InvalidCursor("expected a cursor from an earlier page; start without one")
-    if cursor.database != place.database:
+    if cursor.database != state.database:
         raise CursorExpired(
-            f"expected a cursor of database {place.database}, found one of {cursor.database}; "
+            f"expected a cursor of database {state.database}, found one of {cursor.database}; "
             "usual cause: the projections were rebuilt. Start without one"
         )
-    durable = min(int(place.horizon), int(place.next_epoch_began or place.horizon))
+    durable = min(int(state.horizon), int(state.next_epoch_began or state.horizon))
     at = {name: _back_to(durable, position, name) for name, position in cursor.at.items()}
     deletions = int(at[_DELETIONS].changed_in)
-    pruned = 0 < deletions <= int(place.deletions_pruned)
-    if pruned or not place.epoch_known:
+    pruned = 0 < deletions <= int(state.deletions_pruned)
+    if pruned or not state.epoch_known:
         raise CursorExpired(
             f"expected a cursor of the last {SYNC_KEPT_DAYS} days, found an older one, or one of a "
-            "Postgres that was lost with its end: it cannot be told what was deleted since. Start "
+            "Postgres that lost its last transactions: deletions since then are unknown. Start "
             "without one"
         )
-    return msgspec.structs.replace(cursor, epoch=place.epoch, at=at)
+    return msgspec.structs.replace(cursor, epoch=state.epoch, at=at)
 
 
 def _back_to(durable: int, position: _Position, name: str) -> _Position:
@@ -243,10 +254,10 @@ async def _page(
     names = SYNCED if cursor.table is None else (cursor.table,)
     tables: dict[str, list[Row]] = {name: [] for name in names}
     at = dict(cursor.at)
-    room, has_more = _Room(limit), False
-    # Deletions first: a row that came back after it was deleted is deleted, and then there.
+    page_limit, has_more = _PageLimit(limit), False
+    # Deletions first: a row may have been deleted and inserted again.
     for name in (_DELETIONS, *names):
-        rows, has_more = await _read(connection, name, cursor, horizon, room)
+        rows, has_more = await _read(connection, name, cursor, horizon, page_limit)
         if not has_more:
             at[name] = _Position(horizon, _lowest(name))
         elif rows:
@@ -261,15 +272,15 @@ async def _page(
     return SyncPage(tables=tables, cursor=pack(next_cursor), has_more=has_more)
 
 
-class _Room:
-    """What a page has room for: so many rows, and bytes of text, but always one row."""
+class _PageLimit:
+    """Limits of a page: a number of rows and characters of text, but at least one row."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self._size = 0
 
-    def takes(self, row: Row) -> bool:
-        """Takes a row in if there is room for it."""
+    def fits(self, row: Row) -> bool:
+        """Count a row if it fits, and return whether it does."""
         size = sum(len(value) for value in row.values() if isinstance(value, str))
         if self.rows == 0 or (self._size and self._size + size > PAGE_CHARS_MAX):
             return False
@@ -279,33 +290,37 @@ class _Room:
 
 
 async def _read(
-    connection: AsyncConnection[DictRow], name: str, cursor: _Cursor, horizon: str, room: _Room
+    connection: AsyncConnection[DictRow],
+    name: str,
+    cursor: _Cursor,
+    horizon: str,
+    page_limit: _PageLimit,
 ) -> tuple[list[Row], bool]:
-    """The next rows of a table that there is room for, and whether there are more."""
+    """Return the next rows of a table that fit, and whether there are more."""
     position = cursor.at.get(name) or _Position("0", _lowest(name))
     parameters = {
-        **{f"key_{at}": text for at, text in enumerate(position.key)},
+        **{f"key_{number}": text for number, text in enumerate(position.key)},
         "changed_in": position.changed_in,
         "horizon": horizon,
         "since": cursor.since,
         "user_id": cursor.user_id,
         "table": cursor.table,
-        # One more than fits tells whether anything is left.
-        "limit": room.rows + 1,
+        # One more row than fits shows whether there are more.
+        "limit": page_limit.rows + 1,
     }
     queries = _CHANGES if cursor.user_id is None else _CHANGES_OF_USER
     query = _DELETED if name == _DELETIONS else queries[name]
     rows: list[Row] = []
     has_more = False
-    # Row by row: what there is no room for is not fetched, however large it is.
+    # Row by row, so that rows beyond the limit are not fetched, however large they are.
     stream = cast("AsyncGenerator[Row]", connection.cursor().stream(query, parameters))
-    async with aclosing(stream) as found:
-        async for row in found:
-            has_more = not room.takes(row)
+    async with aclosing(stream) as stream_rows:
+        async for row in stream_rows:
+            has_more = not page_limit.fits(row)
             if not has_more:
                 rows.append(row)
-            elif room.rows:
-                break  # The query is cancelled; one that has given all its rows need not be.
+            elif page_limit.rows:
+                break  # This cancels the query, which still has rows.
     return rows, has_more
 
 
@@ -327,12 +342,12 @@ def _after(name: str, row: Row) -> _Position:
 
 
 def _entry(name: str, row: Row) -> tuple[str, Row]:
-    """The table of a row, and the row as readers get it."""
+    """Return the table of a row, and the row as readers receive it."""
     if name != _DELETIONS:
         return name, {column: value for column, value in row.items() if column != "written_in"}
-    of = row["table_name"]
+    table = row["table_name"]
     if _WIPED in row["key"]:
-        return of, {"deleted": True, **row["key"]}
-    kinds = {column.name: column.type for column in key_columns(TABLE_BY_NAME[of])}
+        return table, {"deleted": True, **row["key"]}
+    kinds = {column.name: column.type for column in key_columns(TABLE_BY_NAME[table])}
     key = {column: _READ[kinds[column]](text) for column, text in row["key"].items()}
-    return of, {"deleted": True, **key}
+    return table, {"deleted": True, **key}

@@ -1,4 +1,4 @@
-"""Deliveries that wait for the user of their subject, as outcomes say it."""
+"""Deliveries that wait for the user of their subject, according to outcomes."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from headwater.projections.deliveries.queries import Outcome
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.postgres.statements import statement
 
-__all__ = ["WaitingPlace", "oldest_waiting", "waiting_of"]
+__all__ = ["WaitingDelivery", "oldest_waiting", "waiting_of"]
 
 
-class WaitingPlace(msgspec.Struct, frozen=True):
-    """Where a delivery that waits lies in `webhooks`, and where it was read last."""
+class WaitingDelivery(msgspec.Struct, frozen=True):
+    """Position of a waiting delivery in `webhooks`, and where it was last read."""
 
     event_id: str
     partition: int
@@ -22,23 +22,24 @@ class WaitingPlace(msgspec.Struct, frozen=True):
 
 async def oldest_waiting(
     reader: PooledReader, *, subjects: Sequence[str] | None, limit: int
-) -> list[WaitingPlace]:
-    """Deliveries that wait, those first that were looked at longest ago.
+) -> list[WaitingDelivery]:
+    """Return waiting deliveries of some subjects or of all, least recently examined first.
 
-    Shape:  of some subjects, or of all.
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    asked = None if subjects is None else list(subjects)
-    rows = await reader.answers(statement("parked_oldest"), subjects=asked, limit=limit)
-    return msgspec.convert(rows, list[WaitingPlace])
+    selected = None if subjects is None else list(subjects)
+    rows = await reader.answers(statement("parked_oldest"), subjects=selected, limit=limit)
+    return msgspec.convert(rows, list[WaitingDelivery])
 
 
 async def waiting_of(
     reader: PooledReader, subjects: Sequence[str], *, limit: int
 ) -> tuple[Outcome, ...]:
-    """The outcomes of deliveries of some subjects that wait, the oldest first.
+    """Return the outcomes of waiting deliveries of some subjects, oldest first.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     rows = await reader.answers(statement("parked_of"), subjects=list(subjects), limit=limit)
     return msgspec.convert(rows, tuple[Outcome, ...])

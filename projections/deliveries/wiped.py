@@ -1,4 +1,4 @@
-"""How far a wipe is, and what it has removed, as its partitions say it."""
+"""Progress of a wipe and what it has removed, as reported by partitions."""
 
 import msgspec
 
@@ -9,12 +9,12 @@ from headwater.schemas.installed_tables import ALL_TABLES
 
 __all__ = ["Progress", "progress"]
 
-#: What is counted beside the rows of tables.
+#: Counts in addition to the rows of tables.
 _COUNTED = ("raw_events", "traces", "dead_letters", "effects", "waiting")
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How many partitions have begun a wipe and carried it out, and what they have removed."""
+    """Number of partitions that began and finished a wipe, and what they removed."""
 
     begun: int
     done: int
@@ -22,9 +22,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 async def progress(reader: PooledReader, user_id: str, wipe_id: str) -> Progress:
-    """How far a wipe is.
+    """Return the progress of a wipe.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     query = statement("wipe")
     rows = await reader.answers(query, user_sha256=digest(user_id), wipe_id=wipe_id)

@@ -1,15 +1,15 @@
-"""What the records of `deployments` do to rows, decided without Postgres.
+"""Plan rows from the records of `deployments`, without access to Postgres.
 
-Whether an activation counts hangs on all before it, which only Postgres knows here. So each record
-is a statement of its own, in their order, that decides what the fold of the topic decides
-(`processors.deployments`). They are few: somebody deployed or activated each of them.
+Whether an activation is valid depends on all earlier records, which only Postgres has here. So each
+record is one statement, in order, that decides by the same rules as the fold of the topic
+(`processors.deployments`). There are few: one per deployment or activation.
 """
 
 from functools import partial
 from typing import Final
 
 from headwater.projections.projector.one_by_one import one_by_one
-from headwater.projections.projector.plan import Work, payload
+from headwater.projections.projector.plan import RowStatement, payload
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
 from headwater.schemas.deployment_records import read_deployment_record
@@ -19,36 +19,38 @@ from headwater.schemas.topics import DEPLOYMENTS as TOPIC
 __all__ = ["DEPLOYMENTS"]
 
 
-def _work(found: LogRecord) -> Work:
-    record = read_deployment_record(found.value)
-    about = {
+def _statement(log_record: LogRecord) -> RowStatement:
+    record = read_deployment_record(log_record.value)
+    common = {
         "id": record.id,
         "by": record.by,
         "at_ms": record.at_ms,
-        "offset": found.offset,
+        "offset": log_record.offset,
     }
     if isinstance(record, DeploymentActivated):
-        return Work("activate_deployment", payload([about | {"after": record.after}]))
+        return RowStatement("activate_deployment", payload([common | {"after": record.after}]))
     created = {
         "app": record.app,
         "digest": record.digest,
         "size": record.size,
-        "workflows": [each.name for each in record.workflows],
-        "params_schemas": {each.name: each.params for each in record.workflows if each.params},
+        "workflows": [workflow.name for workflow in record.workflows],
+        "params_schemas": {
+            workflow.name: workflow.params for workflow in record.workflows if workflow.params
+        },
         "limits": {
-            each.name: {"limit": each.limit, "key": each.limit_key}
-            for each in record.workflows
-            if each.limit is not None
+            workflow.name: {"limit": workflow.limit, "key": workflow.limit_key}
+            for workflow in record.workflows
+            if workflow.limit is not None
         },
     }
-    return Work("create_deployment", payload([about | created]))
+    return RowStatement("create_deployment", payload([common | created]))
 
 
-#: The deployments of code, and which of them is active.
+#: Deployments of code, and the active one.
 DEPLOYMENTS: Final = Projection(
     name="deployments",
     group="headwater-deployment-projector",
     topics=(TOPIC,),
-    plan=partial(one_by_one, work_of=_work),
+    plan=partial(one_by_one, statement_of=_statement),
     is_waited_for=True,
 )

@@ -1,1 +1,1 @@
-"""The graphs that are deployed, as rows."""
+"""The deployed graphs, as rows."""

@@ -1,15 +1,15 @@
-"""What the records of `graph-definitions` do to rows, decided without Postgres.
+"""Plan rows from the records of `graph-definitions`, without access to Postgres.
 
-Whether a record becomes a version hangs on all before it, which only Postgres knows here. So each
-is a statement of its own, in their order, that decides what the fold of the topic decides
-(`processors.graph.catalogue`). They are few: somebody deployed each of them.
+Whether a record becomes a version depends on all earlier ones, which only Postgres has here. So
+each record is one statement, in order, that decides by the same rules as the fold of the topic
+(`processors.graph.catalogue`). There are few: one per deployment.
 """
 
 from functools import partial
 from typing import Final
 
 from headwater.projections.projector.one_by_one import one_by_one
-from headwater.projections.projector.plan import Work, payload
+from headwater.projections.projector.plan import RowStatement, payload
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
 from headwater.schemas.codec import decode
@@ -19,7 +19,7 @@ from headwater.schemas.topics import GRAPH_DEFINITIONS
 __all__ = ["GRAPHS"]
 
 
-def _work(record: LogRecord) -> Work:
+def _statement(record: LogRecord) -> RowStatement:
     deployed = decode(record.value, GraphDeployed)
     row = {
         "name": deployed.name,
@@ -32,14 +32,14 @@ def _work(record: LogRecord) -> Work:
         "deployment": deployed.deployment,
         "offset": record.offset,
     }
-    return Work("graph_definition", payload([row]))
+    return RowStatement("graph_definition", payload([row]))
 
 
-#: Graphs that are deployed, and the names that apps have taken.
+#: Deployed graphs, and the names that apps own.
 GRAPHS: Final = Projection(
     name="graphs",
     group="headwater-graph-projector",
     topics=(GRAPH_DEFINITIONS,),
-    plan=partial(one_by_one, work_of=_work),
+    plan=partial(one_by_one, statement_of=_statement),
     is_waited_for=True,
 )

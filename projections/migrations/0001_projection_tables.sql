@@ -1,6 +1,6 @@
--- The projection tables, as they are declared in schemas/tables.py: table_ddl.py prints them, and a
--- test compares. Each row also says which delivery set each of its columns, and which transaction
--- wrote it last, so that what changed since can be read without missing a late commit.
+-- Projection tables, as declared in schemas/tables.py: table_ddl.py prints them, and a test
+-- compares. Each row also has the delivery that set each column, and the transaction that last
+-- wrote it, so that readers of changes do not miss a late commit.
 
 create function value_source(column_sources json, column_name text)
     returns table (event_id text, "position" text, sent_at timestamptz)
@@ -46,8 +46,8 @@ comment on column terra_connections.scopes is 'Granted scopes, comma separated.'
 comment on column terra_connections.active is 'False once the user deauthorized, revoked access or was given a new connection.';
 comment on column terra_connections.last_deactivated_at is 'When the delivery that closed it last was first sent; it stays when the connection is opened again, and so names the time since.';
 comment on column terra_connections.deactivated_at is 'When active became false: when the delivery that said so was first sent. Null while active.';
-comment on column terra_connections.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
-comment on column terra_connections.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column terra_connections.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column terra_connections.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column terra_connections.updated_at is 'When the projector last wrote the row.';
 create index terra_connections_active on terra_connections (md5(terra_user_id)) where active;
 create table daily_summary (
@@ -116,8 +116,8 @@ comment on column daily_summary.awake_percent is 'Awake time as a percentage of 
 comment on column daily_summary.spo2 is 'Average blood oxygen saturation, percent.';
 comment on column daily_summary.respiratory_rate is 'Average breaths per minute.';
 comment on column daily_summary.skin_temperature is 'Deviation from the wearer''s baseline, degrees Celsius.';
-comment on column daily_summary.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
-comment on column daily_summary.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column daily_summary.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column daily_summary.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column daily_summary.updated_at is 'When the projector last wrote the row.';
 create table sleep_sessions (
     user_id text not null check (user_id <> ''),
@@ -141,8 +141,8 @@ comment on column sleep_sessions.start_time is 'Start of the sleep, RFC 3339 in 
 comment on column sleep_sessions.end_time is 'End of the sleep, RFC 3339 in UTC.';
 comment on column sleep_sessions.is_nap is 'True for a nap; naps stay out of daily_summary.';
 comment on column sleep_sessions.raw is 'The record as Terra sent it, JSON text byte for byte.';
-comment on column sleep_sessions.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
-comment on column sleep_sessions.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column sleep_sessions.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column sleep_sessions.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column sleep_sessions.updated_at is 'When the projector last wrote the row.';
 create table activities (
     user_id text not null check (user_id <> ''),
@@ -184,8 +184,8 @@ comment on column activities.avg_heart_rate is 'Average beats per minute.';
 comment on column activities.max_heart_rate is 'Highest beats per minute.';
 comment on column activities.strain is 'Strain (Whoop: 0 to 21).';
 comment on column activities.raw is 'The record as Terra sent it, JSON text byte for byte.';
-comment on column activities.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
-comment on column activities.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column activities.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column activities.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column activities.updated_at is 'When the projector last wrote the row.';
 create table biomarkers_raw (
     user_id text not null check (user_id <> ''),
@@ -225,8 +225,8 @@ comment on column biomarkers_raw.reference_high is 'Upper end of the lab''s refe
 comment on column biomarkers_raw.name is 'What the report calls it, as sent.';
 comment on column biomarkers_raw.upload_id is 'The upload that the report is of, lab_uploads.id.';
 comment on column biomarkers_raw.samples is 'How many samples were averaged; null where the value is a single one.';
-comment on column biomarkers_raw.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
-comment on column biomarkers_raw.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column biomarkers_raw.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column biomarkers_raw.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column biomarkers_raw.updated_at is 'When the projector last wrote the row.';
 create table lab_uploads (
     id text not null check (id <> ''),
@@ -261,8 +261,8 @@ comment on column lab_uploads.terra_upload_id is 'Terra''s id of the upload, whi
 comment on column lab_uploads.terra_response is 'What Terra answered when it was given the file.';
 comment on column lab_uploads.created_at is 'When it was uploaded.';
 comment on column lab_uploads.parsed_at is 'When the report came: the time of the delivery that brought it. Null until then.';
-comment on column lab_uploads.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
-comment on column lab_uploads.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column lab_uploads.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column lab_uploads.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column lab_uploads.updated_at is 'When the projector last wrote the row.';
 create table terra_lab_uploads (
     terra_upload_id text not null check (terra_upload_id <> ''),
@@ -281,8 +281,8 @@ comment on table terra_lab_uploads is 'Which upload Terra''s id of one stands fo
 comment on column terra_lab_uploads.terra_upload_id is 'Terra''s id of the upload.';
 comment on column terra_lab_uploads.user_id is 'Our user.';
 comment on column terra_lab_uploads.upload_id is 'Our id of the upload, lab_uploads.id.';
-comment on column terra_lab_uploads.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
-comment on column terra_lab_uploads.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column terra_lab_uploads.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column terra_lab_uploads.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column terra_lab_uploads.updated_at is 'When the projector last wrote the row.';
 create table users (
     user_id text generated always as (id) stored,
@@ -303,8 +303,8 @@ comment on column users.user_id is 'The same as id, under the name that it has i
 comment on column users.id is 'Our user.';
 comment on column users.created_at is 'When they were first heard of: the time of the earliest delivery.';
 comment on column users.last_seen_at is 'When they were last heard of, to the hour: the time of the first delivery of the latest hour that has one.';
-comment on column users.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
-comment on column users.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column users.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column users.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
 comment on column users.updated_at is 'When the projector last wrote the row.';
 create view biomarkers_wide as
 select user_id, source, date,

@@ -1,4 +1,4 @@
--- What became of every delivery, how it travelled, and what could not be processed.
+-- Outcomes of deliveries, their traces, and records that could not be processed.
 
 create table webhook_outcomes (
     event_id text primary key,
@@ -26,58 +26,57 @@ create table webhook_outcomes (
     earlier jsonb
 );
 
--- Every delivery pays for every index here: there is one for each question that is asked, no more.
+-- Indexes make the write of every delivery slower, so there is exactly one per query.
 create index webhook_outcomes_request on webhook_outcomes using hash (request_id);
 create index webhook_outcomes_user on webhook_outcomes (user_id, received_at);
 create index webhook_outcomes_received on webhook_outcomes (received_at);
--- Written as the view traces writes its level: only so does Postgres know it again.
+-- The same expression as in the view traces, so that Postgres can match it.
 create index webhook_outcomes_dead on webhook_outcomes (received_at)
     where case when status = 'dead' then 'error' else 'info' end = 'error';
--- Few deliveries wait at a time: what waits costs those alone.
+-- Few deliveries wait at a time, so the partial index is cheap.
 create index webhook_outcomes_parked on webhook_outcomes (parked_at, partition, "offset")
     where status = 'parked';
--- Else Postgres takes one in 200 for a level's share and reads all that a user ever had.
+-- Without statistics, Postgres assumes one in 200 rows per level and reads all rows of a user.
 create statistics webhook_outcomes_level
     on (case when status = 'dead' then 'error' else 'info' end) from webhook_outcomes;
 
 comment on table webhook_outcomes is
-    'What became of a delivery, and its journey. Topic webhook-outcomes.';
+    'Outcomes of deliveries, with the stages of their processing. Topic webhook-outcomes.';
 comment on column webhook_outcomes.event_id is 'The delivery.';
 comment on column webhook_outcomes.request_id is 'Id of the HTTP request that brought it.';
-comment on column webhook_outcomes.source is 'Producer.';
-comment on column webhook_outcomes.type is 'The producer''s event type.';
-comment on column webhook_outcomes.subject is 'Whom it is about.';
-comment on column webhook_outcomes.user_id is 'Whose it is, when known.';
+comment on column webhook_outcomes.source is 'The source.';
+comment on column webhook_outcomes.type is 'The source''s event type.';
+comment on column webhook_outcomes.subject is 'The sender''s id of the person.';
+comment on column webhook_outcomes.user_id is 'The user, if known.';
 comment on column webhook_outcomes.status is 'processed, skipped, parked or dead.';
-comment on column webhook_outcomes.reason is 'Why, for skipped, parked and dead; else empty.';
-comment on column webhook_outcomes.rows is 'How many rows the delivery touched.';
+comment on column webhook_outcomes.reason is
+    'Reason for skipped, parked and dead; otherwise empty.';
+comment on column webhook_outcomes.rows is 'Number of rows that the delivery set values of.';
 comment on column webhook_outcomes.rejected is
-    'How many records of the delivery were not taken; a dead letter says which, and why.';
+    'Number of records of the delivery that were rejected; a dead letter has the details.';
 comment on column webhook_outcomes.partition is 'Partition of the delivery in the topic webhooks.';
 comment on column webhook_outcomes."offset" is 'Offset of the delivery in the topic webhooks.';
 comment on column webhook_outcomes.received_at is 'When the gateway verified it.';
-comment on column webhook_outcomes.admitted_at is 'When it was found to be no duplicate.';
+comment on column webhook_outcomes.admitted_at is 'When it was admitted as no duplicate.';
 comment on column webhook_outcomes.parked_at is
-    'When it began to wait for its connection; null if it never did.';
+    'When it began to wait for its connection; null if it did not wait.';
 comment on column webhook_outcomes.released_at is
-    'When its connection came; null if it did not wait, or waits.';
-comment on column webhook_outcomes.at is 'When this became true.';
-comment on column webhook_outcomes.stage is 'The stage that says so.';
+    'When its connection arrived; null if it did not wait or still waits.';
+comment on column webhook_outcomes.at is 'When it got this outcome.';
+comment on column webhook_outcomes.stage is 'Stage that recorded the outcome.';
 comment on column webhook_outcomes.position is
-    'Where it read the delivery: topic/partition@offset.';
+    'Where that stage read the delivery: topic/partition@offset.';
 comment on column webhook_outcomes.replay is
-    'What it was replayed by or as: a replay''s id, or a position; empty for what its sender sent.';
-comment on column webhook_outcomes.waited_for is 'What it waited for; empty if it never did.';
+    'Id of the replay, or a position, of a replayed delivery; empty for the original one.';
+comment on column webhook_outcomes.waited_for is 'What it waited for; empty if it did not wait.';
 comment on column webhook_outcomes.released_by is
-    'What ended its wait: topic/partition@offset; empty if nothing did.';
+    'What ended the wait: topic/partition@offset; empty if nothing has.';
 comment on column webhook_outcomes.earlier is
-    'How earlier journeys ended, before the delivery was replayed; oldest first, the last 20: '
-    '[{status, reason, rows, rejected, partition, offset, admitted_at, parked_at, released_at, at, '
-    'stage, position, replay, waited_for, released_by}].';
+    'Outcomes before replays, oldest first, the last 20: [{status, reason, rows, rejected, partition, offset, admitted_at, parked_at, released_at, at, stage, position, replay, waited_for, released_by}].';
 
--- Outcomes of one delivery may lie in several partitions, which are read in any order: one says that
--- it waits, another what became of it. What knows of the wait is further than what began it, whatever
--- the clocks of the workers say; of two ends the later one is.
+-- Outcomes of one delivery may be in several partitions, which are read in any order: one records
+-- the wait, another the result. An outcome that includes the wait is later than the one that began
+-- it, whatever the workers' clocks; of two final outcomes, the later one applies.
 create function further_outcome(held webhook_outcomes, came webhook_outcomes)
     returns webhook_outcomes
     language plpgsql immutable
@@ -124,7 +123,7 @@ end
 $$;
 
 comment on function further_outcome(webhook_outcomes, webhook_outcomes) is
-    'Which of two outcomes of a delivery is further on its journey; it keeps how others ended.';
+    'Which of two outcomes of a delivery is the later one; it keeps the others as earlier outcomes.';
 
 create table duplicates (
     request_id text primary key,
@@ -139,13 +138,13 @@ create table duplicates (
 create index duplicates_received on duplicates (received_at);
 
 comment on table duplicates is
-    'Copies of deliveries that were admitted before, and so dropped. Topic traces.';
-comment on column duplicates.request_id is 'Id of the HTTP request that brought the copy.';
+    'Duplicates of admitted deliveries, which were dropped. Topic traces.';
+comment on column duplicates.request_id is 'Id of the HTTP request that brought the duplicate.';
 comment on column duplicates.event_id is 'The delivery.';
 comment on column duplicates.partition is 'Partition of both in the topic webhooks.';
-comment on column duplicates."offset" is 'Offset of the copy.';
+comment on column duplicates."offset" is 'Offset of the duplicate.';
 comment on column duplicates.first_offset is 'Offset of the delivery that was admitted.';
-comment on column duplicates.received_at is 'When the gateway verified the copy.';
+comment on column duplicates.received_at is 'When the gateway verified the duplicate.';
 comment on column duplicates.at is 'When it was dropped.';
 
 create table request_answers (
@@ -164,20 +163,18 @@ create table request_answers (
 create index request_answers_at on request_answers (at);
 
 comment on table request_answers is
-    'Requests that brought nothing new: refused, or copies that the gateway knew. Topic traces.';
+    'Requests that brought no new delivery: refused ones, handshakes, and duplicates that the gateway recognized. Topic traces.';
 comment on column request_answers.request_id is 'Id of the HTTP request.';
-comment on column request_answers.source is 'Whose path it came to; empty if it was nobody''s.';
+comment on column request_answers.source is 'Source of its path; empty if there is none.';
 comment on column request_answers.code is
-    'duplicate, handshake, or the stable code of why it was refused.';
-comment on column request_answers.reason is
-    'Why a signature was refused; empty for everything else.';
-comment on column request_answers.detail is 'Why, for people.';
-comment on column request_answers.event_id is
-    'The delivery that a copy is of; empty for everything else.';
-comment on column request_answers.size is 'Bytes of its body, as far as they are known.';
-comment on column request_answers.peer is 'The address that sent it.';
+    'duplicate, handshake, or the stable code of the refusal.';
+comment on column request_answers.reason is 'Why a signature was refused; otherwise empty.';
+comment on column request_answers.detail is 'Reason as text.';
+comment on column request_answers.event_id is 'Delivery of a duplicate; otherwise empty.';
+comment on column request_answers.size is 'Bytes of its body, if known.';
+comment on column request_answers.peer is 'Address of the sender.';
 comment on column request_answers.left_out is
-    'Refusals of the same source, code, reason and address before it that were not recorded.';
+    'Earlier refusals with the same source, code, reason and address that were not recorded.';
 comment on column request_answers.at is 'When it was answered.';
 
 create function hop(stage text, at timestamptz, "position" text, detail text) returns jsonb
@@ -187,13 +184,13 @@ return jsonb_build_object(
     'position', "position", 'detail', detail
 );
 
-comment on function hop(text, timestamptz, text, text) is 'One stage of a journey, as in traces.';
+comment on function hop(text, timestamptz, text, text) is 'One stage of a trace.';
 
 create function counted(number bigint, noun text) returns text
     language sql immutable
 return format('%s %s%s', number, noun, case when number = 1 then '' else 's' end);
 
-comment on function counted(bigint, text) is 'A number of things in words: 1 row, 2 rows.';
+comment on function counted(bigint, text) is 'A number with its noun: 1 row, 2 rows.';
 
 create function journey_hops(o webhook_outcomes) returns jsonb
     language sql stable
@@ -232,7 +229,7 @@ return
     );
 
 comment on function journey_hops(webhook_outcomes) is
-    'The stages of a journey after the delivery was received, as in traces.';
+    'The stages of a delivery after its receipt, as in traces.';
 
 create table dead_letters (
     partition integer,
@@ -260,27 +257,28 @@ create index dead_letters_pending on dead_letters (partition, "offset") where re
 create index dead_letters_event on dead_letters (event_id);
 
 comment on table dead_letters is
-    'What could not be processed, key and value untouched. Topic dead-letters.';
+    'Records that could not be processed, with unchanged key and value. Topic dead-letters.';
 comment on column dead_letters.partition is 'Partition in the topic dead-letters.';
 comment on column dead_letters."offset" is 'Offset in the topic dead-letters.';
-comment on column dead_letters.event_id is 'The delivery, when it could be read that far.';
+comment on column dead_letters.event_id is 'The delivery, if it could be decoded that far.';
 comment on column dead_letters.request_id is
-    'Id of the HTTP request, when it could be read that far.';
+    'Id of the HTTP request, if it could be decoded that far.';
 comment on column dead_letters.key is 'The original key.';
 comment on column dead_letters.value is 'The original value.';
 comment on column dead_letters.headers is 'All headers, in order: [[name, text or null]].';
-comment on column dead_letters.original_topic is 'Topic it was read from.';
-comment on column dead_letters.original_partition is 'Partition it was read from.';
-comment on column dead_letters.original_offset is 'Offset it was read from.';
-comment on column dead_letters.reason is 'Stable code of why.';
-comment on column dead_letters.message is 'Why, for people.';
-comment on column dead_letters.stage is 'The stage that gave up.';
+comment on column dead_letters.original_topic is 'Topic that it was read from.';
+comment on column dead_letters.original_partition is 'Partition that it was read from.';
+comment on column dead_letters.original_offset is 'Offset that it was read from.';
+comment on column dead_letters.reason is 'Stable code of the reason.';
+comment on column dead_letters.message is 'Reason as text.';
+comment on column dead_letters.stage is 'Stage that failed.';
 comment on column dead_letters.rule is
-    'The rule or effect that failed, where one has; the delivery itself was processed.';
-comment on column dead_letters.dead_at is 'When it gave up.';
-comment on column dead_letters.replayed_at is 'When it was last put back into its topic; null if never.';
+    'The rule or effect that failed, if one did; the delivery itself was processed.';
+comment on column dead_letters.dead_at is 'When processing was given up.';
+comment on column dead_letters.replayed_at is
+    'When it was last put back into its topic; null if never.';
 comment on column dead_letters.expired_at is
-    'When it was found that the topic has it no more, so that it cannot be put back; null if never.';
+    'When it was noticed that the topic no longer has it, so that it cannot be put back; null if never.';
 
 create function is_copy(d dead_letters) returns boolean
     language sql stable
@@ -303,11 +301,9 @@ return exists (
 );
 
 comment on function is_copy(dead_letters) is
-    'Whether a worker that was killed and read a delivery again wrote its dead letter again: of a '
-    'delivery, stage, reason and rule every one but the first, until one is replayed. Copies are '
-    'kept, but not listed.';
+    'Whether this is a repeated dead letter, written by a worker that was killed and read the delivery again: of a delivery, stage, reason and rule, each one but the first, until one is replayed. Copies are stored but not listed.';
 
--- What a delivery should have done to workflows and could not: it has its rows all the same.
+-- Effects of a delivery on workflows that failed; its rows were written nevertheless.
 create function failed_effects(event text) returns jsonb
     language sql stable
 return coalesce(
@@ -327,10 +323,10 @@ return coalesce(
 );
 
 comment on function failed_effects(text) is
-    'What rules and normalizers wanted of workflows and did not get, as stages of a journey.';
+    'Effects of rules and normalizers that failed, as stages of a trace.';
 
--- Each half reads one table and the columns to look for are plain or constant: so Postgres answers
--- from the indexes of the tables, and makes the hops of the rows it returns only.
+-- Each half reads one table, and the columns to filter are plain or constant. So Postgres uses the
+-- indexes of the tables, and computes hops only for returned rows.
 create view traces as
 select
     request_id,
@@ -391,18 +387,16 @@ select
 from request_answers;
 
 comment on view traces is
-    'The journeys of all deliveries, of copies that were dropped, and of requests that brought '
-    'nothing new.';
+    'Traces of all deliveries, of dropped duplicates, and of requests that brought no new delivery.';
 comment on column traces.request_id is 'Id of the HTTP request.';
 comment on column traces.event_id is 'The delivery.';
-comment on column traces.user_id is 'Whose it is, when known.';
-comment on column traces.level is 'info, or error when it ended dead.';
-comment on column traces.hops is
-    'The journey, oldest stage first: [{stage, at_ms, position, detail}].';
+comment on column traces.user_id is 'The user, if known.';
+comment on column traces.level is 'error if it ended dead, otherwise info.';
+comment on column traces.hops is 'The stages, oldest first: [{stage, at_ms, position, detail}].';
 comment on column traces.started_at is 'When it was received.';
-comment on column traces.ended_at is 'When the last stage was done.';
+comment on column traces.ended_at is 'When the last stage ended.';
 
--- A marker can arrive before the dead letter that it names: they may lie in different partitions.
+-- A marker may arrive before its dead letter, because they may be in different partitions.
 create table dead_letter_replays (
     partition integer,
     "offset" bigint,
@@ -410,12 +404,12 @@ create table dead_letter_replays (
     primary key (partition, "offset")
 );
 
-comment on table dead_letter_replays is 'Which dead letters were put back into their topic.';
+comment on table dead_letter_replays is 'Dead letters that were put back into their topic.';
 comment on column dead_letter_replays.partition is 'Partition of the dead letter.';
 comment on column dead_letter_replays."offset" is 'Offset of the dead letter.';
-comment on column dead_letter_replays.replayed_at is 'When, the last time.';
+comment on column dead_letter_replays.replayed_at is 'When it was put back last.';
 
--- What is asked of deliveries: those that were taken, and requests that were refused, in one order.
+-- Accepted deliveries and refused requests in one order.
 create view deliveries as
 select
     received_at,
@@ -446,18 +440,18 @@ select
 from request_answers
 where code not in ('duplicate', 'handshake');
 
-comment on view deliveries is 'Deliveries and what became of them; requests that were refused, too.';
+comment on view deliveries is 'Deliveries with their outcomes, and refused requests.';
 comment on column deliveries.received_at is 'When the gateway verified or refused it.';
 comment on column deliveries.request_id is 'Id of the HTTP request.';
-comment on column deliveries.event_id is 'The delivery; empty where it was refused.';
-comment on column deliveries.source is 'Producer, or whose path it came to.';
-comment on column deliveries.type is 'The producer''s event type; empty where it was refused.';
-comment on column deliveries.subject is 'Whom it is about; empty where it was refused.';
-comment on column deliveries.user_id is 'Whose it is, when known.';
+comment on column deliveries.event_id is 'The delivery; empty if it was refused.';
+comment on column deliveries.source is 'The source, or that of the request''s path.';
+comment on column deliveries.type is 'The source''s event type; empty if it was refused.';
+comment on column deliveries.subject is 'The sender''s id of the person; empty if it was refused.';
+comment on column deliveries.user_id is 'The user, if known.';
 comment on column deliveries.status is 'processed, skipped, parked, dead or refused.';
-comment on column deliveries.reason is 'Why, for all but processed; else empty.';
-comment on column deliveries.rows is 'How many rows the delivery touched.';
-comment on column deliveries.rejected is 'How many records of the delivery were not taken.';
+comment on column deliveries.reason is 'Reason for all but processed; otherwise empty.';
+comment on column deliveries.rows is 'Number of rows that the delivery set values of.';
+comment on column deliveries.rejected is 'Number of records of the delivery that were rejected.';
 
 create table effects (
     event_id text,
@@ -469,15 +463,16 @@ create table effects (
     primary key (event_id, name)
 );
 
-comment on table effects is 'What deliveries did to workflows. Topic effects.';
+comment on table effects is 'Effects of deliveries on workflows. Topic effects.';
 comment on column effects.event_id is 'The delivery.';
-comment on column effects.name is 'The rule that matched, or what the normalizer calls it.';
+comment on column effects.name is 'The rule that matched, or the normalizer''s name of the effect.';
 comment on column effects.workflow is 'The workflow.';
-comment on column effects.instance_id is 'The instance that was started, or sent an event.';
-comment on column effects.event_type is 'The type of the event; null where it was started.';
-comment on column effects.at is 'When that was decided.';
+comment on column effects.instance_id is 'The instance that was started or got an event.';
+comment on column effects.event_type is 'The type of the event; null if the instance was started.';
+comment on column effects.at is 'When the effect was decided.';
 
--- Whom the house has forgotten, and how far that is: by digests, for nothing may name them any more.
+-- Wiped users and the progress of their wipes, by digest, because nothing may name the users
+-- anymore.
 
 create table wipes (
     user_sha256 text,
@@ -489,13 +484,11 @@ create table wipes (
     primary key (user_sha256, partition)
 );
 
-comment on table wipes is
-    'Wipes of users, as each partition carries them out. Topic wipes.';
+comment on table wipes is 'Wipes of users, by partition. Topic wipes.';
 comment on column wipes.user_sha256 is 'SHA-256 of the user id.';
 comment on column wipes.partition is 'The partition.';
-comment on column wipes.wipe_id is 'The wipe; all partitions carry out the same.';
+comment on column wipes.wipe_id is 'The wipe; the same for all partitions.';
 comment on column wipes.found is
-    'How much was found and removed: {table, raw_events, traces, waiting, effects or dead_letters: '
-    'number}.';
-comment on column wipes.ordered_at is 'When it was ordered.';
-comment on column wipes.done_at is 'When all of it was found and forgotten; null before.';
+    'Counts of removed items: {table, raw_events, traces, waiting, effects or dead_letters: number}.';
+comment on column wipes.ordered_at is 'When it was requested.';
+comment on column wipes.done_at is 'When everything was removed; null before.';

@@ -1,4 +1,4 @@
--- How far the projections are, what they could not take, and which database this is.
+-- Progress of projections, records they could not apply, and the identity of this database.
 
 create table projection_offsets (
     projection text,
@@ -10,22 +10,22 @@ create table projection_offsets (
     cause bigint not null default -1,
     leader_epoch integer not null default -1,
     primary key (projection, topic, partition)
--- Rewritten with every batch: room on the page lets Postgres do it without touching the index.
+-- Rewritten with every batch: free space on the page allows updates without touching the index.
 ) with (fillfactor = 50);
 
 comment on table projection_offsets is
-    'How far each projection has applied each partition; written with the rows themselves.';
+    'Progress of each projection on each partition; written in one transaction with the rows.';
 comment on column projection_offsets.projection is 'The projection.';
 comment on column projection_offsets.topic is 'The topic.';
 comment on column projection_offsets.partition is 'The partition.';
-comment on column projection_offsets.next_offset is 'The first offset that is not applied yet.';
+comment on column projection_offsets.next_offset is 'The next offset to apply.';
 comment on column projection_offsets.applied_at is 'When the last batch was applied.';
 comment on column projection_offsets.epoch is
-    'Offset of the latest claim before next_offset; -1 where nobody claims. Records of another epoch do not count.';
+    'Offset of the latest claim before next_offset; -1 without claims. Records of other epochs are ignored.';
 comment on column projection_offsets.cause is
-    'Highest offset of a command whose outcome was applied; -1 where there are none.';
+    'Highest offset of a command whose outcome was applied; -1 if there are none.';
 comment on column projection_offsets.leader_epoch is
-    'Epoch of the leader that appended what is before next_offset, or of a later one; -1 where it is not known. It tells whether Kafka has lost that since.';
+    'Leader epoch of the record before next_offset, or a later one; -1 if unknown. Used to detect records that Kafka lost.';
 
 create table projection_errors (
     topic text,
@@ -38,13 +38,13 @@ create table projection_errors (
 );
 
 comment on table projection_errors is
-    'Records that the projector could not apply, bytes untouched; empty in a healthy house.';
-comment on column projection_errors.topic is 'Where the record lies: topic.';
-comment on column projection_errors.partition is 'Where the record lies: partition.';
-comment on column projection_errors."offset" is 'Where the record lies: offset.';
-comment on column projection_errors.error is 'What was expected and what was found.';
-comment on column projection_errors.value is 'The record''s value.';
-comment on column projection_errors.at is 'When it was met.';
+    'Records that the projector could not apply, with unchanged bytes; normally empty.';
+comment on column projection_errors.topic is 'Topic of the record.';
+comment on column projection_errors.partition is 'Partition of the record.';
+comment on column projection_errors."offset" is 'Offset of the record.';
+comment on column projection_errors.error is 'Expected and actual value.';
+comment on column projection_errors.value is 'Value of the record.';
+comment on column projection_errors.at is 'When the projector read it.';
 
 create table projection_identity (
     id uuid not null default gen_random_uuid(),
@@ -55,15 +55,15 @@ create table projection_identity (
 insert into projection_identity default values;
 
 comment on table projection_identity is
-    'Names this database: transaction numbers, and so the cursors of sync, mean nothing in another.';
-comment on column projection_identity.id is 'Drawn when the database was first migrated.';
+    'Identifies this database: transaction numbers, and thus cursors of sync, are not valid in another one.';
+comment on column projection_identity.id is 'Generated when the database was first migrated.';
 comment on column projection_identity.deletions_pruned is
-    'The last transaction whose deletions are no longer in the table deletions; 0 while all are.';
-comment on column projection_identity.one is 'Holds the table to one row.';
+    'Last transaction whose deletions were pruned from the table deletions; 0 if none were.';
+comment on column projection_identity.one is 'Limits the table to one row.';
 
--- A server that crashed, or a replica that took over, may have lost the end of what was written, and
--- hands out the lost transaction numbers again. What is written after that is written in a later
--- epoch, and a cursor of an earlier one goes back to where that began.
+-- A server that crashed, or a promoted replica, may have lost the last transactions, and reuses
+-- their numbers. Later rows belong to a later epoch, and a cursor of an earlier epoch is moved back
+-- to its start.
 create table sync_epochs (
     id uuid primary key default gen_random_uuid(),
     number bigint generated always as identity unique,
@@ -72,11 +72,11 @@ create table sync_epochs (
 );
 
 comment on table sync_epochs is
-    'The sessions that wrote projection tables, one after the other: cursors of sync name them.';
-comment on column sync_epochs.id is 'Named by cursors.';
-comment on column sync_epochs.number is 'The order of the epochs.';
+    'Sessions that wrote projection tables, in order. Cursors of sync contain an epoch.';
+comment on column sync_epochs.id is 'Id in cursors.';
+comment on column sync_epochs.number is 'Order of the epochs.';
 comment on column sync_epochs.began_in is
-    'The transaction that began it: all that it wrote is later, all that is earlier is durable.';
+    'Transaction that began the epoch: its writes are later, and everything earlier is durable.';
 comment on column sync_epochs.began_at is 'When it began.';
 
 create table deletions (
@@ -91,9 +91,9 @@ create table deletions (
 create index deletions_in on deletions (deleted_in);
 
 comment on table deletions is
-    'Rows of projection tables that were deleted in the last 30 days: sync tells its readers.';
+    'Rows deleted from projection tables in the last 30 days, for readers of sync.';
 comment on column deletions.table_name is 'The table.';
 comment on column deletions.key is 'The primary key of the row: {column: value}.';
-comment on column deletions.user_id is 'Whose the row was, when that was known.';
-comment on column deletions.deleted_in is 'The transaction that deleted it, the last time.';
-comment on column deletions.deleted_at is 'When that was.';
+comment on column deletions.user_id is 'The user of the row, if known.';
+comment on column deletions.deleted_in is 'Transaction that deleted it last.';
+comment on column deletions.deleted_at is 'When it was deleted last.';

@@ -1,5 +1,5 @@
--- The graphs that are deployed. A version is there when the record that deployed it is applied: the
--- routes of graphs read the topic itself, and so are never behind.
+-- Deployed graphs. A version appears when its record is applied; the routes of graphs read the
+-- topic itself and are never behind.
 
 create table graph_definition (
     name text collate "C",
@@ -12,14 +12,14 @@ create table graph_definition (
     primary key (name, version)
 );
 
-comment on table graph_definition is
-    'Versions of the graphs that are deployed. Topic graph-definitions.';
+comment on table graph_definition is 'Versions of deployed graphs. Topic graph-definitions.';
 comment on column graph_definition.name is 'The name of the graph.';
-comment on column graph_definition.version is 'The version, gapless from 1; new runs take the newest.';
+comment on column graph_definition.version is
+    'The version, numbered from 1 without gaps; new runs use the newest.';
 comment on column graph_definition.digest is 'SHA-256 of the definition in its canonical form.';
-comment on column graph_definition.document is 'The definition, whole.';
+comment on column graph_definition.document is 'The complete definition.';
 comment on column graph_definition.app is 'The app that declares it; null if it was deployed over HTTP.';
-comment on column graph_definition.deployed_at is 'When it was deployed, by the clock of whoever did.';
+comment on column graph_definition.deployed_at is 'When it was deployed, by the deployer''s clock.';
 comment on column graph_definition."offset" is 'Offset of its record in graph-definitions.';
 
 create table graph_app (
@@ -30,8 +30,11 @@ create table graph_app (
 );
 
 comment on table graph_app is
-    'Names that apps have taken for workflows of theirs, for good or while a deployment is active: nobody else deploys graphs under them. Topic graph-definitions.';
+    'Names that apps own for their workflows, permanently or while a deployment is active: only the app deploys graphs under them. Topic graph-definitions.';
 comment on column graph_app.name is 'The name of a graph, or of a workflow of code.';
-comment on column graph_app.app is 'The app that declares it; null where a deployment had it and gave it back.';
-comment on column graph_app.deployment is 'The active deployment that declares it; null for an app that workers were started with.';
-comment on column graph_app.moves is 'How many activations of deployments there were when the app said so.';
+comment on column graph_app.app is
+    'The app that declares it; null if a deployment declared it and released it.';
+comment on column graph_app.deployment is
+    'The active deployment that declares it; null for an app that workers were started with.';
+comment on column graph_app.moves is
+    'Number of activations of deployments when the app declared it.';

@@ -1,5 +1,4 @@
--- The deployments of code, and which of them is active. The routes read the topic itself, and so are
--- never behind.
+-- Deployments of code, and the active one. The routes read the topic itself and are never behind.
 
 create table deployment (
     id text collate "C" primary key,
@@ -16,21 +15,23 @@ create table deployment (
     "offset" bigint not null
 );
 
-comment on table deployment is 'The code that was deployed. Topic deployments.';
-comment on column deployment.id is 'The deployment, named by what is in it.';
+comment on table deployment is 'Deployed code. Topic deployments.';
+comment on column deployment.id is 'The deployment, identified by its content.';
 comment on column deployment.app is 'The app in the artifact.';
 comment on column deployment.digest is 'SHA-256 of the artifact.';
 comment on column deployment.size is 'Bytes of the artifact.';
-comment on column deployment.workflows is 'What new runs may be of.';
+comment on column deployment.workflows is 'Names of the workflows in it.';
 comment on column deployment.params_schemas is
-    'JSON Schemas of their params, as texts by name, of those that declare a type for them.';
+    'JSON Schemas of parameters, as text by workflow, for those that declare a type.';
 comment on column deployment.limits is
-    'Limits of their concurrency by name, of those that have one: {"limit": 3, "key": "params.region"}.';
-comment on column deployment.created_by is 'The id of the key that deployed it.';
-comment on column deployment.created_at is 'When it was deployed, by the clock of whoever did.';
-comment on column deployment.activated_by is 'The id of the key that activated it last; null if it never was.';
-comment on column deployment.activated_at is 'When it was activated last; null if it never was.';
-comment on column deployment."offset" is 'Offset in deployments of the latest record about it.';
+    'Concurrency limits by workflow, for those that have one: {"limit": 3, "key": "params.region"}.';
+comment on column deployment.created_by is 'Id of the API key that deployed it.';
+comment on column deployment.created_at is 'When it was deployed, by the deployer''s clock.';
+comment on column deployment.activated_by is
+    'Id of the API key that activated it last; null if it never was active.';
+comment on column deployment.activated_at is
+    'When it was activated last; null if it never was active.';
+comment on column deployment."offset" is 'Offset of the latest record about it, in deployments.';
 
 create table settings (
     key text collate "C" primary key,
@@ -38,6 +39,6 @@ create table settings (
 );
 
 comment on table settings is
-    'What holds for the whole house: active_deployment is the deployment that new runs begin on. Topic deployments.';
+    'Settings of the whole system: active_deployment is the deployment on which new runs begin. Topic deployments.';
 comment on column settings.key is 'The setting.';
 comment on column settings.value is 'Its value.';

@@ -1,6 +1,7 @@
--- Keys under which callers ask for runs, so that each is made once. This table is no projection: Kafka
--- holds the runs, and each run the key that made it, but not the answers that are repeated to callers. A
--- rebuild leaves it as it is. A row is forgotten after a day, and goes when later ones come.
+-- Idempotency keys of requests for runs, so that each run is created once. This table is no
+-- projection: Kafka has the runs and their keys, but not the responses that are repeated to
+-- callers. A rebuild does not change it. A row expires after a day and is deleted when later ones
+-- are inserted.
 
 create table idempotency (
     project_id text collate "C",
@@ -17,17 +18,19 @@ create table idempotency (
 
 create index idempotency_oldest on idempotency (created_at);
 
-comment on table idempotency is
-    'Requests that are done once however often they are sent, for a day. Postgres alone has them.';
+comment on table idempotency is 'Requests with an idempotency key, for a day. Only in Postgres.';
 comment on column idempotency.project_id is 'The project.';
-comment on column idempotency.idempotency_key is 
-    'The key as the caller chose it; before it, and a space, what tells callers apart.';
-comment on column idempotency.endpoint is 'What was asked for under it.';
-comment on column idempotency.status_code is 'Status of the answer; 0 while there is none.';
-comment on column idempotency.body is 'The answer, repeated as it is; empty while there is none.';
-comment on column idempotency.created_at is 'When it came, Unix milliseconds, by the clock of Postgres.';
-comment on column idempotency.state is 
+comment on column idempotency.idempotency_key is
+    'The caller''s key, after a prefix that identifies the caller and a space.';
+comment on column idempotency.endpoint is 'The requested endpoint.';
+comment on column idempotency.status_code is 'Status of the response; 0 before there is one.';
+comment on column idempotency.body is
+    'The response, which is repeated unchanged; empty before there is one.';
+comment on column idempotency.created_at is
+    'When the request arrived, Unix milliseconds, by the clock of Postgres.';
+comment on column idempotency.state is
     'in_progress; completed; or refused, and free for another request.';
 comment on column idempotency.request_hash is
-    'SHA-256 of what was asked for, as canonical JSON; in queues and events of the workflow alone.';
-comment on column idempotency.response_run_id is 'The run that it makes: reserved before it is made.';
+    'SHA-256 of the request as canonical JSON; for queues and events, of the workflow''s name only.';
+comment on column idempotency.response_run_id is
+    'The run that the request creates: reserved before the run exists.';

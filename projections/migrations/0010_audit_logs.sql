@@ -1,6 +1,6 @@
--- Who has done what. Each row vouches for all before it: its hash is the SHA-256 of the hash of the
--- row before and of its own entry, in the order of the topic. What was changed here is found by
--- comparing with the topic, and what was changed in both by a hash that was kept elsewhere.
+-- The audit log. Each row's hash covers all rows before it: it is the SHA-256 of the previous row's
+-- hash and of the row's entry, in the order of the topic. A comparison with the topic detects
+-- changes here; a hash stored elsewhere detects changes in both.
 
 create table audit_logs (
     id text collate "C" primary key,
@@ -27,31 +27,31 @@ return array(
     select json_array_elements_text(metadata::json -> 'runIds')
 );
 
-comment on function audit_runs(text) is 'The runs that an operation has touched.';
+comment on function audit_runs(text) is 'The runs of an operation.';
 
 create index audit_logs_of_run on audit_logs using gin (audit_runs(metadata_json));
 
-comment on table audit_logs is
-    'Operations of those who have a key, in the order in which they were done. Topic audit.';
+comment on table audit_logs is 'Operations of holders of API keys, in order. Topic audit.';
 comment on column audit_logs.id is 'The entry.';
-comment on column audit_logs.key_id is 'Which key it was: its kind, and the beginning of its SHA-256.';
+comment on column audit_logs.key_id is 'The API key: its kind, and the beginning of its SHA-256.';
 comment on column audit_logs.project_id is 'The project.';
-comment on column audit_logs.action is 'What was asked for.';
-comment on column audit_logs.resource is 'The path, without what names a user.';
+comment on column audit_logs.action is 'The requested operation.';
+comment on column audit_logs.resource is 'The path without parts that name a user.';
 comment on column audit_logs.result is 'success or failure.';
-comment on column audit_logs.ip is 'The address that it was asked from.';
-comment on column audit_logs.user_agent is 'The program that asked, as it calls itself.';
-comment on column audit_logs.metadata_json is 'What else there is to say of it: a JSON object.';
-comment on column audit_logs.created_at is 'When it was done, by the clock of whoever did.';
+comment on column audit_logs.ip is 'Address of the client.';
+comment on column audit_logs.user_agent is 'Name of the client program, as it reports it.';
+comment on column audit_logs.metadata_json is 'Additional data: a JSON object.';
+comment on column audit_logs.created_at is 'When it was done, by the clock of the process.';
 comment on column audit_logs."offset" is 'Offset of its record in audit.';
 comment on column audit_logs.hash is
-    'SHA-256 of the hash of the row before (32 zeros before the first) and of the entry.';
+    'SHA-256 of the previous row''s hash (32 zeros before the first) and of the entry.';
 
 create function audit_link(held bytea, before bytea, entry text) returns bytea
 language sql immutable parallel safe
 return sha256(coalesce(held, before) || convert_to(entry, 'UTF8'));
 
-comment on function audit_link(bytea, bytea, text) is 'The hash of an entry, from the hash before.';
+comment on function audit_link(bytea, bytea, text) is
+    'The hash of an entry, from the previous hash.';
 
 create aggregate audit_chain(before bytea, entry text) (
     sfunc = audit_link,

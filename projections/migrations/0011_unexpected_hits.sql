@@ -1,5 +1,5 @@
--- Callbacks that came to the gateway while workers execute the runs. This table is no projection:
--- Postgres alone has it. Minutes that are over for a while become one row.
+-- Callbacks that the gateway receives although workers execute the runs. This table is no
+-- projection: only Postgres has it. Minutes that ended a while ago are merged into one row.
 
 create table unexpected_hits (
     project_id text collate "C",
@@ -9,8 +9,8 @@ create table unexpected_hits (
     primary key (project_id, minute)
 );
 
-comment on table unexpected_hits is 'How many callbacks of queues have come to the gateway.';
+comment on table unexpected_hits is 'Number of queue callbacks that the gateway received.';
 comment on column unexpected_hits.project_id is 'The project.';
-comment on column unexpected_hits.minute is 'When, as a minute; -infinity for all that came before.';
-comment on column unexpected_hits.hits is 'How many.';
-comment on column unexpected_hits.last_at is 'When the last of them came.';
+comment on column unexpected_hits.minute is 'The minute; -infinity for all earlier ones.';
+comment on column unexpected_hits.hits is 'Number of callbacks.';
+comment on column unexpected_hits.last_at is 'When the last one arrived.';

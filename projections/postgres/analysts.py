@@ -1,7 +1,7 @@
-"""What analysts see of Postgres: the documented tables and views, by a role that reads them alone.
+"""Access of analysts to Postgres: a role that can read only the documented tables and views.
 
-`headwater migrate --reader NAME` makes the role, or brings it up to date. It has no password, so
-that none is on a command line: whoever runs Postgres gives it one, or another way to log in.
+`headwater migrate --reader NAME` creates or updates the role. It has no password, so that none is
+on a command line: the administrator of Postgres sets one, or another way to log in.
 """
 
 from typing import Final
@@ -14,7 +14,8 @@ from headwater.projections.postgres.schemas import HEADWATER, own_dsn
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.installed_tables import ALL_TABLES
 
-#: Beside the projection tables: what became of deliveries. All else is Headwater's own affair.
+#: Documented tables in addition to the projection tables: the outcomes of deliveries. All others
+#: are internal.
 _DOCUMENTED: Final = (
     "biomarkers_wide",
     "deliveries",
@@ -23,7 +24,7 @@ _DOCUMENTED: Final = (
     "traces",
     "effects",
 )
-#: What a session of the role begins with: it may wait longer than a service, and not for ever.
+#: Session settings of the role: longer timeouts than for a service, but limited.
 _SETTINGS: Final = {
     "statement_timeout": "60s",
     "lock_timeout": "5s",
@@ -37,17 +38,20 @@ _CONNECT_TIMEOUT_S: Final = 5
 
 
 def documented(connection: psycopg.Connection) -> tuple[str, ...]:
-    """The tables and views that are for analysts, of those that this database has."""
+    """Return the tables and views for analysts that exist in this database."""
     present = {name for (name,) in connection.execute(statement("export_tables")).fetchall()}
     names = (*(table.name for table in ALL_TABLES), *_DOCUMENTED)
     return tuple(name for name in dict.fromkeys(names) if name in present)
 
 
 def make_reader(dsn: str, name: str) -> tuple[str, ...]:
-    """Makes a role that reads what is documented and nothing else; returns what it reads.
+    """Create a role that can read only documented tables; return their names.
 
-    Shape:  a role of that name loses what it could read before, and keeps its password.
-    Errors: StoreUnavailable; psycopg's own where the DSN may make no roles.
+    An existing role of that name loses its other privileges and keeps its password.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+        psycopg.errors.InsufficientPrivilege: The DSN's login may not create roles.
     """
     role = sql.Identifier(name)
     with (

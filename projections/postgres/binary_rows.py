@@ -1,12 +1,12 @@
-"""Rows as Postgres receives them: composites in binary, made straight from the bytes of records.
+"""Rows in the binary format of Postgres composites, built directly from the bytes of records.
 
-Theory of operation. All rows of a statement travel as one parameter: an array of a composite type,
-which belongs to the session and so to the release that speaks. A record has nearly what Postgres
-wants: texts as they are, doubles the other way round. So a reader that is made from the record's
-schema (`schemas.readers`) joins the pieces of a row, and hardly any value exists in between.
+All rows of a statement are one parameter: an array of a composite type, which belongs to the
+session and so to the release that uses it. A record already has nearly the format of Postgres:
+texts are equal, doubles have reversed bytes. So a reader compiled from the record's schema
+(`schemas.readers`) joins the pieces of a row, with hardly any intermediate values.
 
-Each value is its type's oid, its length and its bytes; NULL is the length -1. Postgres checks what
-it receives as it checks any text: UTF-8, dates, JSON.
+Each value is its type's OID, its length and its bytes; NULL has the length -1. Postgres validates
+binary input like text: UTF-8, dates, JSON.
 
 Source: `record_recv` and `array_recv` of Postgres 18; ADR 0025.
 """
@@ -36,24 +36,24 @@ _OIDS: Final = {
     "double precision": 701,
     "timestamptz": 1184,
 }
-#: Lengths below this are kept as bytes, and so many moments: they come again and again.
-_KEPT: Final = 4_096
-#: Moments are microseconds since 2000; ours are milliseconds since 1970.
+#: Number of cached headers (by length) and of cached times, which repeat often.
+_CACHED: Final = 4_096
+#: Postgres counts microseconds since 2000; records have milliseconds since 1970.
 _EPOCH_MS: Final = 946_684_800_000
 
 _head: Final = Struct(">ii").pack
 _long: Final = Struct(">iiq").pack
 _length: Final = Struct(">i").pack
-#: Dimensions, whether there are NULLs, oid of the elements, how many, lowest subscript.
+#: Dimensions, whether there are NULLs, OID of the elements, their number, lowest subscript.
 _array: Final = Struct(">iiiii").pack
 
 
 class BinaryRows(bytes):
-    """An array parameter, in binary; its statement says of which type."""
+    """An array parameter in binary; the statement casts it to its type."""
 
 
 class BinaryRowsDumper(Dumper):
-    """Gives BinaryRows to psycopg."""
+    """Passes BinaryRows to psycopg unchanged."""
 
     format = Format.BINARY
     oid = 0
@@ -65,10 +65,9 @@ class BinaryRowsDumper(Dumper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowType:
-    """The composite type of a table's rows on their way: `pg_temp.<name>`.
+    """The composite type for transferring a table's rows: `pg_temp.<name>`.
 
-    Shape:  of its columns, days and those moments that are written as text are text here; the
-            statement makes them what they are.
+    Days, and times that are text in records, are text here; the statement converts them.
     """
 
     name: str
@@ -76,17 +75,17 @@ class RowType:
 
     @property
     def creation(self) -> bytes:
-        """The statement that makes it, for a session."""
+        """The statement that creates it in a session."""
         columns = [
             sql.SQL("{} {}").format(column.identifier, sql.SQL(_type(column.type)))
             for column in self.columns
         ]
-        made = sql.SQL("create type pg_temp.{} as ({})")
-        return made.format(sql.Identifier(self.name), listed(list(columns))).as_bytes(None)
+        create = sql.SQL("create type pg_temp.{} as ({})")
+        return create.format(sql.Identifier(self.name), listed(list(columns))).as_bytes(None)
 
 
 def array_of(oid: int, rows: Sequence[bytes]) -> BinaryRows:
-    """Rows, as `row_reader` makes them, as the parameter of a statement; oid is their type's."""
+    """Return rows built by `row_reader` as a parameter; `oid` is that of their type."""
     return BinaryRows(_array(1, 0, oid, len(rows), 1) + b"".join(rows))
 
 
@@ -96,29 +95,32 @@ def row_reader(
     pieces: Mapping[str, str],
     names: Mapping[str, object],
 ) -> Callable[[Schema], Reader]:
-    """What makes the readers of records as rows.
+    """Return a factory of readers that convert records to rows.
 
-    Shape:  `types` are those of the record's fields, bytes for texts and doubles; `pieces` has the
-            expression of each column of the row, of which `text` and `number` know the most usual.
+    Args:
+        row: Type of the rows.
+        types: Types of the record's fields: bytes for texts and doubles.
+        pieces: Expression of each column of the row; see `text` and `number`.
+        names: Names that the expressions use.
     """
     count = _length(len(row.columns))
     joined = ", ".join(pieces[column.name] for column in row.columns)
-    given = {"element": _element, "COUNT": count, **_NAMES, **names}
+    globals_ = {"element": _element, "COUNT": count, **_NAMES, **names}
     return lambda schema: composing_reader_of(
-        schema, types, f"element(b''.join((COUNT, {joined},)))", given
+        schema, types, f"element(b''.join((COUNT, {joined},)))", globals_
     )
 
 
 def text(field: str, kind: str = "text") -> str:
-    """The expression for a field that is text, and may be None."""
+    """Return the expression for a field that is text or None."""
     value = f"{{{field}}}"
     return f"(NO_{kind} if {value} is None else {kind}[len({value})] + {value})"
 
 
 def number(field: str, kind: str) -> str:
-    """The expression for a field that is a number, a boolean or a moment, and may be None.
+    """Return the expression for a number, boolean or time, or None.
 
-    Shape:  doubles are the bytes of the record; moments are Unix milliseconds, and 0 is none.
+    Doubles are bytes of the record; times are Unix milliseconds, where 0 means none.
     """
     value = f"{{{field}}}"
     match kind:
@@ -133,23 +135,23 @@ def number(field: str, kind: str) -> str:
 
 
 class _Heads(dict[int, bytes]):
-    """What stands before a value of a type, by the value's length."""
+    """Headers of values of a type, by the value's length."""
 
     def __init__(self, oid: int) -> None:
         self._oid = oid
 
     def __missing__(self, length: int) -> bytes:
         head = _head(self._oid, length)
-        if length < _KEPT:
+        if length < _CACHED:
             self[length] = head
         return head
 
 
-def _type(kind: str) -> Any:  # noqa: ANN401, LiteralString cannot be said of a declaration
+def _type(kind: str) -> Any:  # noqa: ANN401, a declaration cannot be typed as LiteralString
     return kind
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def _moment(at_ms: int) -> bytes:
     if not at_ms:
         return _no("timestamptz")

@@ -1,4 +1,4 @@
-"""Opaque cursors: a position as base64 of JSON, checked as closely as anything from outside."""
+"""Opaque cursors: a position as base64 of JSON, validated like any external input."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
@@ -10,20 +10,21 @@ import msgspec
 from headwater.projections.errors import InvalidCursor, RecordRefused
 from headwater.schemas.errors import PARSE_ERRORS
 
-__all__ = ["pack", "place_taken", "unpack"]
+__all__ = ["pack", "unpack", "valid_cursor"]
 
 T = TypeVar("T")
 
 
 def pack(position: object) -> str:
-    """Makes a cursor of a position."""
+    """Encode a position as a cursor."""
     return urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
 
 
 def unpack(cursor: str, kind: type[T]) -> T:
-    """Reads a cursor.
+    """Decode a cursor.
 
-    Errors: InvalidCursor.
+    Raises:
+        InvalidCursor: The cursor cannot be decoded.
     """
     try:
         padded = cursor.encode() + b"=" * (-len(cursor) % 4)
@@ -35,10 +36,11 @@ def unpack(cursor: str, kind: type[T]) -> T:
 
 
 @contextmanager
-def place_taken() -> Iterator[None]:
-    """Translates what Postgres says of a place that it cannot hold, which no page has ended at.
+def valid_cursor() -> Iterator[None]:
+    """Translate Postgres's error about a position out of range, which no page ends at.
 
-    Errors: InvalidCursor.
+    Raises:
+        InvalidCursor: The position is out of range.
     """
     try:
         yield

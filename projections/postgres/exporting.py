@@ -1,7 +1,7 @@
-"""A whole table or view, for a file: one statement, so all of it is as it was at one moment.
+"""Export a whole table or view with one statement, so that it is consistent.
 
-The rows come through a cursor on the server, a hundred at a time, so that memory is bounded
-whatever the table holds and however slowly the file is written.
+The rows come through a server-side cursor in batches of a hundred, so memory is bounded for any
+size of the table and any speed of the file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,21 +17,21 @@ from headwater.projections.postgres.schemas import own_dsn
 from headwater.projections.postgres.statements import statement
 
 _CONNECT_TIMEOUT_S: Final = 5
-#: Rows at a time: a night of sleep may have megabytes of `raw`.
+#: Rows per batch; one row of sleep data may have megabytes of `raw`.
 _ROWS: Final = 100
-#: What only Headwater itself reads.
+#: Internal columns.
 _BOOKKEEPING: Final = frozenset({"changed_in"})
 
 
 class ExportColumn(NamedTuple):
-    """A column of what is exported: its name, and its type as Postgres calls it."""
+    """An exported column: its name and its Postgres type."""
 
     name: str
     type: str
 
 
 class Export(NamedTuple):
-    """What is exported: its columns, and its rows in batches."""
+    """An export: its columns, and its rows in batches."""
 
     columns: tuple[ExportColumn, ...]
     batches: Iterator[Sequence[tuple[Any, ...]]]
@@ -41,11 +41,17 @@ class Export(NamedTuple):
 def exported(
     dsn: str, table: str, *, user_id: str | None = None, since: datetime | None = None
 ) -> Iterator[Export]:
-    """Opens a table or view for reading from its first to its last row.
+    """Open a table or view and yield all its rows.
 
-    Shape:  `user_id` and `since` (by `updated_at`) leave out other rows. A table's rows come in the
-            order of its key.
-    Errors: ExportRefused for what is not there or may not be read; StoreUnavailable.
+    Args:
+        dsn: The database.
+        table: Table or view. Rows of a table are in the order of its key.
+        user_id: Only rows of this user.
+        since: Only rows with `updated_at` since then.
+
+    Raises:
+        ExportRefused: It does not exist or may not be read.
+        StoreUnavailable: Postgres does not answer.
     """
     with (
         store_edge(f"export {table}"),
@@ -66,14 +72,14 @@ def _batches(cursor: psycopg.ServerCursor[Any]) -> Iterator[Sequence[tuple[Any, 
 
 
 def _columns(connection: psycopg.Connection, table: str) -> tuple[ExportColumn, ...]:
-    found = connection.execute(statement("export_columns"), {"name": table}).fetchall()
-    if not found:
+    columns = connection.execute(statement("export_columns"), {"name": table}).fetchall()
+    if not columns:
         readable = [name for (name,) in connection.execute(statement("export_tables")).fetchall()]
         raise ExportRefused(
             f"expected a table or view that may be read, one of {', '.join(readable) or 'none'}; "
             f"found {table!r}"
         )
-    return tuple(ExportColumn(*column) for column in found if column[0] not in _BOOKKEEPING)
+    return tuple(ExportColumn(*column) for column in columns if column[0] not in _BOOKKEEPING)
 
 
 def _query(
@@ -114,6 +120,6 @@ def _query(
 
 
 def _selected(column: ExportColumn) -> sql.Composed:
-    """A column as it is exported: JSON byte for byte, ids as text."""
+    """Return a column as it is exported: JSON unchanged, ids as text."""
     as_text = column.type in ("json", "jsonb", "uuid")
     return sql.SQL("{}::text" if as_text else "{}").format(sql.Identifier(column.name))

@@ -1,6 +1,6 @@
-"""The tables of installed packages in Postgres: made and widened as they are declared.
+"""Create and extend the tables of installed packages, according to their declarations.
 
-Tables that come with Headwater are made by migrations. A package has none: its tables follow from
+Headwater's own tables are created by migrations. A package has none: its tables are created from
 their declarations when the projector starts. Columns are only ever added, as everywhere.
 """
 
@@ -19,16 +19,18 @@ from headwater.schemas.installed_tables import INSTALLED
 from headwater.schemas.tables import Table
 
 _CONNECT_TIMEOUT_S: Final = 5
-#: How Postgres calls types that declarations call otherwise.
-_CALLED: Final = {"timestamptz": "timestamp with time zone"}
+#: Postgres's names of types that declarations name differently.
+_POSTGRES_NAMES: Final = {"timestamptz": "timestamp with time zone"}
 
 
 def make_tables(
     dsn: str, report: Callable[[str], None], tables: Sequence[Table] = INSTALLED
 ) -> None:
-    """Makes the tables that are missing, and adds the columns that they lack.
+    """Create missing tables and add missing columns.
 
-    Errors: TableUnfit for a table that is there and is another one; StoreUnavailable.
+    Raises:
+        TableUnfit: An existing table does not fit its declaration.
+        StoreUnavailable: Postgres does not answer.
     """
     if not tables:
         return
@@ -60,8 +62,8 @@ def _permitted(table: Table) -> Iterator[None]:
 
 
 def _make(connection: psycopg.Connection, table: Table, report: Callable[[str], None]) -> None:
-    found = connection.execute(statement("columns_of_table"), {"name": table.name})
-    present: dict[str, str] = dict(found.fetchall())
+    cursor = connection.execute(statement("columns_of_table"), {"name": table.name})
+    present: dict[str, str] = dict(cursor.fetchall())
     if not present:
         report(f"Postgres: making the table {table.name}")
         connection.execute(ddl_of(table).encode())
@@ -79,20 +81,20 @@ def _widen(
     fixed = {column.name: column.type for column in key_columns(table)}
     fixed |= {name: definition.split()[0] for name, definition, _ in BOOKKEEPING}
     for name, type_ in (fixed | declared).items():
-        wanted, found = _CALLED.get(type_, type_), present.get(name)
-        if found is None and name in declared:
+        expected_type, actual_type = _POSTGRES_NAMES.get(type_, type_), present.get(name)
+        if actual_type is None and name in declared:
             report(f"Postgres: adding the column {name} to {table.name}")
             add = sql.SQL("alter table {} add column {} {}").format(
-                sql.Identifier(table.name), sql.Identifier(name), sql.SQL(wanted)
+                sql.Identifier(table.name), sql.Identifier(name), sql.SQL(expected_type)
             )
             connection.execute(add)
-        elif found != wanted:
+        elif actual_type != expected_type:
             raise TableUnfit(
-                f"expected the column {name} of {table.name} to be {wanted}, found "
-                f"{found or 'none'}; usual causes: a table of another program, or a column whose "
-                "type was changed (declare one of another name instead)"
+                f"expected the column {name} of {table.name} to be {expected_type}, found "
+                f"{actual_type or 'none'}; usual causes: a table of another program, or a column "
+                "whose type was changed (declare one of another name instead)"
             )
     owned = connection.execute(statement("owns_table"), {"name": table.name}).fetchone()
     if owned == (True,):
-        # A projector with a role of its own leaves them to `headwater migrate`.
+        # A projector with its own role leaves comments to `headwater migrate`.
         connection.execute("\n".join(column_comments(table)).encode())

@@ -1,8 +1,8 @@
-"""Migrations: the files `migrations/NNNN_name.sql`, applied once each, in order.
+"""Migrations: the files `migrations/NNNN_name.sql`, each applied once, in order.
 
-All that are missing are applied in one transaction under an advisory lock, so two processes that
-start together do not collide and a failure leaves the database as it was. An applied file is never
-edited: add another one.
+All missing ones are applied in one transaction under an advisory lock, so concurrent starts do not
+conflict, and a failure leaves the database unchanged. An applied file is never edited: add another
+one.
 """
 
 import hashlib
@@ -44,16 +44,16 @@ class Migration:
 
 
 def catalogue(folder: Traversable | None = None) -> tuple[Migration, ...]:
-    """The migrations of this release, oldest first."""
+    """Return the migrations of this release, oldest first."""
     folder = folder or files("headwater.projections").joinpath("migrations")
-    found = [entry for entry in folder.iterdir() if entry.name.endswith(".sql")]
+    entries = [entry for entry in folder.iterdir() if entry.name.endswith(".sql")]
     migrations = [
         Migration(
             version=int(entry.name.split("_", 1)[0]),
             name=entry.name.removesuffix(".sql"),
             sql=entry.read_bytes(),
         )
-        for entry in found
+        for entry in entries
     ]
     return tuple(sorted(migrations, key=lambda migration: migration.version))
 
@@ -63,15 +63,20 @@ def migrate(
     report: Callable[[str], None],
     migrations: tuple[Migration, ...] | None = None,
 ) -> list[str]:
-    """Brings a database up to this release; returns the names of the migrations applied now.
+    """Bring a database up to this release; return the names of the applied migrations.
 
-    Shape:  the tables of installed packages are made, too, unless `migrations` are given.
-    Errors: MigrationChanged, DatabaseTooNew, TableUnfit, StoreUnavailable.
+    Without `migrations`, the tables of installed packages are created, too.
+
+    Raises:
+        MigrationChanged: An applied migration was changed.
+        DatabaseTooNew: A newer release has migrated the database.
+        TableUnfit: A table does not fit its declaration.
+        StoreUnavailable: Postgres does not answer.
     """
     tables = INSTALLED if migrations is None else ()
     migrations = catalogue() if migrations is None else migrations
     with (
-        store_edge("take the migrations"),
+        store_edge("apply the migrations"),
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
@@ -86,7 +91,7 @@ def migrate(
             connection.execute(statement("record_migration"), parameters)
     make_tables(dsn, report, tables)
     with (
-        store_edge("grant roles what they need"),
+        store_edge("grant privileges to roles"),
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
@@ -97,10 +102,10 @@ def migrate(
 
 
 def _show_tables(dsn: str) -> None:
-    """Let sessions of this login name Headwater's tables without their schema, in this database.
+    """Add `headwater` to the end of this login's search path in this database.
 
-    It looks in `headwater` last, so that for the rest of its work nothing changes. Sessions of
-    Headwater itself have a search path of their own.
+    So its sessions can name Headwater's tables without a schema, and nothing else changes for them.
+    Headwater's own sessions have their own search path.
     """
     with (
         store_edge("set the search path of a login"),
@@ -109,7 +114,7 @@ def _show_tables(dsn: str) -> None:
         setting = connection.execute("select current_setting('search_path')").fetchone()
         schemas = [name.strip() for name in setting[0].split(",")] if setting else []
         if connection.info.user == HEADWATER:
-            # Else what it creates would be among Headwater's tables.
+            # Otherwise it would create objects among Headwater's tables.
             schemas = [name for name in schemas if name != '"$user"']
         if HEADWATER not in schemas:
             connection.execute(
@@ -123,22 +128,25 @@ def _show_tables(dsn: str) -> None:
 
 
 def unapplied(dsn: str) -> tuple[list[str], datetime]:
-    """The migrations that a database lacks, and what time it is there.
+    """Return the migrations that a database lacks, and its current time.
 
-    Errors: MigrationChanged, DatabaseTooNew, StoreUnavailable.
+    Raises:
+        MigrationChanged: An applied migration was changed.
+        DatabaseTooNew: A newer release has migrated the database.
+        StoreUnavailable: Postgres does not answer.
     """
     with (
-        store_edge("look at the migrations"),
+        store_edge("read the migrations"),
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
-        made = connection.execute("select to_regclass('schema_migrations') is not null, now()")
-        known, now = made.fetchone() or (False, None)
+        cursor = connection.execute("select to_regclass('schema_migrations') is not null, now()")
+        known, now = cursor.fetchone() or (False, None)
         applied = connection.execute(statement("applied_migrations")).fetchall() if known else []
     return [migration.name for migration in _missing(dict(applied), catalogue())], now
 
 
 def _missing(applied: dict[int, str], migrations: tuple[Migration, ...]) -> list[Migration]:
-    """The migrations that a database lacks, after making sure that those it has are ours."""
+    """Return the migrations that a database lacks, after checking those that it has."""
     known = {migration.version: migration for migration in migrations}
     for version, checksum in sorted(applied.items()):
         migration = known.get(version)

@@ -1,4 +1,4 @@
-"""Holding a pool of connections to Postgres for as long as something is open."""
+"""Base class of objects with a pool of connections to Postgres."""
 
 from typing import Any, Generic, Self, TypeVar
 
@@ -9,21 +9,21 @@ C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
 
 class Pooled(Generic[C]):
-    """Base of what speaks to Postgres through a pool of its own.
+    """Base of objects that use Postgres through their own pool.
 
-    Shape:  `pool` is made with `open=False`; each object is opened once.
+    `pool` must be created with `open=False`; each object is opened once.
     """
 
     def __init__(self, pool: AsyncConnectionPool[C]) -> None:
         self._pool = pool
 
     async def open(self) -> Self:
-        """Opens the pool; does not wait for Postgres, which may come later."""
+        """Open the pool without waiting for Postgres, which may start later."""
         await self._pool.open(wait=False)
         return self
 
     async def close(self) -> None:
-        """Closes the pool."""
+        """Close the pool."""
         await self._pool.close()
 
     async def __aenter__(self) -> Self:

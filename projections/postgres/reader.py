@@ -1,9 +1,8 @@
-"""Reading from Postgres: a pool of connections, and a time limit on every answer.
+"""Read from Postgres with a pool of connections and a time limit per query.
 
-A reader never waits long for a Postgres that is away: it answers StoreUnavailable within about two
-seconds, or within eight where Postgres froze meanwhile, and works again by itself when Postgres
-does. When a limit is reached the connection is cut: to cancel a query politely, as psycopg does,
-takes a server that listens.
+A reader does not wait long for an unavailable Postgres: it raises StoreUnavailable within about two
+seconds, or eight if Postgres froze during the query, and recovers by itself. At the limit the
+connection is cut, because canceling a query with psycopg requires a responsive server.
 """
 
 import asyncio
@@ -24,24 +23,24 @@ from headwater.projections.postgres.statements import statement
 
 __all__ = ["PAGE_MAX", "PooledReader", "Row", "bounded"]
 
-#: A page of anything; more would hold a whole answer in memory twice.
+#: Maximum rows of a page, because a response is in memory twice.
 PAGE_MAX: Final = 10_000
-#: Requests that read at the same time; the embedded server takes 50 connections in all.
+#: Concurrent queries; the embedded server allows 50 connections in total.
 _CONNECTIONS_MAX: Final = 8
-#: How long a request waits for a connection, and so how soon it says that Postgres is away.
+#: How long a request waits for a connection before it reports that Postgres is unavailable.
 _CONNECT_TIMEOUT_S: Final = 2.0
-#: After this the pool gives up connecting until somebody asks again; its pauses would grow.
+#: After this the pool stops reconnecting until the next request; its backoff would grow.
 _RECONNECT_TIMEOUT_S: Final = 3.0
-#: A frozen server does not even refuse; statement_timeout ends slow queries at 5 s.
+#: For a frozen server that does not answer; statement_timeout cancels slow queries at 5 s.
 _ANSWER_TIMEOUT_S: Final = 8.0
 
 Row: TypeAlias = dict[str, Any]
 
 
 class PooledReader(Pooled[AsyncConnection[DictRow]]):
-    """Answers queries through a pool of connections.
+    """Runs queries through a pool of connections.
 
-    Errors: StoreUnavailable from every method but `open` and `close`.
+    All methods except `open` and `close` raise StoreUnavailable.
     """
 
     def __init__(
@@ -75,8 +74,8 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
             )
         )
 
-    def apart(self) -> "PooledReader":
-        """Return a reader of the same database that has one connection, and a pool of its own."""
+    def with_own_pool(self) -> "PooledReader":
+        """Return a reader of the same database with its own pool of one connection."""
         return PooledReader(
             self._dsn,
             connect_timeout_s=self._connect_timeout_s,
@@ -86,7 +85,7 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
-        """A connection for several queries, its errors translated."""
+        """Yield a connection for several queries, with translated errors."""
         began_s = asyncio.get_running_loop().time()
         with store_edge("answer a query"):
             async with self._pool.connection() as connection:
@@ -95,7 +94,7 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
                     yield connection
 
     async def answers(self, query: bytes, **parameters: object) -> list[Row]:
-        """The rows of a query; none where a parameter is nothing that Postgres could hold."""
+        """Return the rows of a query; none if a parameter is a value that Postgres cannot store."""
         if not all(_storable(value) for value in parameters.values()):
             return []
         async with self.connection() as connection:
@@ -105,16 +104,16 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
     async def writes(
         self, query: bytes, parameters: Mapping[str, object], *, durable: bool = True
     ) -> list[Row]:
-        """The rows of a statement that writes, which readers else cannot.
+        """Run a statement that writes, which readers otherwise cannot, and return its rows.
 
-        Shape:  what need not be durable is not waited for until it is on the disk.
+        Without `durable`, the commit does not wait for the disk.
         """
         async with (
             self.connection() as connection,
             connection.pipeline() as pipeline,
             connection.transaction(),
         ):
-            # All that comes before the statement is sent with it.
+            # The preceding statements are sent together with it.
             await connection.execute("set transaction read write")
             if not durable:
                 await connection.execute("set local synchronous_commit to off")
@@ -124,9 +123,10 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
 
 
 def bounded(limit: int) -> int:
-    """A number of rows to ask for.
+    """Return a number of rows that is in range.
 
-    Errors: ValueError beyond 1 to PAGE_MAX.
+    Raises:
+        ValueError: It is not within 1 to PAGE_MAX.
     """
     if not 1 <= limit <= PAGE_MAX:
         raise ValueError(f"expected a limit of 1 to {PAGE_MAX}, found {limit}")
@@ -134,7 +134,7 @@ def bounded(limit: int) -> int:
 
 
 def _storable(value: object) -> bool:
-    """Tells whether Postgres could hold a value at all; what it cannot hold, nothing equals."""
+    """Whether Postgres could store a value; one that it cannot store equals no row."""
     if not isinstance(value, str):
         return True
     try:
@@ -145,7 +145,7 @@ def _storable(value: object) -> bool:
 
 @contextmanager
 def _limited(connection: AsyncConnection[DictRow], seconds: float) -> Iterator[None]:
-    """Cuts a connection that is still in use after some seconds: its query fails at once."""
+    """Cut a connection that is still in use after some seconds: its query fails at once."""
     cutting = asyncio.get_running_loop().call_later(seconds, _cut, connection)
     try:
         yield
@@ -154,9 +154,9 @@ def _limited(connection: AsyncConnection[DictRow], seconds: float) -> Iterator[N
 
 
 def _cut(connection: AsyncConnection[DictRow]) -> None:
-    # The descriptor is libpq's, and stays open; whoever waits for it finds the end of the stream.
-    with socket.socket(fileno=os.dup(connection.fileno())) as mine, suppress(OSError):
-        mine.shutdown(socket.SHUT_RDWR)
+    # libpq owns the descriptor, which stays open; its reader sees the end of the stream.
+    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate, suppress(OSError):
+        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 async def _check(connection: AsyncConnection[DictRow]) -> None:

@@ -1,7 +1,7 @@
-"""The logins of Headwater's parts: each reaches what its part needs of Postgres, and no more.
+"""The logins of Headwater's processes: each has only the privileges that its process needs.
 
-`headwater migrate --roles` makes those that are missing, without passwords. Every `headwater
-migrate` grants what they need, also of tables that are new. The login that migrates owns them.
+`headwater migrate --roles` creates missing ones without passwords. Every `headwater migrate` grants
+their privileges, also on new tables. The migrating login owns the tables.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ from headwater.projections.postgres.statements import statement
 
 __all__ = ["ROLES", "grant_roles", "make_roles"]
 
-#: By role, which part logs in as it.
+#: Process that logs in as a role, by role.
 ROLES: Final = {
     "headwater_gateway": "the gateway (headwater serve)",
     "headwater_projector": "the projector (headwater project)",
@@ -25,14 +25,14 @@ _CONNECT_TIMEOUT_S: Final = 5
 
 
 def make_roles(dsn: str) -> list[str]:
-    """Make the roles that are missing, without passwords; return their names.
+    """Create missing roles without passwords; return their names.
 
     Raises:
-        StoreUnavailable: No Postgres answered.
-        psycopg.errors.InsufficientPrivilege: The login may make no roles.
+        StoreUnavailable: Postgres does not answer.
+        psycopg.errors.InsufficientPrivilege: The login may not create roles.
     """
     with (
-        store_edge("make the roles of Headwater's parts"),
+        store_edge("make the roles of Headwater's processes"),
         psycopg.connect(own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S) as connection,
     ):
         connection.execute(statement("lock_migrations"))
@@ -50,5 +50,5 @@ def make_roles(dsn: str) -> list[str]:
 
 
 def grant_roles(connection: psycopg.Connection) -> None:
-    """Grant the roles that there are what their parts need of this database."""
+    """Grant existing roles the privileges that their processes need in this database."""
     connection.execute(statement("grant_roles"))

@@ -1,9 +1,9 @@
-"""The schemas of Postgres that Headwater uses, and connections that look in its own alone.
+"""The Postgres schemas of Headwater, and connections that search only its own.
 
-Headwater's tables are in `headwater`, where only the login that migrates can create. Tables of
-authors are in `authors`, where the SQL of steps can create, too. A function of an author's could
-take the place of one that Headwater calls without a schema, so no connection of Headwater's has
-`authors` or `public` in its search path.
+Headwater's tables are in `headwater`, where only the migrating login can create objects. Authors'
+tables are in `authors`, where the SQL of steps can create objects, too. A function there could
+shadow one that Headwater calls without a schema, so no connection of Headwater has `authors` or
+`public` in its search path.
 """
 
 from typing import Final
@@ -18,20 +18,20 @@ AUTHORS: Final = "authors"
 
 
 def own_dsn(dsn: str, *first: str) -> str:
-    """Return a DSN whose sessions find Headwater's tables and nothing that others create.
+    """Return a DSN whose sessions find only Headwater's objects.
 
-    Postgres looks in `pg_catalog` first, which is not named: where `headwater` is missing, what a
-    session creates would be there.
+    Postgres searches `pg_catalog` first implicitly; it must not be named, because if `headwater` is
+    missing, a session would create objects there.
 
     Args:
         dsn: As operators write it; a search path in its options has no effect.
-        first: Schemas of Headwater's to look in before `headwater`.
+        first: Schemas of Headwater to search before `headwater`.
     """
     return with_search_path(dsn, *first, HEADWATER)
 
 
 def with_search_path(dsn: str, *schemas: str) -> str:
-    """Return a DSN whose sessions look in these schemas."""
+    """Return a DSN whose sessions search these schemas."""
     return with_settings(dsn, search_path=",".join(schemas))
 
 

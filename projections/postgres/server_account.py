@@ -1,8 +1,8 @@
 """The account that runs the embedded Postgres when Headwater is started as root.
 
-Postgres refuses to run as root, so another account of the machine runs it. That account has to
-reach the server's programs and data. Where a folder above them is closed to it (`/root` is), they
-are put where it can: no permission of a folder that is not Headwater's is changed.
+Postgres refuses to run as root, so another account of the machine runs it. That account must reach
+the server's programs and data. If a parent folder is closed to it (such as `/root`), they are
+stored elsewhere: permissions of folders that are not Headwater's are never changed.
 """
 
 import contextlib
@@ -20,26 +20,26 @@ __all__ = [
     "ELSEWHERE",
     "account_instead_of_root",
     "is_reachable",
-    "place_of",
     "programs_of",
+    "reachable_folder",
     "write_private",
 ]
 
 #: The first of these accounts that exists runs the server.
 _INSTEAD_OF_ROOT: Final = ("postgres", "nobody")
-#: Where programs and data are that the account could not reach.
+#: Folder for programs and data that the account could not reach otherwise.
 ELSEWHERE: Final = Path("/var/lib/headwater")
 _DIGEST_CHARS: Final = 12
 
 
 def account_instead_of_root(data: Path) -> pwd.struct_passwd | None:
-    """Return the account that runs the server, or None where this process is not root's.
+    """Return the account to run the server, or None if this process is not root's.
 
     Args:
         data: The server's data; once they exist, their owner runs it.
 
     Raises:
-        ProcessUnavailable: No account would do.
+        PartUnavailable: There is no suitable account.
     """
     if os.geteuid() != 0:
         return None
@@ -55,12 +55,12 @@ def account_instead_of_root(data: Path) -> pwd.struct_passwd | None:
 
 
 def is_reachable(path: Path) -> bool:
-    """Return whether every account may pass through all folders above a path."""
+    """Return whether every account may traverse all parent folders of a path."""
     closest = (parent for parent in path.parents if parent.exists())
     return all(parent.stat().st_mode & stat.S_IXOTH for parent in closest)
 
 
-def place_of(path: Path, elsewhere: Path) -> Path:
+def reachable_folder(path: Path, elsewhere: Path) -> Path:
     """Return a folder that the account can reach: this one, or one in `elsewhere`."""
     if os.geteuid() != 0 or is_reachable(path):
         return path
@@ -72,26 +72,26 @@ def programs_of(installation: Path, elsewhere: Path) -> Path:
     """Return an installation that the account can reach: this one, or a copy.
 
     Args:
-        installation: A folder of the package that brings the programs. Beside the package is a
-            folder of libraries, which the programs find from where they are.
-        elsewhere: Where a copy would be.
+        installation: A folder of the package with the programs. A folder of libraries is next to
+            the package, and the programs find it by relative path.
+        elsewhere: Parent folder of a copy.
     """
     if os.geteuid() != 0 or is_reachable(installation / "bin" / "postgres"):
         return installation
-    package, place = installation.parent, place_of(installation, elsewhere)
-    if not place.exists():
+    package, target = installation.parent, reachable_folder(installation, elsewhere)
+    if not target.exists():
         elsewhere.mkdir(mode=0o755, parents=True, exist_ok=True)
-        unfinished = place.with_name(f"{place.name}.{os.getpid()}")
+        unfinished = target.with_name(f"{target.name}.{os.getpid()}")
         for name in (f"{package.name}/{installation.name}", f"{package.name}.libs"):
             if (package.parent / name).exists():
                 shutil.copytree(package.parent / name, unfinished / name, symlinks=True)
         for folder in (unfinished, unfinished / package.name):
             folder.chmod(0o755)
         try:
-            unfinished.rename(place)
+            unfinished.rename(target)
         except OSError:  # Another process was faster.
             shutil.rmtree(unfinished, ignore_errors=True)
-    return place / package.name / installation.name
+    return target / package.name / installation.name
 
 
 def write_private(file: Path, text: str, owner: pwd.struct_passwd | None = None) -> None:

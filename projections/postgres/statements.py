@@ -1,8 +1,8 @@
-"""The SQL of this package: files of `queries/`, those of the projection tables filled in.
+"""The SQL of this package: files in `queries/`, with templates filled for projection tables.
 
-A statement about a projection table is one template for all of them; the names and types come from
-its declaration in `schemas.tables`, so a new table needs a migration and no SQL here. All rows of a
-statement travel as one parameter: in binary where there are many of them (ADR 0025), else as JSON.
+A statement for projection tables is one template for all of them. Names and types come from the
+declarations in `schemas.tables`, so a new table needs a migration but no SQL here. All rows of a
+statement are one parameter: binary for large numbers of rows (ADR 0025), otherwise JSON.
 """
 
 from dataclasses import dataclass
@@ -55,36 +55,36 @@ class SqlColumn:
 
     @property
     def received(self) -> sql.Composable:
-        """The column's value, from the row `r` of a statement."""
+        """The column's value in the row `r` of a statement."""
         return sql.SQL("r.{}::{}").format(self.identifier, _raw(self.type))
 
     @property
     def named(self) -> sql.Composable:
-        """That the column of the row `t` equals the parameter of its name."""
+        """Condition that the column of the row `t` equals the parameter of its name."""
         name = sql.Placeholder(self.name)
         return sql.SQL("t.{} = {}::{}").format(self.identifier, name, _raw(self.type))
 
     @property
     def selected(self) -> sql.Composable:
-        """The column as readers get it."""
-        if self.type == "json":  # parsing and writing it again would not give the same bytes
+        """The column as readers receive it."""
+        if self.type == "json":  # decoding and encoding it would change its bytes
             return sql.SQL("{0}::text as {0}").format(self.identifier)
         return self.identifier
 
 
 def key_columns(table: Table) -> tuple[SqlColumn, ...]:
-    """The primary key of a projection table."""
+    """Return the primary key of a projection table."""
     return _sql_columns(table.key)
 
 
 def value_columns(table: Table) -> tuple[SqlColumn, ...]:
-    """The other columns of a projection table that the projector writes."""
+    """Return the other columns of a projection table that the projector writes."""
     times = (SqlColumn(column.name, "timestamptz") for column in table.times)
     return (*_sql_columns(table.columns), *times)
 
 
 def read_columns(table: Table) -> sql.Composed:
-    """What readers get of a projection table: all columns but the bookkeeping, JSON as text."""
+    """Return the columns for readers: all except internal ones, with JSON as text."""
     generated = (SqlColumn(column.name, column.sql) for column in table.generated)
     columns = (*generated, *key_columns(table), *value_columns(table))
     return listed([column.selected for column in columns])
@@ -92,22 +92,22 @@ def read_columns(table: Table) -> sql.Composed:
 
 @cache
 def statement(name: str) -> bytes:
-    """The text of `queries/<name>.sql`."""
+    """Return the text of `queries/<name>.sql`."""
     return _QUERIES.joinpath(f"{name}.sql").read_bytes()
 
 
 def filled(name: str, **parts: sql.Composable) -> bytes:
-    """The text of `queries/<name>.sql` with identifiers in the place of its `{names}`."""
+    """Return the text of `queries/<name>.sql` with its `{names}` replaced."""
     return template(name).format(**parts).as_bytes(None)
 
 
 def template(name: str) -> sql.SQL:
-    """`queries/<name>.sql`, to be filled in, or to be a part of another."""
+    """Return `queries/<name>.sql` as a template, or as a part of another one."""
     return _template(statement(name).decode())
 
 
 def listed(parts: list[sql.Composable]) -> sql.Composed:
-    """Parts of a statement, separated by commas."""
+    """Join parts of a statement with commas."""
     return sql.SQL(", ").join(parts)
 
 
@@ -116,7 +116,7 @@ def _sql_columns(columns: tuple[Column, ...]) -> tuple[SqlColumn, ...]:
 
 
 def _template(text: str) -> sql.SQL:
-    # psycopg asks for text of our own source, which a file of the package is.
+    # psycopg requires literal text; a file of the package is equally trusted.
     return sql.SQL(text)
 
 
@@ -124,17 +124,17 @@ _raw = _template
 
 
 def names_user(table: Table) -> bool:
-    """Whether the rows of a table say whose they are."""
+    """Whether the rows of a table name their user."""
     return begins_with_user(table) or "user_id" in table.column_names
 
 
 def wiped_rows(table: Table) -> str:
-    """The name under which rows of a table are deleted that a wipe has removed."""
+    """Return the key in DELETES for rows of a table that a wipe has removed."""
     return f"{table.name} of the wiped"
 
 
 def upsert_of(table: Table) -> bytes:
-    """How rows of a projection table are written."""
+    """Return the statement that writes rows of a projection table."""
     key, values = key_columns(table), value_columns(table)
     both = (*key, *values)
     return filled(
@@ -195,7 +195,7 @@ def _match(key: tuple[SqlColumn, ...]) -> sql.Composed:
     )
 
 
-#: How rows are written, by table; for workflows also how rows that are there change.
+#: Statements that write rows, by table; for workflows also those that change existing rows.
 UPSERTS: Final[dict[str, bytes]] = {
     **{table.name: upsert_of(table) for table in ALL_TABLES},
     "webhook_outcomes": statement("upsert_webhook_outcomes"),
@@ -227,7 +227,7 @@ UPSERTS: Final[dict[str, bytes]] = {
     "activate_deployment": statement("activate_deployment"),
 }
 
-#: The tables with what there is of instances of workflows.
+#: Tables with rows of workflow instances.
 OF_INSTANCES: Final = (
     "workflow_instance",
     "workflow_run",
@@ -239,7 +239,7 @@ OF_INSTANCES: Final = (
 #: All tables of the projection of workflows.
 OF_WORKFLOWS: Final = (*OF_INSTANCES, "workflow_slot", "workflow_owner")
 _INSTANCE: Final = (SqlColumn("workflow_name", "text"), SqlColumn("instance_id", "text"))
-#: How rows are deleted, by table.
+#: Statements that delete rows, by table.
 DELETES: Final[dict[str, bytes]] = {
     **{table.name: _delete_synced(table) for table in ALL_TABLES},
     **{wiped_rows(table): _delete_wiped(table) for table in ALL_TABLES if names_user(table)},

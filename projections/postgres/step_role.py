@@ -1,9 +1,9 @@
-"""The role and the login that the SQL of steps runs as.
+"""The role and the login for the SQL of steps.
 
-The role `headwater_steps` reads and writes tables in the schema of authors, creates there, and
-reaches nothing of Headwater's but the function that writes the commit row of a step. Each database
-has a login of its own in that role. `headwater migrate` makes both, with a password that it draws
-and keeps in `headwater.step_login`, where workers find it.
+The role `headwater_steps` reads, writes and creates tables in the authors' schema. Of Headwater's
+own objects it can use only the function that writes the commit row of a step. Each database has its
+own login in that role. `headwater migrate` creates both, with a random password that is stored in
+`headwater.step_login` for workers.
 """
 
 import secrets
@@ -17,16 +17,16 @@ from headwater.projections.postgres.statements import statement
 
 STEP_ROLE: Final = "headwater_steps"
 _PASSWORD_BYTES: Final = 32
-#: Bytes of a name in Postgres, which cuts what is longer.
+#: Bytes of a name in Postgres, which truncates longer ones.
 _NAME_MAX: Final = 63
 
 
 def open_to_steps(connection: psycopg.Connection, report: Callable[[str], None]) -> None:
-    """Make the role and the login, or bring them up to date, in the transaction at hand.
+    """Create or update the role and the login, in the current transaction.
 
     Args:
-        connection: As the login that migrates.
-        report: Called with what a database administrator has to do where roles may not be made.
+        connection: As the migrating login.
+        report: Called with instructions for a database administrator if roles cannot be created.
     """
     try:
         with connection.transaction():
@@ -34,10 +34,10 @@ def open_to_steps(connection: psycopg.Connection, report: Callable[[str], None])
             connection.execute(statement("open_to_steps"))
     except errors.InsufficientPrivilege as error:
         report(
-            f"Postgres: {connection.info.user} may not make the role {STEP_ROLE}, as which the SQL "
-            f"of steps runs ({error.diag.message_primary}). Until a superuser has run `create role "
+            f"Postgres: {connection.info.user} may not make the role {STEP_ROLE}, which the SQL of "
+            f"steps runs as ({error.diag.message_primary}). Until a superuser has run `create role "
             f"{STEP_ROLE} nologin` and `headwater migrate` has run again, no worker with "
-            "HEADWATER_POSTGRES takes workflows"
+            "HEADWATER_POSTGRES runs workflows"
         )
         return
     try:
@@ -59,14 +59,14 @@ def login_of(connection: psycopg.Connection) -> str:
     name = f"{STEP_ROLE}_{connection.info.dbname}"
     if len(name.encode()) <= _NAME_MAX:
         return name
-    found = connection.execute("select oid from pg_database where datname = current_database()")
-    return f"{STEP_ROLE}_{(found.fetchone() or ('',))[0]}"
+    cursor = connection.execute("select oid from pg_database where datname = current_database()")
+    return f"{STEP_ROLE}_{(cursor.fetchone() or ('',))[0]}"
 
 
 def _keep_login(connection: psycopg.Connection) -> None:
-    """Draw a password, unless there is one."""
+    """Store a random password, unless there is one."""
     name, password = login_of(connection), secrets.token_urlsafe(_PASSWORD_BYTES)
-    # The server gets the verifier alone in what it may log.
+    # Only the verifier appears in statements that the server may log.
     verifier = connection.pgconn.encrypt_password(
         password.encode(), name.encode(), b"scram-sha-256"
     )

@@ -1,7 +1,7 @@
-"""A projection table as SQL: what its migration says, made from the declaration.
+"""The DDL of a projection table, generated from its declaration.
 
-`python -m headwater.projections.postgres.table_ddl NAME` prints it. Migrations stay what they are
-once they are released, so the text is put into one by hand, and a test compares the two.
+`python -m headwater.projections.postgres.table_ddl NAME` prints it. Released migrations are never
+changed, so the text is copied into a migration by hand, and a test compares the two.
 """
 
 import sys
@@ -13,12 +13,12 @@ from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.struct_schemas import row_schema_of
 from headwater.schemas.tables import Table
 
-#: Columns that every projection table has behind its own: name, definition and comment.
+#: Additional last columns of every projection table: name, definition and comment.
 BOOKKEEPING: Final = (
     (
         "column_sources",
         "json not null",
-        "Which delivery set each column that is set: "
+        "The delivery that set each column: "
         '{"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], '
         '"columns": {column: index into deliveries}}. '
         "Read it with value_source(column_sources, 'column').",
@@ -26,23 +26,23 @@ BOOKKEEPING: Final = (
     (
         "changed_in",
         "xid8 not null default pg_current_xact_id()",
-        "The transaction that last wrote the row; reading what changed goes by it.",
+        "Transaction that last wrote the row; sync reads changes in this order.",
     ),
     ("updated_at", "timestamptz not null", "When the projector last wrote the row."),
 )
 
 
 def ddl_of(table: Table) -> str:
-    """The statements that make a projection table, its indexes and its comments."""
+    """Return the statements that create a projection table, its indexes and its comments."""
     key = ", ".join(table.key_names)
     definitions = ",\n    ".join([*_definitions(table), f"primary key ({key})"])
-    # Where the key begins with the user, it finds what is a user's.
+    # A key that begins with the user already serves queries by user.
     of_user = f"create index {table.name}_of_user on {table.name} (user_id);"
     return "\n".join(
         [
             f"create table {table.name} (\n    {definitions}\n);\n",
             *([] if table.key_names[0] == "user_id" else [of_user]),
-            # Every change pays for each index: this one takes a number that a whole batch shares.
+            # Indexes make writes slower; here a whole batch shares one value.
             f"create index {table.name}_changed on {table.name} (changed_in);\n",
             *column_comments(table),
         ]
@@ -50,12 +50,12 @@ def ddl_of(table: Table) -> str:
 
 
 def _definitions(table: Table) -> Iterator[str]:
-    for column in table.generated:
-        yield f"{column.name} {column.sql} generated always as ({column.expression}) stored"
-    for at, part in enumerate(key_columns(table)):
-        # Sync begins before every key, which the empty text stands for.
-        check = f" check ({part.name} <> '')" if at == 0 else ""
-        yield f"{part.name} {part.type} not null{check}"
+    for stored in table.generated:
+        yield f"{stored.name} {stored.sql} generated always as ({stored.expression}) stored"
+    for index, column in enumerate(key_columns(table)):
+        # Sync uses the empty text as a position before every key.
+        check = f" check ({column.name} <> '')" if index == 0 else ""
+        yield f"{column.name} {column.type} not null{check}"
     for value in value_columns(table):
         yield f"{value.name} {value.type}"
     for name, definition, _ in BOOKKEEPING:
@@ -63,7 +63,7 @@ def _definitions(table: Table) -> Iterator[str]:
 
 
 def column_comments(table: Table) -> Iterator[str]:
-    """The statements that explain a table and its columns."""
+    """Return the statements that comment on a table and its columns."""
     schema = row_schema_of(table.kind)
     docs = {column.name: column.doc for column in table.generated}
     docs |= {field["name"]: field["doc"] for field in schema["fields"][:-2]}
@@ -74,12 +74,12 @@ def column_comments(table: Table) -> Iterator[str]:
         yield f"comment on column {table.name}.{name} is {_text(doc)};"
 
 
-def _text(words: str) -> str:
-    return "'" + words.replace("'", "''") + "'"
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def main() -> None:
-    """Prints the statements of the tables that are named."""
+    """Print the statements of the named tables."""
     declared = {table.name: table for table in ALL_TABLES}
     for name in sys.argv[1:]:
         sys.stdout.write(ddl_of(declared[name]) + "\n")

@@ -1,6 +1,6 @@
-"""The view biomarkers_wide: a row a day of biomarkers_raw, a column each canonical code.
+"""The view biomarkers_wide: one row per day of biomarkers_raw, one column per canonical code.
 
-Its migration holds what `python -m headwater.projections.postgres.wide_view` prints.
+Its migration contains the output of `python -m headwater.projections.postgres.wide_view`.
 """
 
 import sys
@@ -14,7 +14,7 @@ _KEY: Final = BIOMARKERS.key_names[:-1]
 
 
 def definition() -> str:
-    """The statement that makes the view, in Postgres and in SQLite."""
+    """Return the statement that creates the view, for Postgres and SQLite."""
     key = ", ".join(_KEY)
     columns = ",\n    ".join(
         f"max(value) filter (where code = '{code}') as {code}" for code in CANONICAL
@@ -26,16 +26,18 @@ def definition() -> str:
 
 
 def wide_view_ddl() -> str:
-    """The statements that make the view and explain its columns."""
+    """Return the statements that create the view and comment on its columns."""
     comments = "\n".join(
-        f"comment on column {NAME}.{name} is '{words}.';"
-        for name, words in {
+        f"comment on column {NAME}.{name} is '{description}.';"
+        for name, description in {
             "user_id": "Our user",
             "source": "Where it was measured, as in biomarkers_raw",
             "date": "The day, as in biomarkers_raw",
             **{
-                code: words if words.endswith(("kg", "mmHg", "percent")) else f"{words}; as sent"
-                for code, words in CANONICAL.items()
+                code: description
+                if description.endswith(("kg", "mmHg", "percent"))
+                else f"{description}; as sent"
+                for code, description in CANONICAL.items()
             },
         }.items()
     )

@@ -1,1 +1,1 @@
-"""The projector: topics become rows, a batch and its offsets in one transaction."""
+"""The projector: writes topics to Postgres, each batch and its offsets in one transaction."""

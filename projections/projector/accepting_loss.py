@@ -1,7 +1,7 @@
-"""Moving a projection back to the end of a topic that has lost the end of its log.
+"""Move a projection back to the end of a topic that lost records.
 
-A single broker that loses power may lose records that it had acknowledged. What Postgres has of
-them stays, as nothing says what was there before; the projection goes on with what comes next.
+A single broker that loses power may lose acknowledged records. Their rows stay in Postgres, because
+the previous rows are unknown; the projection continues with the next record.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -13,37 +13,37 @@ from typing_extensions import override
 
 from headwater.processors.runs.claims import Claims
 from headwater.projections.postgres.statements import statement
-from headwater.projections.projector.projection import Projection, all_count
+from headwater.projections.projector.projection import Projection, admit_all
 from headwater.projections.projector.records import LogRecord
 
-#: Yields the records of a partition of a topic, from the first to before an offset.
+#: Yields the records of a topic partition, from the first to before an offset.
 ReadPartition: TypeAlias = Callable[[str, int, int], AsyncIterator[Sequence[LogRecord]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records of a partition that Postgres has and Kafka has not."""
+    """Records of a partition that Postgres has and Kafka lost."""
 
     projection: Projection
     topic: str
     partition: int
-    #: Offset at which the partition ends now.
+    #: Current end offset of the partition.
     end: int
     #: First offset that the projection had not applied.
     applied: int
-    #: That of what is left, if that is known.
+    #: Leader epoch at that end, if it is known.
     leader_epoch: int
 
     @override
     def __str__(self) -> str:
-        place = f"{self.topic}/{self.partition}"
+        partition = f"{self.topic}/{self.partition}"
         if self.end == self.applied:
-            return f"{place} up to offset {self.applied - 1}, of which Kafka has another log"
-        return f"{place} from offset {self.end} to {self.applied - 1}"
+            return f"{partition} up to offset {self.applied - 1}, where Kafka has another log"
+        return f"{partition} from offset {self.end} to {self.applied - 1}"
 
 
 class Applied(NamedTuple):
-    """How far a projection has applied a partition: the first offset that it has not."""
+    """Progress of a projection on a partition: the first offset that is not applied."""
 
     projection: Projection
     topic: str
@@ -53,7 +53,7 @@ class Applied(NamedTuple):
 
 
 class Cut(Protocol):
-    """Where a log was cut, and the leader epoch of what is left, if that is known."""
+    """Where a log was cut, and the leader epoch there, if it is known."""
 
     @property
     def end(self) -> int: ...  # noqa: D102
@@ -61,14 +61,14 @@ class Cut(Protocol):
     def leader_epoch(self) -> int: ...  # noqa: D102
 
 
-#: Finds where a log was cut before what was applied of it; None if it was not.
+#: Finds where a log was cut before the applied offset; None if it was not.
 FindCut: TypeAlias = Callable[[Applied], Awaitable[Cut | None]]
 
 
 def applied_offsets(
     connection: psycopg.Connection[tuple[str, int, int, int]], projections: Iterable[Projection]
 ) -> list[Applied]:
-    """Return each partition that a projection has applied something of."""
+    """Return each partition of which a projection has applied records."""
     return [
         Applied(projection, *row)
         for projection in projections
@@ -79,13 +79,15 @@ def applied_offsets(
 
 
 async def losses(applied: Iterable[Applied], find_cut: FindCut) -> list[Loss]:
-    """Return the partitions that lack something that was applied of them."""
+    """Return the partitions that lost applied records."""
     lost_ends = []
-    for one in applied:
-        cut = await find_cut(one)
+    for progress in applied:
+        cut = await find_cut(progress)
         if cut is not None:
-            lost = (cut.end, one.offset, cut.leader_epoch)
-            lost_ends.append(Loss(one.projection, one.topic, one.partition, *lost))
+            details = (cut.end, progress.offset, cut.leader_epoch)
+            lost_ends.append(
+                Loss(progress.projection, progress.topic, progress.partition, *details)
+            )
     return lost_ends
 
 
@@ -95,13 +97,13 @@ async def accept(
     read: ReadPartition,
     now_ms: int,
 ) -> bool:
-    """Let a projection go on at the end of a partition, and record what was lost.
+    """Let a projection continue at the end of a partition, and record the loss.
 
     Returns:
-        Whether it was moved; False if a projector had moved it meanwhile.
+        Whether it was moved; False if a projector has moved it in the meantime.
     """
     claims = Claims()
-    if loss.projection.read is not all_count:
+    if loss.projection.read is not admit_all:
         async for records in read(loss.topic, loss.partition, loss.end):
             loss.projection.read(records, claims)
     moved = connection.execute(

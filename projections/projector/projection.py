@@ -1,7 +1,7 @@
-"""What a projection is: which topics become which rows, and how.
+"""Definition of a projection: which topics become which rows, and how.
 
-Each has a consumer group, a connection and offsets of its own, so that none waits for another.
-`projections.catalogue` lists those that there are.
+Each projection has its own consumer group, connection and offsets, so that none delays another.
+`projections.catalogue` lists them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,32 +15,34 @@ from headwater.projections.projector.records import LogRecord
 
 __all__ = ["Planner", "Projection"]
 
-#: Records, in the order of their partitions, to statements; never fails because of a record.
+#: Plans statements for records in partition order; never fails because of a record.
 Planner: TypeAlias = Callable[[Iterable[LogRecord]], Plan]
 
 
-def all_count(records: Sequence[LogRecord], _: Claims) -> Sequence[LogRecord]:
-    """Takes all records as they are: nobody claims their topic."""
+def admit_all(records: Sequence[LogRecord], _: Claims) -> Sequence[LogRecord]:
+    """Admit all records: the topic has no claims."""
     return records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """A projection; `name` is that of its offsets in Postgres.
+    """A projection.
 
-    Shape:  `read` takes records of one partition and the claims before them, moves the claims to
-            after them and returns the records that count, as `plan` wants them. `row_types` are
-            those of the rows that it plans in binary, by table. `is_synced` when readers follow its
-            tables by cursor. `is_waited_for` when the gateway answers a write once this projection
-            has it: its commits then survive a crash of Postgres, else that crash would take back
-            what a client was answered.
+    Attributes:
+        name: Name of its offsets in Postgres.
+        read: Takes records of one partition and the claims before them, updates the claims, and
+            returns the admitted records as `plan` expects them.
+        row_types: Types of rows that it plans in binary, by table.
+        is_synced: Whether readers follow its tables with cursors.
+        is_waited_for: Whether the gateway responds to a write when this projection has applied it.
+            Its commits then survive a crash of Postgres, so that a response stays true.
     """
 
     name: str
     group: str
     topics: tuple[str, ...]
     plan: Planner
-    read: Callable[[Sequence[LogRecord], Claims], Sequence[LogRecord]] = all_count
+    read: Callable[[Sequence[LogRecord], Claims], Sequence[LogRecord]] = admit_all
     row_types: Mapping[str, RowType] = field(default_factory=dict)
     is_synced: bool = False
     is_waited_for: bool = False

@@ -1,15 +1,14 @@
-"""The projector: topics become rows of Postgres, as a projection says.
+"""The projector: writes the records of topics to Postgres, as defined by a projection.
 
-Theory of operation: Kafka hands out partitions, Postgres says where to read on. A partition that
-was just assigned is sought to its offset in Postgres before any of its records count; what was
-fetched before that is dropped. Offsets are committed to Kafka too, now and then, only so that its
-tools can show the lag.
+Kafka assigns partitions, Postgres knows where to continue. After an assignment, a partition is
+sought to its offset in Postgres before any of its records are used; records fetched earlier are
+dropped. Offsets are also committed to Kafka from time to time, only so that its tools can show the
+lag.
 
-While Postgres applies one batch, the next is fetched, decoded and turned into statements: two
-processes work at the same time, and a batch is never more than one ahead. A batch that takes too
-long is read again in halves, down to single records; then batches grow again. When Postgres or
-Kafka is away the projector waits and tries the same again, for ever; it says why once for each new
-reason.
+While Postgres applies one batch, the next one is fetched, decoded and planned, so both processes
+work at the same time. Reading is never more than one batch ahead. A batch that takes too long is
+read again in halves, down to single records; then batches grow again. When Postgres or Kafka is
+down, the projector retries indefinitely and logs each new reason once.
 """
 
 import asyncio
@@ -25,10 +24,10 @@ from typing_extensions import override
 
 from headwater.projections.errors import BatchTooSlow
 from headwater.projections.projector.log_ends import TruncationDetector, check_ends, pause
-from headwater.projections.projector.plan import Batch, Partition, Plan, Span, Work, payload
+from headwater.projections.projector.plan import Batch, Partition, Plan, RowStatement, Span, payload
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, refusal
-from headwater.projections.projector.store import Place, Store
+from headwater.projections.projector.store import AppliedPosition, Store
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.newer import Waiting, newer_schema_message, readable
 from headwater.schemas.topics import DEAD_LETTERS
@@ -38,20 +37,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Projector"]
 
-#: Large enough to share a commit's 2 ms among many rows, small enough to be applied within 0.2 s.
+#: Large enough to spread a commit's 2 ms over many rows, small enough to be applied in 0.2 s.
 _BATCH_RECORDS_MAX: Final = 4_000
-#: As they lie in the log; unpacked, twenty times as many.
+#: Compressed bytes as in the log; uncompressed, twenty times as many.
 _PARTITION_FETCH_BYTES: Final = 1024 * 1024
 _FETCH_BYTES: Final = 16 * 1024 * 1024
 #: How long an idle poll waits, which is also how long an idle projector takes to stop.
 _POLL_MS: Final = 200
 _COMMIT_EVERY_MS: Final = 1_000
-#: Seconds between two looks whether Postgres still has what was applied.
-_LOOK_EVERY_S: Final = 5.0
-#: How long the broker may hold a fetch. A rebalance, and a seek, may wait as long.
+#: Seconds between checks that Postgres still has the applied offsets.
+_CHECK_EVERY_S: Final = 5.0
+#: How long the broker may hold a fetch. A rebalance or a seek may wait as long.
 _FETCH_WAIT_MS: Final = 250
-#: Topics made after the projector started are found this soon, and so are partitions that a broker
-#: did not know yet when it was asked just after its start.
+#: How soon new topics are discovered, and partitions that a broker did not report directly after
+#: its start.
 _METADATA_AGE_MS: Final = 3_000
 _BACKOFF_FIRST_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
@@ -61,20 +60,23 @@ _Fetched: TypeAlias = Mapping[TopicPartition, Sequence[LogRecord]]
 
 
 class Cluster(Protocol):
-    """The Kafka cluster to read from; as text, where it is."""
+    """The Kafka cluster to read from; its text is its address."""
 
     def options(self) -> Mapping[str, Any]:
-        """What a client of aiokafka is given to reach it."""
+        """Return the options of an aiokafka client for the cluster."""
 
 
 class Projector:
     """One member of the projector's consumer group.
 
-    Shape:  `records`, `batches` and `refused` count what was applied since the start; `positions`
-            is the next offset of each partition that is ours; `lag` what is left of each.
+    Attributes:
+        records: Records applied since the start.
+        batches: Batches applied since the start.
+        refused: Records refused since the start.
+        positions: Next offset of each assigned partition.
     """
 
-    def __init__(  # noqa: PLR0913, what the composition root chooses
+    def __init__(  # noqa: PLR0913, chosen by the composition root
         self,
         *,
         cluster: Cluster,
@@ -89,9 +91,9 @@ class Projector:
         self.batches = 0
         self.refused = 0
         self.positions: dict[Partition, int] = {}
-        #: Where the next fetch continues: ahead of `positions` by the batch that is being applied.
+        #: Next offset to fetch: ahead of `positions` by the batch that is being applied.
         self._reading: dict[Partition, int] = {}
-        #: What is claimed there: as far as was read, not as far as was applied.
+        #: Claims at that offset.
         self._claims: dict[Partition, Claims] = {}
         self._waiting = Waiting()
         self._projection = projection
@@ -101,17 +103,17 @@ class Projector:
         self._log = log or logging.getLogger("headwater.projector")
         self._on_batch = on_batch
         self._store = store
-        #: Fewer after a batch that took too long.
+        #: Reduced after a batch that took too long.
         self._records_max = _BATCH_RECORDS_MAX
         self._consumer: AIOKafkaConsumer | None = None
-        self._unsought: set[Partition] = set()
+        self._to_seek: set[Partition] = set()
         self._committed_at_ms = 0
-        self._looked_at_s = 0.0
-        self._trouble = ""
+        self._checked_at_s = 0.0
+        self._problem = ""
 
     @property
     def lag(self) -> dict[Partition, int]:
-        """Records of each of our partitions that Kafka has named and that are not applied yet."""
+        """Records of each assigned partition that are not applied yet, as far as is known."""
         if self._consumer is None:
             return {}
         ends = {p: self._consumer.highwater(TopicPartition(*p)) for p in self.positions}
@@ -159,9 +161,9 @@ class Projector:
                     await applying
                     applying = None
                     await self._commit(consumer)
-                await self._look_back(stop)
-                ahead = bool(self._unsought)
-                if ahead:  # what was read ahead comes again, too
+                await self._check_for_rollback(stop)
+                ahead = bool(self._to_seek)
+                if ahead:  # records read ahead are fetched again, too
                     self._read_again(batch.spans)
                     await self._seek(consumer, stop)
                 for line in self._waiting.due(self._clock()):
@@ -177,43 +179,45 @@ class Projector:
                 await applying
             await self._commit(consumer, now=True)
 
-    # --- where to read ------------------------------------------------------------------------
+    # --- positions ----------------------------------------------------------------------------
 
     def _on_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Runs within a rebalance, so it only takes notes: Postgres may be slow to answer."""
+        """Only record the assignment: this runs within a rebalance, and Postgres may be slow."""
         self.positions.clear()
         self._reading.clear()
         self._claims.clear()
         self._waiting.clear()
-        self._unsought = {(tp.topic, tp.partition) for tp in assigned}
+        self._to_seek = {(tp.topic, tp.partition) for tp in assigned}
 
     async def _seek(self, consumer: AIOKafkaConsumer, stop: asyncio.Event) -> None:
-        wanted = sorted(self._unsought)
-        places = await self._until_it_answers(lambda: self._store.places(wanted), stop)
-        if places is None:
+        partitions = sorted(self._to_seek)
+        positions = await self._retry_until_answered(
+            lambda: self._store.positions(partitions), stop
+        )
+        if positions is None:
             return
-        await check_ends(consumer, places, self._detector, stop)
-        begins = await self._begins(consumer, places)
-        for (topic, number), (offset, claims, leader_epoch) in places.items():
-            # A rebalance may have taken it away, or handed it out anew, while we asked.
+        await check_ends(consumer, positions, self._detector, stop)
+        begins = await self._beginning_offsets(consumer, positions)
+        for (topic, number), (offset, claims, leader_epoch) in positions.items():
+            # A rebalance may have revoked it, or assigned it again, in the meantime.
             with contextlib.suppress(IllegalStateError):
-                if (topic, number) in self._unsought:
-                    where, begin = TopicPartition(topic, number), max(offset, begins[topic, number])
-                    self._detector.begin_at(consumer, where, begin, leader_epoch)
-                    consumer.resume(where)
+                if (topic, number) in self._to_seek:
+                    tp, begin = TopicPartition(topic, number), max(offset, begins[topic, number])
+                    self._detector.begin_at(consumer, tp, begin, leader_epoch)
+                    consumer.resume(tp)
                     self._waiting.end((topic, number))
                     self._reading[topic, number] = offset
                     self._claims[topic, number] = claims
                     self.positions[topic, number] = offset
-        self._unsought.difference_update(wanted)
+        self._to_seek.difference_update(partitions)
 
-    async def _begins(
-        self, consumer: AIOKafkaConsumer, places: Mapping[Partition, Place]
+    async def _beginning_offsets(
+        self, consumer: AIOKafkaConsumer, positions: Mapping[Partition, AppliedPosition]
     ) -> dict[Partition, int]:
-        """Return where partitions begin; log those that have lost what was not applied yet."""
-        found = await consumer.beginning_offsets([TopicPartition(*of) for of in places])
-        begins = {(tp.topic, tp.partition): begin for tp, begin in found.items()}
-        for (topic, number), (offset, *_) in places.items():
+        """Return the first offsets of partitions; log those that lost unapplied records."""
+        offsets = await consumer.beginning_offsets([TopicPartition(*tp) for tp in positions])
+        begins = {(tp.topic, tp.partition): begin for tp, begin in offsets.items()}
+        for (topic, number), (offset, *_) in positions.items():
             if 0 < offset < begins[topic, number]:
                 self._log.error(
                     "%s/%d from offset %d to %d was deleted before it was applied: it is older "
@@ -222,25 +226,27 @@ class Projector:
                 )
         return begins
 
-    # --- what to apply ------------------------------------------------------------------------
+    # --- batches ------------------------------------------------------------------------------
 
     def _batch(self, fetched: _Fetched, consumer: AIOKafkaConsumer) -> Batch:
         records: list[LogRecord] = []
         spans: dict[Partition, Span] = {}
         claims: dict[Partition, Claims] = {}
         leader_epochs: dict[Partition, int] = {}
-        for tp, found in fetched.items():
+        for tp, records_of_partition in fetched.items():
             partition = (tp.topic, tp.partition)
             start = self._reading.get(partition)
-            if start is None or not found or found[0].offset < start:
-                continue  # fetched before we sought; it comes again, from the right place
-            known = self._known(tp, found)
-            if not known:
+            if start is None or not records_of_partition or records_of_partition[0].offset < start:
+                continue  # fetched before the seek; fetched again from the right offset
+            readable_records = self._readable(tp, records_of_partition)
+            if not readable_records:
                 continue
-            held = self._claims[partition]
-            records.extend(self._projection.read(known, held))
-            spans[partition] = Span(start, known[-1].offset + 1)
-            claims[partition] = copy(held)  # ours moves on while this batch is applied
+            partition_claims = self._claims[partition]
+            records.extend(self._projection.read(readable_records, partition_claims))
+            spans[partition] = Span(start, readable_records[-1].offset + 1)
+            claims[partition] = copy(
+                partition_claims
+            )  # the original advances while this batch is applied
             leader_epochs[partition] = self._detector.leader_epoch_of(consumer, tp)
             self._reading[partition] = spans[partition].end
         return Batch(
@@ -252,53 +258,55 @@ class Projector:
         )
 
     def _plan(self, records: Sequence[LogRecord]) -> Plan:
-        """Plan records together; if that fails, one by one, and those that fail are refused.
+        """Plan records together; if that fails, plan them one by one and refuse those that fail.
 
-        Where a batch is cut does not matter, so the rows are the same.
+        The rows are the same, because batches may be cut anywhere.
         """
         try:
             return self._projection.plan(records)
         except Exception:  # noqa: BLE001, logged by the logger of this projection
             self._log.exception("%d records cannot be planned together", len(records))
-        works: list[Work] = []
+        statements: list[RowStatement] = []
         unreadable = 0
         for record in records:
             try:
                 plan = self._projection.plan([record])
-            except Exception as error:  # noqa: BLE001, one record costs no projection
-                works.append(Work("projection_errors", payload([refusal(record, repr(error))])))
+            except Exception as error:  # noqa: BLE001, a record must not stop the projection
+                statements.append(
+                    RowStatement("projection_errors", payload([refusal(record, repr(error))]))
+                )
                 unreadable += 1
                 continue
-            works += plan.works
+            statements += plan.statements
             unreadable += plan.unreadable
-        return Plan(works=tuple(works), unreadable=unreadable)
+        return Plan(statements=tuple(statements), unreadable=unreadable)
 
-    def _known(self, tp: TopicPartition, found: Sequence[LogRecord]) -> Sequence[LogRecord]:
-        """The records that this release can read; behind them nothing is read any more."""
+    def _readable(self, tp: TopicPartition, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
+        """Return the records that this release can read; reading stops after them."""
         if tp.topic == DEAD_LETTERS:
-            return found  # Bytes of any origin, which nobody decodes here.
+            return records  # Arbitrary bytes, which are not decoded here.
         if (tp.topic, tp.partition) in self._waiting:
             return ()
-        known, newer = readable(found)
+        readable_records, newer = readable(records)
         if newer is not None:
             self._waiting.begin((tp.topic, tp.partition), newer_schema_message(newer))
             if self._consumer is not None:
                 self._consumer.pause(tp)
-        return known
+        return readable_records
 
     async def _apply(self, batch: Batch, stop: asyncio.Event) -> None:
         try:
-            applied = await self._until_it_answers(lambda: self._store.apply(batch), stop)
+            applied = await self._retry_until_answered(lambda: self._store.apply(batch), stop)
         except BatchTooSlow as error:
-            self._halve(batch, error.message)
+            self._reread_smaller(batch, error.message)
             return
         if applied is None:
             return
         admitted, refused = applied
         for partition, offset in admitted.offsets.items():
-            if partition in self._reading:  # else it was taken from us meanwhile
+            if partition in self._reading:  # otherwise it was revoked in the meantime
                 self.positions[partition] = offset
-        self._went_back(admitted.behind)
+        self._reread_lost(admitted.behind)
         self._records_max = min(self._records_max + self._records_max // 8 + 1, _BATCH_RECORDS_MAX)
         if refused:
             self._log.error(
@@ -310,51 +318,59 @@ class Projector:
         if self._on_batch is not None:
             self._on_batch(self)
 
-    async def _look_back(self, stop: asyncio.Event) -> None:
-        """Find out whether Postgres has lost what was applied, by a failover to a late standby.
+    async def _check_for_rollback(self, stop: asyncio.Event) -> None:
+        """Detect that Postgres lost applied offsets, by a failover to a lagging standby.
 
-        A batch finds that out of its own partitions. What Postgres has lost of others would be
-        missing until something new comes there. To be called while no batch is being applied.
+        A batch detects this for its own partitions. Rows that Postgres lost of other partitions
+        would be missing until new records arrive there. Must not be called while a batch is being
+        applied.
         """
         now_s = asyncio.get_running_loop().time()
-        if not self.positions or now_s - self._looked_at_s < _LOOK_EVERY_S:
+        if not self.positions or now_s - self._checked_at_s < _CHECK_EVERY_S:
             return
-        self._looked_at_s = now_s
+        self._checked_at_s = now_s
         applied = dict(self.positions)
-        places = await self._until_it_answers(lambda: self._store.places(sorted(applied)), stop)
-        found = (places or {}).items()
-        self._went_back([of for of, place in found if place.next_offset < applied[of]])
+        positions = await self._retry_until_answered(
+            lambda: self._store.positions(sorted(applied)), stop
+        )
+        self._reread_lost(
+            [
+                partition
+                for partition, position in (positions or {}).items()
+                if position.next_offset < applied[partition]
+            ]
+        )
 
-    def _went_back(self, partitions: Collection[Partition]) -> None:
+    def _reread_lost(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:
             self._log.warning("Postgres went back on %s/%d; reading from there", *partition)
         self._read_again(partitions)
 
-    def _halve(self, batch: Batch, why: str) -> None:
-        """Reads a batch again, in two; the size grows slowly, so that few are too slow again."""
+    def _reread_smaller(self, batch: Batch, reason: str) -> None:
+        """Read a batch again in two halves. The batch size grows again slowly."""
         count = len(batch.records)
         self._records_max = max(1, count // 2)
         self._log.warning(
-            "%s; a batch of %d records took too long, trying %d", why, count, self._records_max
+            "%s; a batch of %d records took too long, trying %d", reason, count, self._records_max
         )
         self._read_again(batch.spans)
 
     def _read_again(self, partitions: Iterable[Partition]) -> None:
-        """Goes back to where Postgres is: it has less than was read."""
+        """Return to the offset in Postgres, which is behind the records that were read."""
         for partition in partitions:
             if self._reading.pop(partition, None) is not None:
-                self._unsought.add(partition)
+                self._to_seek.add(partition)
 
-    # --- waiting for others -------------------------------------------------------------------
+    # --- retries ------------------------------------------------------------------------------
 
-    async def _until_it_answers(
-        self, ask: Callable[[], Awaitable[T]], stop: asyncio.Event
+    async def _retry_until_answered(
+        self, call: Callable[[], Awaitable[T]], stop: asyncio.Event
     ) -> T | None:
-        """Asks Postgres until it answers; None when it is to stop meanwhile."""
+        """Call Postgres until it answers; return None if `stop` is set."""
         backoff = _Backoff()
         while True:
             try:
-                answer = await ask()
+                result = await call()
             except StoreUnavailable as error:
                 self._report(error.message)
                 if stop.is_set():
@@ -362,18 +378,18 @@ class Projector:
                 await backoff.pause(stop)
             else:
                 self._report("")
-                return answer
+                return result
 
-    def _report(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            if trouble:
-                self._log.warning("%s; trying again", trouble)
+    def _report(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            if problem:
+                self._log.warning("%s; trying again", problem)
             else:
                 self._log.info("projecting again")
 
     async def _commit(self, consumer: AIOKafkaConsumer, *, now: bool = False) -> None:
-        """Commits how far we are to Kafka: for its tools alone, so a failure does not matter."""
+        """Commit the positions to Kafka, where only its tools use them; failures do not matter."""
         if not now and self._clock() - self._committed_at_ms < _COMMIT_EVERY_MS:
             return
         self._committed_at_ms = self._clock()
@@ -409,12 +425,12 @@ class _Listener(ConsumerRebalanceListener):
 
     @override
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Does nothing: a batch in hand may still be applied, Postgres keeps order."""
+        """Do nothing: a batch in progress may still be applied, Postgres keeps the order."""
 
     @override
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         for tp in assigned:
-            # Postgres says where to read: nothing is fetched before that, nor looked for in Kafka.
+            # Postgres has the offset: fetch nothing before it is known, and do not ask Kafka.
             self._consumer.pause(tp)
             self._consumer.seek(tp, 0)
         self._on_assigned(assigned)
@@ -426,8 +442,8 @@ def _consumer(cluster: Cluster, group: str) -> AIOKafkaConsumer:
         group_id=group,
         client_id=group,
         enable_auto_commit=False,
-        # Else a topic that was cut would be read from its beginning, without a word, and what is
-        # new in it left out as applied already.
+        # Otherwise a truncated topic would silently be read from its beginning, and new records
+        # in it skipped as already applied.
         auto_offset_reset="none",
         max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
         fetch_max_bytes=_FETCH_BYTES,

@@ -1,4 +1,4 @@
-"""Records of the log as a projector reads them, and those that it cannot."""
+"""Records of the log as a projector reads them, and rows for unreadable ones."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from headwater.schemas.newer import Logged
 
 __all__ = ["UNREADABLE", "LogRecord", "SqlRow", "base64_text", "refusal"]
 
-#: A row whose fields are named as its statement names them. All of a table are of one kind.
+#: A row with the field names of its statement. All rows of a table have the same type.
 SqlRow: TypeAlias = dict[str, Any] | msgspec.Struct
 
-#: What reading a record may raise: not our record, or a moment that no calendar has.
+#: Exceptions when a record cannot be decoded, or has a time out of range.
 UNREADABLE: Final = (HeadwaterError, ValueError, OverflowError, OSError, msgspec.MsgspecError)
 
 
 class LogRecord(Logged, Protocol):
-    """A record of the log, as aiokafka gives it."""
+    """A record of the log, as returned by aiokafka."""
 
     @property
     def timestamp(self) -> int: ...  # noqa: D102
@@ -28,7 +28,7 @@ class LogRecord(Logged, Protocol):
 
 
 def refusal(record: LogRecord, error: str) -> SqlRow:
-    """The row of `projection_errors` of a record."""
+    """Return the row of `projection_errors` for a record."""
     return {
         "topic": record.topic,
         "partition": record.partition,
@@ -39,5 +39,5 @@ def refusal(record: LogRecord, error: str) -> SqlRow:
 
 
 def base64_text(data: bytes | None) -> str | None:
-    """Bytes as text that JSON can hold."""
+    """Return bytes as text for JSON."""
     return None if data is None else b64encode(data).decode()

@@ -1,16 +1,16 @@
-"""The projector's side of Postgres: a batch's rows and its next offsets, in one transaction.
+"""The projector's access to Postgres: a batch's rows and next offsets in one transaction.
 
-Postgres alone knows how far a projection is. Each transaction first locks the offsets that it is
-about to move and compares: what Postgres already has is left out, what would leave a gap is
-refused. So a batch may be applied twice, late, or by a projector that has lost its partitions
-without knowing, and nothing is written twice or goes back. With the offsets go the claims of
-partitions that have an owner, so that reading on knows which records count.
+Only Postgres knows how far a projection is. Each transaction first locks the offsets that it will
+advance and compares: records that Postgres already has are skipped, and a batch that would leave a
+gap is rejected. So a batch may be applied twice, late, or by a projector that lost its partitions
+without noticing: nothing is written twice or goes back. Claims of partitions with an owner are
+stored with the offsets, to know later which records are admitted.
 
-A commit waits for the disk only where the gateway waits for the projection
-(`Projection.is_waited_for`). Elsewhere synchronous_commit is off: rows and offsets are one
-transaction, so a server that crashes loses both or neither, and what it lost is read from Kafka
-again. What of that a reader had seen, it sees once more: each connection begins an epoch
-(`deliveries.sync`). The commits of steps are not made here, and wait.
+A commit waits for the disk only if the gateway waits for the projection
+(`Projection.is_waited_for`). Otherwise synchronous_commit is off: rows and offsets are one
+transaction, so a crashing server loses both or neither, and lost ones are read from Kafka again.
+Readers then see those rows again: each connection begins an epoch (`deliveries.sync`). Commits of
+steps are not made here; they wait for the disk.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import NO_CAUSE, NO_LEADER_EPOCH
 from headwater.schemas.topics import DEAD_LETTERS, TRACES, retention_of
 
-__all__ = ["SYNC_KEPT_DAYS", "Place", "Store"]
+__all__ = ["SYNC_KEPT_DAYS", "AppliedPosition", "Store"]
 
-#: psycopg knows no shorter one; a server that is up answers within milliseconds.
+#: The minimum in psycopg; a running server answers within milliseconds.
 _CONNECT_TIMEOUT_S: Final = 2
-#: A batch takes a tenth of a second; a server that needs this long is gone or frozen.
+#: A batch takes a tenth of a second; a server that needs this long is down or frozen.
 _APPLY_TIMEOUT_S: Final = 60.0
-#: The server's own limit comes first: only then does it say what took so long.
+#: The server's limit is shorter, so that its error names the slow statement.
 _STATEMENT_TIMEOUT_S: Final = 50.0
-#: For how long readers of sync may be away: for as long their cursors are good.
+#: How long cursors of sync are valid.
 SYNC_KEPT_DAYS: Final = 30
 _SYNC_KEPT_MS: Final = SYNC_KEPT_DAYS * 24 * 60 * 60 * 1000
-#: For how long the topics keep what dead letters and dropped copies are rows of.
+#: Retention of the topics of dead letters and traces.
 _KEPT_MS: Final = {
     "letters_before_ms": retention_of(DEAD_LETTERS),
     "traces_before_ms": retention_of(TRACES),
@@ -50,10 +50,10 @@ _KEPT_MS: Final = {
 _PRUNE_EVERY_MS: Final = 60 * 60 * 1000
 
 
-class Place(NamedTuple):
-    """How far a partition is applied: the next offset, and the claims before it.
+class AppliedPosition(NamedTuple):
+    """Progress on a partition: the next offset, and the claims before it.
 
-    The leader epoch is that of the record before it, or a later one that was there then.
+    The leader epoch is that of the record before it, or a later one known at that time.
     """
 
     next_offset: int
@@ -62,10 +62,10 @@ class Place(NamedTuple):
 
 
 class Store:
-    """One connection of a projector, opened when needed and dropped when something is wrong.
+    """One connection of a projector, opened on use and dropped on errors.
 
     Args:
-        schemas: Where tables are looked for before Headwater's own schema.
+        schemas: Schemas to search for tables before Headwater's own.
     """
 
     def __init__(
@@ -87,35 +87,36 @@ class Store:
         self._is_synced = projection.is_synced
         self._synchronous_commit = "on" if projection.is_waited_for else "off"
         self._pruned_at_ms = 0
-        #: The oids that this session's row types have, by table.
+        #: OIDs of this session's row types, by table.
         self._oids: dict[str, int] = {}
         self._connection: AsyncConnection[Any] | None = None
 
     async def offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Return the first offset of each partition that is not applied yet.
+        """Return the next offset to apply of each partition.
 
         Raises:
             StoreUnavailable: Postgres does not answer.
         """
-        return {of: place.next_offset for of, place in (await self.places(partitions)).items()}
+        positions = await self.positions(partitions)
+        return {partition: position.next_offset for partition, position in positions.items()}
 
-    async def places(self, partitions: Sequence[Partition]) -> dict[Partition, Place]:
-        """Return from where to read each partition, and with which claims.
+    async def positions(self, partitions: Sequence[Partition]) -> dict[Partition, AppliedPosition]:
+        """Return where to continue reading each partition, and its claims.
 
         Raises:
             StoreUnavailable: Postgres does not answer.
         """
         try:
-            with store_edge("say how far the projection is"):
+            with store_edge("return applied offsets"):
                 async with asyncio.timeout(_APPLY_TIMEOUT_S):
                     connection = await self._connected()
-                    named = self._named(partitions)
-                    await connection.execute(statement("register_offsets"), named)
-                    found = await connection.execute(statement("read_positions"), named)
+                    parameters = self._parameters(partitions)
+                    await connection.execute(statement("register_offsets"), parameters)
+                    cursor = await connection.execute(statement("read_positions"), parameters)
                     return {
-                        (topic, number): Place(offset, Claims(epoch, cause), leader_epoch)
+                        (topic, number): AppliedPosition(offset, Claims(epoch, cause), leader_epoch)
                         for topic, number, offset, epoch, cause, leader_epoch in (
-                            await found.fetchall()
+                            await cursor.fetchall()
                         )
                     }
         except StoreUnavailable:
@@ -126,18 +127,18 @@ class Store:
         """Apply a batch.
 
         Returns:
-            What of it was new, and how many records were refused.
+            The new part of it, and how many records were refused.
 
         Raises:
-            StoreUnavailable: As far as is known nothing was applied; apply the same batch again.
-            BatchTooSlow: The same, but apply fewer records at a time.
+            StoreUnavailable: Nothing was applied as far as is known; apply the batch again.
+            BatchTooSlow: As before, but apply fewer records at a time.
         """
         try:
             with store_edge("apply a batch"):
                 async with asyncio.timeout(_APPLY_TIMEOUT_S):
                     return await self._apply(batch)
         except BaseException as error:
-            # After a time-out or a cancellation the connection may be amid a transaction.
+            # After a timeout or cancellation the connection may be in a transaction.
             await self.close()
             if isinstance(error.__cause__, errors.QueryCanceled | TimeoutError):
                 raise BatchTooSlow(str(error)) from error
@@ -155,13 +156,13 @@ class Store:
                 async with connection.transaction():
                     async for page in pages:
                         async with asyncio.timeout(_APPLY_TIMEOUT_S):
-                            await self._halve(connection, page)
+                            await self._write_bisecting(connection, page)
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
-        """Closes the connection; the next use opens another."""
+        """Close the connection; the next use opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -193,14 +194,14 @@ class Store:
         connection.adapters.register_dumper(BinaryRows, BinaryRowsDumper)
         for row_type in self._row_types.values():
             await connection.execute(row_type.creation)
-        found = await connection.execute(statement("row_types"))
-        oids = dict(await found.fetchall())
+        cursor = await connection.execute(statement("row_types"))
+        oids = dict(await cursor.fetchall())
         return {table: oids[row_type.name] for table, row_type in self._row_types.items()}
 
     async def _apply(self, batch: Batch) -> tuple[Admitted, int]:
         connection = await self._connected()
         try:
-            with store_edge("take the rows of a batch"):
+            with store_edge("accept the rows of a batch"):
                 return await self._apply_whole(connection, batch)
         except RecordRefused:
             return await self._apply_in_parts(connection, batch)
@@ -219,47 +220,55 @@ class Store:
     async def _apply_in_parts(
         self, connection: AsyncConnection[Any], batch: Batch
     ) -> tuple[Admitted, int]:
-        """Applies a batch that holds a value Postgres refuses: everything but those records."""
+        """Apply a batch with values that Postgres rejects, without those records."""
         async with connection.transaction():
             admitted = await self._admit(connection, batch)
             records = batch.records if admitted.records is None else admitted.records
-            refused = await self._halve(connection, records)
+            refused = await self._write_bisecting(connection, records)
             await self._advance(connection, admitted, batch)
         return admitted, refused
 
-    async def _halve(self, connection: AsyncConnection[Any], records: Sequence[LogRecord]) -> int:
-        """Writes records, dividing them until the refused ones stand alone."""
+    async def _write_bisecting(
+        self, connection: AsyncConnection[Any], records: Sequence[LogRecord]
+    ) -> int:
+        """Write records, splitting them until the rejected ones are isolated."""
         if not records:
             return 0
         try:
-            with store_edge("take the rows of a record"):
+            with store_edge("accept the rows of a record"):
                 async with connection.transaction():
                     planned = self._plan(records)
                     await self._write(connection, planned)
                     return planned.unreadable
         except RecordRefused as error:
             if len(records) == 1:
-                refused = {"rows": payload([refusal(records[0], str(error))])}
-                parameters = {**refused, "now_ms": self._clock()}
+                rows = {"rows": payload([refusal(records[0], str(error))])}
+                parameters = {**rows, "now_ms": self._clock()}
                 await connection.execute(UPSERTS["projection_errors"], parameters)
                 return 1
         middle = len(records) // 2
-        first = await self._halve(connection, records[:middle])
-        return first + await self._halve(connection, records[middle:])
+        first = await self._write_bisecting(connection, records[:middle])
+        return first + await self._write_bisecting(connection, records[middle:])
 
     async def _admit(self, connection: AsyncConnection[Any], batch: Batch) -> Admitted:
-        named = self._named(list(batch.spans))
-        found = await connection.execute(statement("lock_offsets"), named)
-        rows = await found.fetchall()
+        parameters = self._parameters(list(batch.spans))
+        cursor = await connection.execute(statement("lock_offsets"), parameters)
+        rows = await cursor.fetchall()
         return admit(batch, {(topic, number): offset for topic, number, offset in rows})
 
     async def _write(self, connection: AsyncConnection[Any], planned: Plan) -> None:
         now_ms = self._clock()
-        for work in planned.works:
-            query = DELETES[work.table] if work.delete else UPSERTS[work.table]
-            rows = work.rows
-            given = rows if isinstance(rows, str) else array_of(self._oids[work.table], rows)
-            await connection.execute(query, {"rows": given, "now_ms": now_ms})
+        for row_statement in planned.statements:
+            query = (
+                DELETES[row_statement.table]
+                if row_statement.delete
+                else UPSERTS[row_statement.table]
+            )
+            rows = row_statement.rows
+            parameter = (
+                rows if isinstance(rows, str) else array_of(self._oids[row_statement.table], rows)
+            )
+            await connection.execute(query, {"rows": parameter, "now_ms": now_ms})
 
     async def _advance(
         self,
@@ -268,29 +277,31 @@ class Store:
         batch: Batch,
     ) -> None:
         if admitted.offsets:
-            held = [batch.claims.get(partition) for partition in admitted.offsets]
-            leaders = batch.leader_epochs
+            claims = [batch.claims.get(partition) for partition in admitted.offsets]
+            epochs = batch.leader_epochs
             parameters = {
-                **self._named(list(admitted.offsets)),
+                **self._parameters(list(admitted.offsets)),
                 "next_offsets": list(admitted.offsets.values()),
-                "epochs": [each.epoch if each else UNCLAIMED for each in held],
-                "causes": [each.cause if each else NO_CAUSE for each in held],
-                "leader_epochs": [leaders.get(of, NO_LEADER_EPOCH) for of in admitted.offsets],
+                "epochs": [claim.epoch if claim else UNCLAIMED for claim in claims],
+                "causes": [claim.cause if claim else NO_CAUSE for claim in claims],
+                "leader_epochs": [
+                    epochs.get(partition, NO_LEADER_EPOCH) for partition in admitted.offsets
+                ],
                 "now_ms": self._clock(),
             }
             await connection.execute(statement("write_offsets"), parameters)
 
     async def _prune(self, connection: AsyncConnection[Any]) -> None:
-        """Forgets, now and then, what no cursor needs any more, and what its topic has not."""
+        """Periodically delete what no cursor needs anymore and what its topic no longer has."""
         now_ms = self._clock()
         if self._is_synced and now_ms - self._pruned_at_ms > _PRUNE_EVERY_MS:
             before_ms = now_ms - _SYNC_KEPT_MS
             await connection.execute(statement("prune_sync"), {"before_ms": before_ms})
-            kept = {name: now_ms - kept_ms for name, kept_ms in _KEPT_MS.items()}
-            await connection.execute(statement("prune_deliveries"), kept)
+            limits = {name: now_ms - retention_ms for name, retention_ms in _KEPT_MS.items()}
+            await connection.execute(statement("prune_deliveries"), limits)
             self._pruned_at_ms = now_ms
 
-    def _named(self, partitions: Sequence[Partition]) -> Mapping[str, Any]:
+    def _parameters(self, partitions: Sequence[Partition]) -> Mapping[str, Any]:
         return {
             "projection": self._projection,
             "topics": [topic for topic, _ in partitions],

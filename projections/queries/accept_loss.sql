@@ -1,4 +1,4 @@
--- With a record of what was lost, which stays. A projector at work has the row locked, and is ahead.
+-- Records the loss permanently. An active projector holds a lock on the row and is further ahead.
 with moved as (
     update projection_offsets
     set next_offset = %(end)s, epoch = %(epoch)s, cause = %(cause)s,

@@ -1,4 +1,4 @@
--- One record of deployments that activates, decided as processors.deployments decides it.
+-- Applies one activation record of the topic deployments, with the rules of processors.deployments.
 with r as (
     select r.* from json_to_recordset(%(rows)s::json) as r (
         id text, after text, by text, at_ms double precision, "offset" bigint

@@ -1,4 +1,4 @@
--- By a digest: whoever goes through them remembers how far it is without naming anybody.
+-- Ordered by a digest, so that the position of an iteration names no user.
 select terra_user_id
 from terra_connections
 where active and md5(terra_user_id) > %(after)s

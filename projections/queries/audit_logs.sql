@@ -1,4 +1,4 @@
--- The newest first; a filter that is null lets everything pass.
+-- Newest first; a filter that is null has no effect.
 select id, key_id, project_id, action, resource, result, ip, user_agent, metadata_json,
        to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as created_at,
        "offset", hash

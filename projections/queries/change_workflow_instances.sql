@@ -1,5 +1,5 @@
--- What happens to an older run does not touch the row. A status that is not forced is for a run
--- that is active or waiting: it leaves a paused or ended run as it is.
+-- Changes of an earlier run do not affect the row. A status that is not forced applies only to an
+-- active or waiting run; a paused or ended run keeps its status.
 update workflow_instance i
 set status = case
         when r.forced or i.status in ('active', 'waiting') then coalesce(r.status, i.status)

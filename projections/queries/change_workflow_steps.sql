@@ -1,4 +1,4 @@
--- What has a new status has no attempt that waits for its time.
+-- A new status clears the scheduled retry.
 update workflow_step s
 set status = coalesce(r.status, s.status),
     next_retry_at = case when r.status is null then s.next_retry_at end,

@@ -1,5 +1,5 @@
--- With the status comes what belongs to it: when it ended or is tried again, and what a retry of the run
--- makes of the token; of one that is "kept" this follows from what it was.
+-- A status sets its dependent columns: when the token ended or is retried, and its status in a
+-- retry of the run. For a "kept" token, the latter depends on its previous status.
 update workflow_token t
 set status = r.status,
     attempts = coalesce(r.attempts, t.attempts),

@@ -1,4 +1,4 @@
--- Waits for the transactions of older epochs, which hold the row for share.
+-- Waits for transactions of older epochs, which lock the row for share.
 insert into step_epochs as known (partition, epoch)
 values (%(partition)s, %(epoch)s)
 on conflict (partition) do update

@@ -1,4 +1,4 @@
--- The first answer stays. A key that was forgotten meanwhile may be another run's.
+-- The first response is kept. An expired key may belong to another run by now.
 update idempotency
 set state = 'completed',
     status_code = case when state = 'completed' then status_code else %(status_code)s end,

@@ -1,1 +1,1 @@
-select count(*) as found from {table} where user_id = %(user_id)s
+select count(*) as rows from {table} where user_id = %(user_id)s

@@ -1,4 +1,4 @@
--- One record of deployments that deploys, decided as processors.deployments decides it.
+-- Applies one deployment record of the topic deployments, with the rules of processors.deployments.
 insert into deployment (
     id, app, digest, size, workflows, params_schemas, limits, created_by, created_at, "offset"
 )

@@ -1,4 +1,4 @@
--- Asked for only where they are missing: who may use them need not be allowed to create any.
+-- Only missing schemas are created, so a login without that privilege can use existing ones.
 do $$
 begin
     if to_regnamespace('headwater') is null then

@@ -1,5 +1,5 @@
--- What workflows are now, as the newest claims of owners say it; and before these the active
--- deployment, on which new runs begin.
+-- Current workflows: those of the active deployment, on which new runs begin, before those of the
+-- newest claims of owners.
 select
     name collate "C" as name, o.params_schemas ->> name as params_schema,
     (o.limits -> name)::jsonb as concurrency, o.claimed_at as since

@@ -1,4 +1,4 @@
-with gone as (
+with deleted as (
     delete from dead_letters d
     using json_to_recordset(%(rows)s::json) as r (
         topic text, partition integer, "offset" bigint, reason text, rule text
@@ -11,5 +11,5 @@ with gone as (
     returning d.partition, d."offset"
 )
 delete from dead_letter_replays replays
-using gone
-where replays.partition = gone.partition and replays."offset" = gone."offset"
+using deleted
+where replays.partition = deleted.partition and replays."offset" = deleted."offset"

@@ -1,4 +1,4 @@
--- What a rebuild would put back, and shows, of instances that are deleted.
+-- Rows and examples of rebuilds about deleted instances.
 with deleted as (
     select * from json_to_recordset(%(rows)s::json) as r (workflow_name text, instance_id text)
 ),

@@ -1,4 +1,4 @@
--- The delivery that an id stands for: its own, or that of a request that brought it or a copy of it.
+-- The delivery with this id, or that of the request with this id that brought it or a copy of it.
 select event_id from webhook_outcomes where event_id = %(id)s
 union all
 select event_id from webhook_outcomes where request_id = %(id)s

@@ -1,4 +1,4 @@
--- What each part needs. Roles belong to the server, grants to this database.
+-- Privileges of each process. Roles belong to the server, grants to this database.
 do $$
 declare
     part text;
@@ -23,7 +23,7 @@ begin
         revoke all on step_epochs, step_commits, step_login, schema_migrations
             from headwater_projector;
         grant select on schema_migrations to headwater_projector;
-        -- Types of the rows of a session, and the tables of a rebuild.
+        -- Row types of a session, and tables of a rebuild.
         execute format('grant create, temporary on database %I to headwater_projector', current_database());
     end if;
 end

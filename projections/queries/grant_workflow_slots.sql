@@ -1,4 +1,4 @@
--- Whoever waited longest was given a slot: of several times, the first that reaches a place.
+-- Slots are granted in order of arrival: of several grants, the first that covers a number applies.
 update workflow_slot s
 set granted_at = to_timestamp(g.at_ms / 1000)
 from (

@@ -1,5 +1,5 @@
--- Every transaction before the horizon has ended: what it wrote is there, or never will be. What was
--- written since a later epoch began may have the numbers of what a cursor has seen, and was lost.
+-- Every transaction before the horizon has ended: its rows are visible or will never exist. Rows
+-- written since a later epoch may reuse numbers of lost transactions that a cursor has seen.
 select
     i.id::text as database,
     pg_snapshot_xmin(pg_current_snapshot())::text as horizon,

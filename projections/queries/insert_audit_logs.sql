@@ -1,4 +1,4 @@
--- Entries of audit, each with the hash that vouches for it and all before it (projections.audit.chain).
+-- Audit entries; each hash covers the entry and all before it (projections.audit.chain).
 insert into audit_logs (
     id, key_id, project_id, action, resource, result, ip, user_agent, metadata_json, created_at,
     "offset", hash

@@ -1,4 +1,4 @@
--- JSON has no equality, and what matters is its text: so whole rows are compared as text.
+-- JSON has no equality operator and its text matters, so whole rows are compared as text.
 insert into rebuild_rows (rebuild, number, partition, key, before, after)
 select
     %(id)s,

@@ -1,4 +1,4 @@
--- Instances whose params speak of somebody, in the order of their keys; who that is, the caller reads.
+-- Instances with params that contain user_id, ordered by key; the caller parses the params.
 select
     i.workflow_name, i.instance_id, i.status, i.params::text as params, i.created_at,
     exists (

@@ -1,4 +1,4 @@
--- Jobs that have not ended, the oldest first; without their inputs, which may be large.
+-- Jobs that have not ended, oldest first; without inputs, which may be large.
 select workflow_name, instance_id, run_number, id, id::text as token_id, node_ref, task as type, status,
        attempts as attempt, worker, lease_until, next_retry_at, created_at, updated_at
 from workflow_token
@@ -8,7 +8,7 @@ where completed_at is null
       %(created_at)s::timestamptz, %(workflow_name)s::text collate "C",
       %(instance_id)s::text collate "C", %(run_number)s::integer, %(id)s::bigint
   )
-  -- A run that was restarted has left them.
+  -- Excludes jobs of runs that were restarted.
   and exists (
       select 1
       from workflow_instance i

@@ -1,2 +1,2 @@
--- Any number does as long as nothing else uses it.
+-- An arbitrary number that no other lock uses.
 select pg_advisory_xact_lock(4820317795)

@@ -1,4 +1,5 @@
--- Ordered, so that two projectors that want the same rows wait for each other and do not deadlock.
+-- Ordered, so that two projectors that lock the same rows wait for each other instead of
+-- deadlocking.
 select o.topic, o.partition, o.next_offset
 from projection_offsets o
 join unnest(%(topics)s::text[], %(partitions)s::integer[]) as named (topic, partition)

@@ -1,4 +1,4 @@
--- Whoever projects waits until this transaction ends.
+-- Projectors wait until this transaction ends.
 select partition, next_offset
 from projection_offsets
 where projection = %(projection)s

@@ -1,2 +1,2 @@
--- Whoever writes a wipe waits, and then finds what we have written.
+-- Writers of wipes wait, and then see the rows of this transaction.
 lock table wipes in share mode

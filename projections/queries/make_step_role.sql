@@ -1,6 +1,6 @@
 do $$
 begin
-    -- Roles belong to the server: another of its databases may have made it, perhaps just now.
+    -- Roles belong to the server: another of its databases may have created it concurrently.
     if not exists (select from pg_roles where rolname = 'headwater_steps') then
         begin
             create role headwater_steps nologin;

@@ -1,5 +1,5 @@
--- Tables of `authors`, also later ones of the login that migrates. There is nothing to take away: no
--- role but the owner reaches a table of the schema `headwater` unless it is granted.
+-- Privileges on tables of `authors`, including future ones of the migrating login. Nothing must be
+-- revoked: only the owner can access tables of the schema `headwater` without a grant.
 do $$
 declare
     relation record;

@@ -1,4 +1,4 @@
--- Those first that were looked at longest ago: who drains again, gets on.
+-- Least recently examined first, so that repeated calls make progress.
 select event_id, partition, "offset", position
 from webhook_outcomes
 where status = 'parked'

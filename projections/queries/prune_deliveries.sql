@@ -1,4 +1,4 @@
--- What the topics themselves forget: it can be neither replayed nor read again.
+-- Rows of records that the topics no longer retain, so they can be neither replayed nor read again.
 with letters as (
     delete from dead_letters where dead_at < to_timestamp(%(letters_before_ms)s / 1000.0)
 ),

@@ -1,4 +1,4 @@
--- What cursors may still need, they need for as long as cursors are good: see the keeping of sync.
+-- Rows that no valid cursor needs anymore.
 with forgotten as (
     delete from sync_epochs e
     using sync_epochs next

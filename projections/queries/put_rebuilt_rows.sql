@@ -1,5 +1,5 @@
 insert into headwater.{table}
-select (given.n).*
+select (rebuilt_row.n).*
 from (
     select convert_from(r.{new}, 'UTF8')::headwater.{table} as n
     from rebuild_rows r
@@ -8,5 +8,5 @@ from (
       and r.{new} is not null
       and (r.{old} is null or r.number in (select rebuilt_number from taken))
     offset 0
-) given
+) rebuilt_row
 on conflict do nothing

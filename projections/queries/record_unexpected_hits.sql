@@ -1,4 +1,4 @@
--- Hits of now, and those of minutes that are over for long made one row.
+-- Adds current hits, and merges those of minutes that ended long ago into one row.
 with old as (
     delete from unexpected_hits
     where project_id = %(project_id)s and minute > '-infinity'

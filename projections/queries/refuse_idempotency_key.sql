@@ -1,4 +1,4 @@
--- What was made by another request meanwhile stays.
+-- A key that another request has completed is kept.
 update idempotency
 set state = 'refused'
 where project_id = %(project_id)s

@@ -1,4 +1,4 @@
--- What a replay takes, counted and paged alike.
+-- Deliveries of a replay; shared by the count and the pages.
 received_at >= %(since)s::timestamptz
   and received_at < %(until)s::timestamptz
   and (%(ids)s::text[] is null or event_id = any(%(ids)s::text[]))

@@ -1,5 +1,5 @@
--- No row comes back where the key is there and neither forgotten nor free: of several at once, one reserves it.
--- Some others that are forgotten are swept out; who finds a row locked leaves it to whoever holds it.
+-- Returns no row if the key exists and is neither expired nor free: of concurrent requests, one
+-- reserves it. Some other expired keys are deleted; rows locked by another session are skipped.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms
 ), swept as (

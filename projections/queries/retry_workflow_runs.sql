@@ -1,7 +1,7 @@
--- A retry takes over entries of the run before it, as they are: those that it reopens, and sleeps that were under way, without their ends,
--- and the events that nobody has taken. Numbers below 0 keep their order before all that is to come.
--- A retry of a graph takes over all tokens; those that its run has ended with go on, and who waited for
--- siblings has as much time left as when that run ended.
+-- A retry copies entries of the previous run. Reopened ones and unfinished sleeps are copied
+-- without their ends, and unconsumed events are copied, too. Negative sequence numbers keep their
+-- order before all new ones. A retry of a graph copies all tokens: those that ended with the run
+-- continue, and those that waited for siblings have as much time left as when the run ended.
 with retried as materialized (
     select * from json_to_recordset(%(rows)s::json) as r (
         workflow_name text, instance_id text, run_number integer, kept text[], reopened text[],

@@ -1,4 +1,4 @@
--- All rows of the user are looked at, who has thousands at most.
+-- Scans all rows of the user, which are thousands at most.
 select
     {table_name} as "table",
     json_build_object({pairs}) as key,

@@ -1,5 +1,5 @@
--- An instance by its id alone, in whichever workflow: each is asked by its key. Two are found where
--- callers have given the same id in two workflows.
+-- An instance by its id alone, in any workflow, with one key lookup per workflow. There are two if
+-- callers used the same id in two workflows.
 select i.workflow_name, i.instance_id, i.status, i.error_name, i.error_message, i.deployment_id,
        i.created_at, i.started_at, i.updated_at, i.completed_at, {waits} as waits,
        i.params::text as input, i.output::text as output, i.partition, i."offset"

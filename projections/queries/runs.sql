@@ -1,4 +1,4 @@
--- As the listing of instances, and without what may be large. Whoever waits for a slot has not begun.
+-- Like the listing of instances, without large columns. A run that waits for a slot has not begun.
 select i.workflow_name, i.instance_id, i.status, i.error_name, i.error_message, i.deployment_id,
        i.created_at, i.started_at, i.updated_at, i.completed_at, {waits} as waits
 from (

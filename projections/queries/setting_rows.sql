@@ -1,4 +1,4 @@
--- What may have set a row, of a user or of a subject: the newest that fill its table.
+-- Deliveries that may have set a row of a user or a subject: the newest that write to its table.
 select event_id, source, type, user_id, partition, "offset"
 from webhook_outcomes
 where {of} = %(of)s

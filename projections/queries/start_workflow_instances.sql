@@ -1,5 +1,5 @@
--- A run begins: what the row says of the run before it goes to workflow_run. A retry goes on with that
--- run, and has begun when it did.
+-- Begins runs: the row of the previous run moves to workflow_run. A retry continues that run and
+-- keeps its start.
 with started as materialized (
     select * from json_to_recordset(%(rows)s::json) as r (
         workflow_name text, instance_id text, run_number integer, status text, params text,

@@ -1,4 +1,4 @@
--- A row that has changed since it was compared stays as it is.
+-- A row that has changed since the comparison stays as it is.
 create temporary table taken as
 with kept as (
     select r.number as rebuilt_number, r.{old} as rebuilt, convert_from(r.{old}, 'UTF8')::headwater.{table} as o
@@ -8,11 +8,11 @@ with kept as (
       and r.{old} is not null
     offset 0
 ),
-gone as (
+deleted as (
     delete from headwater.{table} t
     using kept
     where {match}
       and convert_to(t::text, 'UTF8') = kept.rebuilt
     returning kept.rebuilt_number
 )
-select rebuilt_number from gone
+select rebuilt_number from deleted

@@ -1,5 +1,6 @@
--- The key's own range of the primary key is read: '~' is chr(126), and what lies under "key/~" comes
--- before "key/" and chr(127). Iterations are numbers there, so they are compared as numbers.
+-- Uses the key's range of the primary key: '~' is chr(126), and keys below "key/~" are between
+-- "key/" and "key/" followed by chr(127). Iterations are numbers there, so they are compared as
+-- numbers.
 delete from workflow_step s
 using json_to_recordset(%(rows)s::json) as r (
     workflow_name text, instance_id text, run_number integer, step_key text, trim_before bigint

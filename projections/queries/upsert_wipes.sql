@@ -1,4 +1,5 @@
--- What nobody could apply is looked through for the names as they are: it has no other form.
+-- Records that could not be applied are searched for the names as plain text, because they have no
+-- other structure.
 with wiped as (
     select * from json_to_recordset(%(rows)s::json) as r (
         user_sha256 text, partition integer, wipe_id text, names json, found jsonb,
@@ -10,8 +11,8 @@ unread as (
     using wiped, json_array_elements_text(wiped.names) as name
     where position(convert_to(name, 'UTF8') in e.value) > 0
 ),
--- In keys, which are JSON, a name is quoted; in rows, which are Avro, its length comes first. So no
--- longer name is taken for it.
+-- Names are quoted in keys, which are JSON, and preceded by their length in rows, which are Avro.
+-- So longer names do not match.
 named as (
     select
         name, convert_to(to_json(name)::text, 'UTF8') as quoted,
@@ -22,7 +23,7 @@ named as (
     from wiped, json_array_elements_text(wiped.names) as name,
         octet_length(convert_to(name, 'UTF8')) as bytes
 ),
--- What a rebuild would put back, and shows.
+-- Also rows and examples of rebuilds.
 rebuilt as (
     delete from rebuild_rows r
     using named

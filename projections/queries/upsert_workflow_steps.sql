@@ -1,5 +1,5 @@
--- The sequence stays that of the event which showed the step first. What ends an attempt after the first
--- does not say when that began: the event that began it has.
+-- The sequence is that of the event which showed the step first. An event that ends a later attempt
+-- does not have its start time; the event that began the attempt does.
 insert into workflow_step (
     workflow_name, instance_id, run_number, step_key, name, type, status, attempts, max_attempts,
     timeout_ms, next_retry_at, wake_at, wait_event_type, child_workflow_name, child_instance_id,

@@ -1,4 +1,4 @@
--- Where no worker has ever claimed a partition there are no instances.
+-- If no worker has ever claimed a partition, there are no instances.
 select
     exists (select from workflow_owner) as has_workers,
     (

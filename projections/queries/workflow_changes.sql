@@ -1,12 +1,12 @@
--- What changed in an instance's current run behind an offset, in the order of the log. A page ends with
--- a record: "through" is the last whose changes all fit, or the first, if that alone changes more.
+-- Changes of an instance's current run after an offset, in the order of the log. A page ends with a
+-- whole record: "through" is the last record whose changes fit, or the first record.
 with instance as materialized (
     select run_number, run_offset, partition, "offset" as latest,
            lpad(partition::text, 5, '0') || '-' as lines
     from workflow_instance
     where workflow_name = %(workflow_name)s and instance_id = %(instance_id)s
 ),
-found as (
+changed as (
     (
         select "offset"
         from workflow_step
@@ -56,7 +56,7 @@ found as (
 ),
 cut as (
     select "offset", max("offset") over () as last, count(*) over () > %(limit)s::bigint as over
-    from (select "offset" from found order by "offset" limit %(limit)s::bigint + 1) first
+    from (select "offset" from changed order by "offset" limit %(limit)s::bigint + 1) first
 ),
 page as materialized (
     select i.*, coalesce(

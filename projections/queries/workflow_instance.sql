@@ -5,4 +5,4 @@ select i.workflow_name, i.instance_id, i.run_number, i.status, i.params::text as
        i.completed_at, i.retention_until, i.partition, i."offset", to_jsonb(s) as current_step,
        t.current_tokens, l.awaited_slot
 from workflow_instance i
-{standing}where i.workflow_name = %(workflow_name)s and i.instance_id = %(instance_id)s
+{current_step}where i.workflow_name = %(workflow_name)s and i.instance_id = %(instance_id)s

@@ -1,4 +1,5 @@
--- Each workflow has an index in the order of the page: of all together, each gives a page at most.
+-- Each workflow has an index in the order of the page; for all workflows, each provides at most a
+-- page.
 select i.workflow_name, i.instance_id, i.run_number, i.status, i.output::text as output,
        i.error_name, i.error_message, i.deployment_id, i.labels, i.created_at, i.updated_at,
        to_jsonb(s) as current_step, t.current_tokens, l.awaited_slot
@@ -20,4 +21,4 @@ from (
     order by one.created_at {order}, one.workflow_name {order}, one.instance_id {order}
     limit %(limit)s
 ) i
-{standing}order by i.created_at {order}, i.workflow_name {order}, i.instance_id {order}
+{current_step}order by i.created_at {order}, i.workflow_name {order}, i.instance_id {order}

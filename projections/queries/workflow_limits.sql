@@ -1,5 +1,5 @@
--- Limits of concurrency, with who has a slot and who waits for one.
--- Of the keys of a limit those alone for which most wait; there may be one for each customer.
+-- Concurrency limits with holders and waiting runs. Of the keys of a limit, only those with the
+-- most waiting runs are included; there may be one key per customer.
 select known.name, known.concurrency,
        coalesce(sum(k.held), 0)::bigint as held, coalesce(sum(k.waiting), 0)::bigint as waiting,
        coalesce(
@@ -9,12 +9,12 @@ select known.name, known.concurrency,
                    'waiting_since', k.waiting_since
                )
                order by k.waiting desc, k.held desc, k.instance_id
-           ) filter (where k.place <= 20),
+           ) filter (where k.rank <= 20),
            '[]'
        ) as slots
 from (
     select distinct on (name) name, concurrency
-    from ({declared}) as found
+    from ({declared}) as declared
     order by name, since desc
 ) known
 left join (
@@ -24,7 +24,7 @@ left join (
            row_number() over (
                partition by workflow_name
                order by count(*) - count(granted_at) desc, count(*) desc, instance_id
-           ) as place
+           ) as rank
     from workflow_slot
     group by workflow_name, instance_id
 ) k on k.workflow_name = known.name

@@ -1,4 +1,4 @@
--- Where the history of a run begins. A retry goes on with the runs before it, which have begun when it did.
+-- Where the history of a run begins: for a retry, with the first of the runs that it continues.
 with run as (
     select run_number, partition, started_at, run_offset
     from workflow_instance

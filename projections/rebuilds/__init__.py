@@ -1,1 +1,1 @@
-"""Rebuilds in Postgres: their state, the rows that differ, and switching all of them at once."""
+"""Rebuilds in Postgres: their state, the rows that differ, and the switch of all rows at once."""

@@ -1,4 +1,4 @@
-"""Rebuilds as Postgres knows them: asked for, looked at, and moved on."""
+"""Rebuilds in Postgres: request them, read them, and request their next state."""
 
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -9,24 +9,24 @@ from headwater.projections.postgres.reader import PooledReader, Row
 from headwater.projections.postgres.statements import statement
 
 __all__ = [
-    "ASKED_FOR",
+    "PENDING_STATES",
     "Example",
     "Rebuild",
     "Wipes",
-    "ask",
     "begin",
     "find",
     "latest",
+    "request_state",
     "under_way",
     "wipes_known",
 ]
 
-#: States in which somebody has to do something.
-ASKED_FOR = ("building", "switching", "switching_back")
+#: States in which work is pending.
+PENDING_STATES = ("building", "switching", "switching_back")
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that comes out otherwise: its columns with the value before, and the one after."""
+    """A row that differs: its columns with the values before and after."""
 
     kind: str
     table: str
@@ -35,7 +35,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rebuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A rebuild, whole."""
+    """A rebuild with all details."""
 
     id: str
     projection: str
@@ -55,16 +55,17 @@ class Rebuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wipes(NamedTuple):
-    """What changes with every wipe that Postgres hears of."""
+    """Changes with every wipe that Postgres receives."""
 
     number: int
     latest: datetime | None
 
 
 async def wipes_known(reader: PooledReader) -> Wipes:
-    """Which wipes Postgres knows of.
+    """Return which wipes Postgres has received.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     (row,) = await reader.answers(statement("wipes_known"))
     return Wipes(**row)
@@ -73,48 +74,53 @@ async def wipes_known(reader: PooledReader) -> Wipes:
 async def begin(
     reader: PooledReader, rebuild_id: str, projection: str, *, dry_run: bool
 ) -> Rebuild | None:
-    """Asks for a rebuild; None while there is one of the projection under way.
+    """Request a rebuild; None if one of this projection is in progress.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    asked = {"id": rebuild_id, "projection": projection, "dry_run": dry_run}
-    return _one(await reader.writes(statement("begin_rebuild"), asked))
+    parameters = {"id": rebuild_id, "projection": projection, "dry_run": dry_run}
+    return _one(await reader.writes(statement("begin_rebuild"), parameters))
 
 
 async def find(reader: PooledReader, rebuild_id: str) -> Rebuild | None:
-    """A rebuild.
+    """Return a rebuild.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     return _one(await reader.answers(statement("rebuild"), id=rebuild_id))
 
 
 async def latest(reader: PooledReader, *, limit: int) -> list[Rebuild]:
-    """Rebuilds, the newest first.
+    """Return rebuilds, newest first.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     rows = await reader.answers(statement("rebuilds"), limit=limit)
     return msgspec.convert(rows, list[Rebuild])
 
 
-async def ask(
+async def request_state(
     reader: PooledReader, rebuild_id: str, state: str, *, after: tuple[str, ...]
 ) -> Rebuild | None:
-    """Asks for the next move of a rebuild; None where it is in no state for that.
+    """Request the next state of a rebuild; None if its current state does not allow that.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    asked = {"id": rebuild_id, "state": state, "after": list(after)}
-    return _one(await reader.writes(statement("ask_rebuild"), asked))
+    parameters = {"id": rebuild_id, "state": state, "after": list(after)}
+    return _one(await reader.writes(statement("request_rebuild_state"), parameters))
 
 
 async def under_way(reader: PooledReader) -> list[str]:
-    """The rebuilds for which something is to be done.
+    """Return the rebuilds with pending work.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    rows = await reader.answers(statement("rebuilds_under_way"), states=list(ASKED_FOR))
+    rows = await reader.answers(statement("rebuilds_under_way"), states=list(PENDING_STATES))
     return [row["id"] for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Carrying out a rebuild, the side of Postgres: one connection, which holds the lock on it."""
+"""Carry out a rebuild in Postgres: one connection, which holds the lock on it."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -18,7 +18,7 @@ _PAGE: Final = 1_000
 
 
 class ChangedRow(NamedTuple):
-    """A row that comes out otherwise, as records of its topic."""
+    """A row that differs, as records of its topic."""
 
     number: int
     partition: int
@@ -28,7 +28,7 @@ class ChangedRow(NamedTuple):
 
 
 class RowRecord(NamedTuple):
-    """A row as a record of its topic, for the projector's own code."""
+    """A row as a record of its topic, for the projector's code."""
 
     topic: str
     partition: int
@@ -40,9 +40,9 @@ class RowRecord(NamedTuple):
 
 
 class RebuildWork:
-    """What is written of a rebuild.
+    """Stores the progress and results of a rebuild.
 
-    Errors: StoreUnavailable from every method.
+    All methods raise StoreUnavailable.
     """
 
     def __init__(self, dsn: str, rebuild_id: str) -> None:
@@ -51,27 +51,27 @@ class RebuildWork:
         self._connection: AsyncConnection[Any] | None = None
 
     async def begin(self) -> bool:
-        """Connects; returns whether nobody else carries the rebuild out."""
+        """Connect. Return False if another process carries out the rebuild."""
         with store_edge("begin a rebuild"):
             self._connection = await AsyncConnection.connect(
                 own_dsn(self._dsn), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S
             )
-            found = await self._do("lock_rebuild")
-            row = await found.fetchone()
+            cursor = await self._do("lock_rebuild")
+            row = await cursor.fetchone()
             return bool(row and row[0])
 
     async def progress(self, applied: int, total: int) -> None:
-        """Says how far it is."""
-        with store_edge("note the progress of a rebuild"):
+        """Record the progress."""
+        with store_edge("record the progress of a rebuild"):
             await self._do("rebuild_progress", applied=applied, total=total)
 
     async def wipes(self) -> Wipes:
-        """Which wipes Postgres knows of."""
+        """Return which wipes Postgres has received."""
         with store_edge("read which wipes there are"):
-            found = await self._do("wipes_known")
-            return Wipes(*await found.fetchone())
+            cursor = await self._do("wipes_known")
+            return Wipes(*await cursor.fetchone())
 
-    async def compared(
+    async def store_comparison(
         self,
         wipes: Wipes,
         rows: Iterable[ChangedRow],
@@ -79,30 +79,31 @@ class RebuildWork:
         examples: Sequence[Example],
         ends: Sequence[int],
     ) -> bool:
-        """Keeps the rows that differ, in the place of those of an earlier comparison.
+        """Store the rows that differ, replacing those of an earlier comparison.
 
-        Shape:  False, and nothing is kept, if somebody was wiped since these wipes were known: the
-                rows may be theirs.
+        Returns:
+            Whether they were stored; False if a user was wiped since `wipes`, because the rows may
+                be that user's.
         """
         with store_edge("keep the rows of a rebuild"):
             connection = self.connection
             async with connection.transaction():
                 await self._do("forget_rebuild_rows")
                 async with connection.cursor() as cursor:
-                    given = ({"id": self._id, **row._asdict()} for row in rows)
-                    await cursor.executemany(statement("insert_rebuild_row"), given)
-                await self.note(counts, examples, ends)
+                    parameters = ({"id": self._id, **row._asdict()} for row in rows)
+                    await cursor.executemany(statement("insert_rebuild_row"), parameters)
+                await self.store_counts(counts, examples, ends)
                 await self._do("lock_wipes")
-                kept = await self.wipes() == wipes
-                if not kept:
+                is_current = await self.wipes() == wipes
+                if not is_current:
                     raise Rollback
-        return kept
+        return is_current
 
-    async def note(
+    async def store_counts(
         self, counts: dict[str, int], examples: Sequence[Example], ends: Sequence[int]
     ) -> None:
-        """Says that it is compared, up to these ends, and how many rows differ."""
-        with store_edge("note what a rebuild has compared"):
+        """Record how many rows differ, compared up to these end offsets."""
+        with store_edge("record what a rebuild has compared"):
             await self._do(
                 "rebuild_compared",
                 **counts,
@@ -111,35 +112,35 @@ class RebuildWork:
             )
 
     async def rows(self, after: int = 0) -> AsyncIterator[list[ChangedRow]]:
-        """The rows that differ, some at a time."""
+        """Yield the rows that differ, page by page."""
         number = after
         while True:
             with store_edge("read the rows of a rebuild"):
-                found = await self._do("rebuild_rows", number=number, limit=_PAGE)
-                page = [ChangedRow(*row) for row in await found.fetchall()]
+                cursor = await self._do("rebuild_rows", number=number, limit=_PAGE)
+                page = [ChangedRow(*row) for row in await cursor.fetchall()]
             if not page:
                 return
             yield page
             number = page[-1].number + 1
 
-    async def sent(self, number: int) -> None:
-        """Says of how many rows the owners were told."""
-        with store_edge("note what was sent"):
+    async def record_sent(self, number: int) -> None:
+        """Record how many rows were published to the owners."""
+        with store_edge("record what was sent"):
             await self._do("rebuild_sent", sent=number)
 
-    async def ended(self, state: str, error: str = "") -> None:
-        """Says where it has come to."""
+    async def end(self, state: str, error: str = "") -> None:
+        """Record the final state."""
         with store_edge("end a rebuild"):
             await self._do("rebuild_ended", state=state, error=error)
 
     async def close(self) -> None:
-        """Disconnects, which lets others carry it out."""
+        """Disconnect, which releases the lock."""
         if self._connection is not None:
             await self._connection.close()
 
     @property
     def connection(self) -> AsyncConnection[Any]:
-        """The one that holds the lock."""
+        """The connection that holds the lock."""
         if self._connection is None:
             raise RuntimeError("expected a rebuild that was begun")
         return self._connection

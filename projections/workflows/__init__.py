@@ -1,1 +1,1 @@
-"""The projection of flow two: instances, runs, steps, events and log lines, and reading them."""
+"""The projection of the workflow engine: instances, runs, steps, events and log lines."""

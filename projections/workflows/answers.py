@@ -1,4 +1,4 @@
-"""Answers made of rows: their columns are named as the fields of `schemas.answers`."""
+"""Build API responses from rows; columns have the names of fields in `schemas.answers`."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -34,20 +34,20 @@ __all__ = [
     "BY_RANK",
     "Changed",
     "Changes",
+    "LocatedInstance",
     "OpenJob",
     "Page",
-    "Placed",
     "Row",
     "RunKey",
     "concurrency_of",
     "event_of",
     "failure_of",
-    "found_of",
     "instance_of",
     "job_of",
-    "line_of",
     "listed_of",
+    "log_line_of",
     "made",
+    "paged_instance_of",
     "raw",
     "status_of",
     "step_of",
@@ -57,21 +57,21 @@ __all__ = [
 A = TypeVar("A", bound=Answer)
 S = TypeVar("S", bound=InstanceStatus)
 R = TypeVar("R", bound=msgspec.Struct)
-#: A row by its columns; times are datetimes, or text where the row came as JSON.
+#: A row by column; times are datetimes, or text if the row was read as JSON.
 Row: TypeAlias = Mapping[str, Any]
 
-#: How tokens of jobs that have not ended stand, as jobs.
+#: Status of a job, by the status of its token.
 _JOB_STATUSES: Final = {
     "pending": "retrying",
     "dispatched": "waiting",
     "executing": "taken",
 }
-#: What a list of event types begins with, where a step waits for several.
+#: First character of a list of event types, when a step waits for several.
 _LIST: Final = "["
 
 
 class RunKey(msgspec.Struct, frozen=True):
-    """Which run."""
+    """Key of a run."""
 
     workflow_name: str
     instance_id: str
@@ -79,7 +79,7 @@ class RunKey(msgspec.Struct, frozen=True):
 
 
 class OpenJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that nobody had taken when Postgres was asked; the input is JSON text."""
+    """A job without a worker at the time of the query; the input is JSON text."""
 
     workflow_name: str
     instance_id: str
@@ -93,14 +93,14 @@ class OpenJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
-    """Rows; `cursor` continues behind them in the same order, None when there are no more."""
+    """Rows of a page; `cursor` continues after them, None if there are no more."""
 
     rows: tuple[R, ...]
     cursor: str | None
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance, and where in the history lies the last record that was applied to it."""
+class LocatedInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance, and the position of the last history record that was applied to it."""
 
     instance: Instance
     partition: int
@@ -108,20 +108,21 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """A row as it is now; the offset is that of the last record that changed it."""
+    """A row as it is now, and the offset of the last record that changed it."""
 
     offset: int
     row: Step | Token | Event | LogLine | StatusOfRun
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in an instance's current run, by offsets.
+    """Changes of an instance's current run, by offset.
 
-    Shape:  rows of one record are steps, tokens, events, lines, the instance's status. The next
-            changes are those after `offset`; where there is `more`, some are there already. Another
-            run_offset than before, that of the record that began the run, is another run, and the
-            rows are all of it; its number is the same, if the instance was deleted between. Steps
-            that a loop has forgotten are not among them; its `trimmed_before` grows.
+    Rows of one record are in the order: steps, tokens, events, log lines, status of the instance.
+    The next changes are those after `offset`; `more` means that some exist already.
+
+    If `run_offset`, the offset of the record that began the run, differs from before, this is
+    another run and the rows are all of it. Its number may be the same if the instance was deleted
+    in between. Steps that a loop has trimmed are not included; its `trimmed_before` grows.
     """
 
     run_number: int
@@ -132,25 +133,25 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(row: Row) -> StatusOfRun:
-    """How an instance stands."""
-    return _stands(StatusOfRun, row)
+    """Return the status of an instance's run."""
+    return _run_status(StatusOfRun, row)
 
 
 def listed_of(row: Row) -> InstanceListed:
-    """An instance in a listing."""
+    """Return an instance in a listing."""
     return InstanceListed(
         id=row["instance_id"], details=instance_status_of(row), labels=row["labels"]
     )
 
 
 def instance_status_of(row: Row) -> InstanceStatus:
-    """How an instance stands."""
-    return _stands(InstanceStatus, row)
+    """Return the status of an instance."""
+    return _run_status(InstanceStatus, row)
 
 
-def found_of(row: Row) -> InstanceFound:
-    """An instance on a page, with what it stands at."""
-    step, tokens = _stands_at(row)
+def paged_instance_of(row: Row) -> InstanceFound:
+    """Return an instance on a page, with its current steps or tokens."""
+    step, tokens = _current(row)
     slot = row["awaited_slot"]
     return made(
         InstanceFound,
@@ -163,9 +164,9 @@ def found_of(row: Row) -> InstanceFound:
     )
 
 
-def instance_of(row: Row) -> Placed:
-    """An instance, whole."""
-    step, tokens = _stands_at(row)
+def instance_of(row: Row) -> LocatedInstance:
+    """Return an instance with all details."""
+    step, tokens = _current(row)
     slot = row["awaited_slot"]
     parent = {name: row[f"parent_{name}"] for name in Parent.__struct_fields__}
     meta = made(
@@ -179,32 +180,32 @@ def instance_of(row: Row) -> Placed:
     )
     listed = listed_of(row)
     instance = Instance(id=listed.id, details=listed.details, labels=listed.labels, meta=meta)
-    return Placed(instance=instance, partition=row["partition"], offset=row["offset"])
+    return LocatedInstance(instance=instance, partition=row["partition"], offset=row["offset"])
 
 
-def _stands_at(row: Row) -> tuple[CurrentStep | None, list[TokensAt]]:
+def _current(row: Row) -> tuple[CurrentStep | None, list[TokensAt]]:
     step, tokens = row["current_step"], row["current_tokens"] or ()
     return (
-        None if step is None else _standing(CurrentStep, step),
-        [made(TokensAt, each) for each in tokens],
+        None if step is None else _with_wait(CurrentStep, step),
+        [made(TokensAt, node) for node in tokens],
     )
 
 
 def concurrency_of(row: Row | None) -> Concurrency | None:
-    """The limit of a workflow's concurrency, with who has a slot and who waits for one."""
+    """Return the concurrency limit of a workflow, with holders and waiting runs."""
     if row is None:
         return None
-    slots = [made(SlotsListed, each) for each in row["slots"]]
+    slots = [made(SlotsListed, key) for key in row["slots"]]
     return made(Concurrency, {**row["concurrency"], **row, "slots": slots})
 
 
 def step_of(row: Row) -> Step:
-    """An entry of a history."""
-    return _standing(Step, row, id=row["step_key"], result=raw(row["result"]))
+    """Return an entry of a history."""
+    return _with_wait(Step, row, id=row["step_key"], result=raw(row["result"]))
 
 
 def token_of(row: Row) -> Token:
-    """A token of a history."""
+    """Return a token of a history."""
     parent = row["parent_token_id"]
     return made(
         Token,
@@ -218,48 +219,48 @@ def token_of(row: Row) -> Token:
 
 
 def job_of(row: Row) -> JobListed:
-    """A job in a listing."""
+    """Return a job in a listing."""
     return made(JobListed, row, workflow=row["workflow_name"], status=_JOB_STATUSES[row["status"]])
 
 
 def event_of(row: Row) -> Event:
-    """An event of a history."""
+    """Return an event of a history."""
     return made(Event, row, payload=raw(row["payload"]))
 
 
-def line_of(row: Row) -> LogLine:
-    """A line of a history."""
+def log_line_of(row: Row) -> LogLine:
+    """Return a log line of a history."""
     return made(LogLine, row, data=raw(row["data"]))
 
 
-#: What rows of `workflow_changes` are, by their rank within a record.
+#: Builders for rows of `workflow_changes`, by rank within a record.
 BY_RANK: Final[dict[int, Callable[[Row], Step | Token | Event | LogLine | StatusOfRun]]] = {
     1: step_of,
     2: token_of,
     3: event_of,
-    4: line_of,
+    4: log_line_of,
     5: status_of,
 }
 
 
-def _stands(kind: type[S], row: Row) -> S:
+def _run_status(kind: type[S], row: Row) -> S:
     return made(kind, row, error=failure_of(row), output=raw(row["output"]))
 
 
-def _standing(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of an answer)
+def _with_wait(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of a response)
     types: str | None = row["wait_event_type"]
     several = types is not None and types.startswith(_LIST)
     waits_for = msgspec.json.decode(types or "", type=list[str]) if several else types
     return made(kind, row, wait_event_type=waits_for, error=failure_of(row), **more)
 
 
-def made(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of an answer)
-    """An answer whose fields are columns, but for those that are given."""
+def made(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of a response)
+    """Build a response from columns, and from explicit fields that replace them."""
     return msgspec.convert(SimpleNamespace(**{**row, **more}), kind, from_attributes=True)
 
 
 def failure_of(row: Row) -> Failure | None:
-    """The error of what a row is of."""
+    """Return the error in a row, if there is one."""
     if row["error_name"] is None:
         return None
     return Failure(
@@ -270,7 +271,7 @@ def failure_of(row: Row) -> Failure | None:
 
 
 def _traceback(detail: Json | None) -> str | None:
-    # A text is a traceback; a join or a race has the failures of its branches there.
+    # Text is a traceback; a join or a race stores the failures of its branches as a list.
     if detail is None or not detail.startswith('"'):
         return None
     text: str = json.loads(detail)
@@ -278,5 +279,5 @@ def _traceback(detail: Json | None) -> str | None:
 
 
 def raw(text: Json | None) -> msgspec.Raw | None:
-    """A value of an author's, as it came."""
+    """Return an author's value unchanged."""
     return None if text is None else msgspec.Raw(text.encode())

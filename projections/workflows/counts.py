@@ -1,4 +1,4 @@
-"""How many instances of workflows there are."""
+"""Count instances of workflows."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ __all__ = ["InstanceCount", "instance_counts"]
 
 
 class InstanceCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many instances of a workflow stand in one way."""
+    """Number of a workflow's instances with one status."""
 
     workflow: str
     status: str
@@ -17,8 +17,9 @@ class InstanceCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
-    """How many instances of each workflow stand in which way, those of the house among them.
+    """Return the number of instances by workflow and status, including built-in workflows.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
     return msgspec.convert(await reader.answers(statement("instance_counts")), list[InstanceCount])

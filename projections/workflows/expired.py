@@ -1,4 +1,4 @@
-"""Instances that are past their retention, in the order in which they came to be."""
+"""Instances that are past their retention, in the order of their retention."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -8,30 +8,30 @@ import msgspec
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.postgres.statements import statement
 
-__all__ = ["FIRST", "Expired", "Expiry", "Kept", "expired", "expired_counts"]
+__all__ = ["FIRST", "Expired", "Expiry", "PruneCursor", "expired", "expired_counts"]
 
 
 class Expiry(msgspec.Struct, frozen=True, kw_only=True):
-    """Which instances: kept until a time, RFC 3339; of one workflow, or of any."""
+    """Selects instances: kept until `until`, RFC 3339; of one workflow, or of all."""
 
     until: str
     workflow: str | None = None
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """How far a prune is: behind this instance, and until when that was kept."""
+class PruneCursor(msgspec.Struct, frozen=True):
+    """Position of a prune: the last instance it handled, and until when that was kept."""
 
     until: str
     workflow: str
     instance_id: str
 
 
-#: Before all instances.
-FIRST: Final = Kept("-infinity", "", "")
+#: Position before all instances.
+FIRST: Final = PruneCursor("-infinity", "", "")
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance as Postgres knew it."""
+    """An expired instance, as Postgres knew it."""
 
     workflow: str
     instance_id: str
@@ -39,30 +39,34 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
     @property
-    def place(self) -> Kept:
-        """Where a prune is that has come to it."""
-        return Kept(self.retention_until.isoformat(), self.workflow, self.instance_id)
+    def cursor(self) -> PruneCursor:
+        """Position of a prune after this instance."""
+        return PruneCursor(self.retention_until.isoformat(), self.workflow, self.instance_id)
 
 
-async def expired_counts(reader: PooledReader, asked: Expiry) -> dict[str, int]:
-    """How many instances there are, by workflow.
+async def expired_counts(reader: PooledReader, expiry: Expiry) -> dict[str, int]:
+    """Return the number of expired instances by workflow.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    rows = await reader.answers(statement("expired_counts"), **_asked(asked))
+    rows = await reader.answers(statement("expired_counts"), **_parameters(expiry))
     return {row["workflow"]: row["instances"] for row in rows}
 
 
-async def expired(reader: PooledReader, asked: Expiry, after: Kept, limit: int) -> list[Expired]:
-    """The next of them, behind a place.
+async def expired(
+    reader: PooledReader, expiry: Expiry, after: PruneCursor, limit: int
+) -> list[Expired]:
+    """Return the next expired instances after a position.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres does not answer.
     """
-    named = {**_asked(asked), "after_until": after.until, "limit": limit}
-    named |= {"after_workflow": after.workflow, "after_id": after.instance_id}
-    rows = await reader.answers(statement("expired_instances"), **named)
+    parameters = {**_parameters(expiry), "after_until": after.until, "limit": limit}
+    parameters |= {"after_workflow": after.workflow, "after_id": after.instance_id}
+    rows = await reader.answers(statement("expired_instances"), **parameters)
     return msgspec.convert(rows, list[Expired])
 
 
-def _asked(asked: Expiry) -> dict[str, Any]:
-    return {"until": asked.until, "workflow": asked.workflow}
+def _parameters(expiry: Expiry) -> dict[str, Any]:
+    return {"until": expiry.until, "workflow": expiry.workflow}

@@ -1,8 +1,8 @@
-"""Reading `workflow-history`: which of its records count, and what they hold.
+"""Read `workflow-history`: decode records and drop those of superseded owners.
 
-Records that do not count, which a superseded owner wrote, are dropped before anything is planned.
-Whether one counts follows from the log alone, so it is decided once, from the claims that Postgres
-keeps beside the offset at which reading began. Claims always count: they say who the owners are.
+Superseded records are dropped before planning. The log alone determines which ones they are, from
+the claims that Postgres stores with the offset where reading began. Claims are always admitted:
+they name the owners.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,15 @@ from headwater.schemas.history import HistoryAppended, PartitionClaimed
 
 __all__ = ["PROJECTION", "HistoryRecord", "read_history"]
 
-#: The name of the projection's offsets in Postgres.
+#: Name of the projection's offsets in Postgres.
 PROJECTION: Final = "workflows"
 
 
 class HistoryRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A record of the log that counts, read; or one that cannot be, and why.
+    """An admitted record, decoded; or a record that cannot be read.
 
-    Shape:  appended is None exactly when `error` is not empty.
+    Attributes:
+        appended: None exactly if `error` is not empty.
     """
 
     topic: str
@@ -39,17 +40,19 @@ class HistoryRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def read_history(records: Sequence[LogRecord], claims: Claims) -> list[LogRecord]:
-    """Reads records of one partition and leaves out those that do not count.
+    """Decode records of one partition and drop superseded ones.
 
-    Shape:  claims are those before the first record, and are moved to after the last.
+    Args:
+        records: Records in the order of the log.
+        claims: Claims before the first record; updated to those after the last.
     """
-    return list(_counting(records, claims))
+    return list(_admitted(records, claims))
 
 
-def _counting(records: Sequence[LogRecord], claims: Claims) -> Iterator[LogRecord]:
+def _admitted(records: Sequence[LogRecord], claims: Claims) -> Iterator[LogRecord]:
     for record in records:
         if record.value is None:
-            continue  # It removes one of an instance that was deleted, which was read by now.
+            continue  # Tombstone: removes a record of a deleted instance.
         try:
             appended = decode(record.value, HistoryAppended)
         except UNREADABLE as error:
@@ -57,7 +60,7 @@ def _counting(records: Sequence[LogRecord], claims: Claims) -> Iterator[LogRecor
             continue
         if not appended.events:
             yield _unread(record, "expected at least one event, found none")
-        elif claims.admit(record.offset, appended) or _claims(appended):
+        elif claims.admit(record.offset, appended) or _is_claim(appended):
             yield _read(record, appended)
         elif appended.epoch > claims.epoch:
             yield _unread(
@@ -67,7 +70,7 @@ def _counting(records: Sequence[LogRecord], claims: Claims) -> Iterator[LogRecor
             )
 
 
-def _claims(appended: HistoryAppended) -> bool:
+def _is_claim(appended: HistoryAppended) -> bool:
     return isinstance(appended.events[0], PartitionClaimed)
 
 

@@ -1,4 +1,4 @@
-"""Pages of rows of workflows: where they begin, their queries, and the cursors behind them."""
+"""Pages of workflow rows: queries, start positions and cursors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Final, Generic, Literal, LiteralString, TypeAlias, TypeVar
 import msgspec
 from psycopg import sql
 
-from headwater.projections.postgres.cursors import pack, place_taken, unpack
+from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, template
 from headwater.projections.workflows.answers import Page
@@ -17,10 +17,10 @@ from headwater.projections.workflows.answers import Page
 Order: TypeAlias = Literal["asc", "desc"]
 R = TypeVar("R", bound=msgspec.Struct)
 
-#: The numbers that Postgres's bigint can hold.
+#: Range of Postgres's bigint.
 _NUMBER_MIN: Final = -(2**63)
 _NUMBER_MAX: Final = 2**63 - 1
-#: Conditions of listings that are not about a column that is equal.
+#: Conditions of filters other than equality of a column.
 _CONDITIONS: Final[Mapping[str, LiteralString]] = {
     "labels": "and {} @> {}::jsonb",
     "updated_since": "and updated_at >= {1}::timestamptz",
@@ -28,32 +28,32 @@ _CONDITIONS: Final[Mapping[str, LiteralString]] = {
 }
 
 
-# --- places: what a cursor holds, named as the query's parameters -------------------------------
+# --- cursors: the fields are the parameters of the query ---------------------------------------
 
 
-class OfInstance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The place of an instance: by the time of its creation."""
+class InstanceCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Position of an instance, ordered by time of creation."""
 
     created_at: datetime
     workflow_name: str
     instance_id: str
 
 
-class OfStep(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The place of an entry of a run."""
+class StepCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Position of an entry of a run."""
 
     ordinal: int
     sequence: int
 
 
-class OfToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The place of a token of a run."""
+class TokenCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Position of a token of a run."""
 
     id: int
 
 
-class OfJob(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The place of a job that has not ended."""
+class JobCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Position of a job that has not ended."""
 
     created_at: datetime
     workflow_name: str
@@ -62,46 +62,46 @@ class OfJob(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     id: int
 
 
-class OfEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The place of an event of a run."""
+class EventCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Position of an event of a run."""
 
     sequence: int
 
 
-class OfLine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The place of a line."""
+class LogCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Position of a log line."""
 
     id: str
 
 
-#: Workflows of authors, without those that come with Headwater.
+#: Workflows of authors, without built-in ones.
 OF_AUTHORS: Final = sql.SQL(
     "not starts_with(name, 'headwater-') "
     "and name not in ('terra-backfill', 'terra-import', 'terra-lab', 'terra-reconcile')"
 )
 #: The workflows that owners and the active deployment declare.
 DECLARED: Final = template("declared_workflows")
-STANDING: Final = template("workflow_standing").format(declared=DECLARED)
-#: The workflows of authors that have instances, by their names.
+CURRENT_STEP: Final = template("workflow_current_step").format(declared=DECLARED)
+#: Names of authors' workflows that have instances.
 NAMES_WITH_INSTANCES: Final = template("workflow_names_of_instances").format(of_authors=OF_AUTHORS)
-#: Which workflows a listing is of.
+#: Workflows of a listing.
 _WORKFLOWS: Final[Mapping[str, sql.Composable]] = {
     "workflow_instances": sql.SQL("select {}::text").format(sql.Placeholder("workflow")),
     "instances_of_all": NAMES_WITH_INSTANCES,
 }
 
-#: Where pages begin, by order: what no row comes before.
+#: Start position of the first page, by order.
 _BEGIN: Final[dict[type[msgspec.Struct], dict[Order, dict[str, object]]]] = {
-    OfInstance: {
+    InstanceCursor: {
         "asc": {"created_at": "-infinity", "workflow_name": "", "instance_id": ""},
         "desc": {"created_at": "infinity", "workflow_name": "", "instance_id": ""},
     },
-    OfStep: {
+    StepCursor: {
         "asc": {"ordinal": -1, "sequence": _NUMBER_MIN},
         "desc": {"ordinal": _NUMBER_MAX, "sequence": _NUMBER_MAX},
     },
-    OfToken: {"asc": {"id": -1}, "desc": {"id": _NUMBER_MAX}},
-    OfJob: {
+    TokenCursor: {"asc": {"id": -1}, "desc": {"id": _NUMBER_MAX}},
+    JobCursor: {
         "asc": {
             "created_at": "-infinity",
             "workflow_name": "",
@@ -110,43 +110,44 @@ _BEGIN: Final[dict[type[msgspec.Struct], dict[Order, dict[str, object]]]] = {
             "id": -1,
         }
     },
-    OfEvent: {"asc": {"sequence": _NUMBER_MIN}, "desc": {"sequence": _NUMBER_MAX}},
-    OfLine: {"asc": {"id": ""}, "desc": {"id": "~"}},
+    EventCursor: {"asc": {"sequence": _NUMBER_MIN}, "desc": {"sequence": _NUMBER_MAX}},
+    LogCursor: {"asc": {"id": ""}, "desc": {"id": "~"}},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """Rows that are read page by page: their query, what a cursor holds, what a row is."""
+    """Rows that are read page by page: the query, the cursor type, and the result of a row."""
 
     name: str
-    place: type[msgspec.Struct]
-    answer: Callable[[Row], R]
+    cursor: type[msgspec.Struct]
+    result: Callable[[Row], R]
 
     def query(self, order: Order, filters: Iterable[str] = ()) -> bytes:
-        """The query in one of its orders, with the filters of these names."""
+        """Return the query for an order and the names of filters."""
         return _filled(self.name, order, tuple(filters))
 
     def begin(self, order: Order, after: str | None) -> dict[str, object]:
-        """Where a page begins, as parameters of its query.
+        """Return the start of a page, as parameters of its query.
 
-        Errors: InvalidCursor.
+        Raises:
+            InvalidCursor: The cursor cannot be read.
         """
         if after is None:
-            return dict(_BEGIN[self.place][order])
-        return msgspec.structs.asdict(unpack(after, self.place))
+            return dict(_BEGIN[self.cursor][order])
+        return msgspec.structs.asdict(unpack(after, self.cursor))
 
     def page(self, shown: Sequence[Row], *, more: bool) -> Page[R]:
-        """Rows as a page, with a cursor if there are more of them."""
-        rows = tuple(map(self.answer, shown))
+        """Return rows as a page, with a cursor if there are more."""
+        rows = tuple(map(self.result, shown))
         if not more:
             return Page(rows=rows, cursor=None)
         return Page(
-            rows=rows, cursor=pack([shown[-1][name] for name in self.place.__struct_fields__])
+            rows=rows, cursor=pack([shown[-1][name] for name in self.cursor.__struct_fields__])
         )
 
 
-async def page_of(  # noqa: PLR0913 (what makes a page)
+async def page_of(  # noqa: PLR0913 (parameters of a page)
     reader: PooledReader,
     listing: Listing[R],
     bound: Mapping[str, object],
@@ -156,41 +157,45 @@ async def page_of(  # noqa: PLR0913 (what makes a page)
     limit: int,
     after: str | None,
 ) -> Page[R]:
-    """A page of a listing; filters that are None let everything pass.
+    """Return a page of a listing. Filters that are None have no effect.
 
-    Errors: InvalidCursor, StoreUnavailable; ValueError for a limit out of range.
+    Raises:
+        InvalidCursor: The cursor cannot be read.
+        StoreUnavailable: Postgres does not answer.
+        ValueError: The limit is out of range.
     """
-    wanted = {name: value for name, value in (filters or {}).items() if value is not None}
-    query, limit = listing.query(order, wanted), bounded(limit)
-    bound = {**bound, **wanted, **listing.begin(order, after)}
-    found = await rows_of(reader, query, bound, limit)
-    return listing.page(found[:limit], more=len(found) > limit)
+    active_filters = {name: value for name, value in (filters or {}).items() if value is not None}
+    query, limit = listing.query(order, active_filters), bounded(limit)
+    bound = {**bound, **active_filters, **listing.begin(order, after)}
+    rows = await rows_of(reader, query, bound, limit)
+    return listing.page(rows[:limit], more=len(rows) > limit)
 
 
 async def rows_of(
     reader: PooledReader, query: bytes, bound: Mapping[str, object], limit: int
 ) -> Sequence[Row]:
-    """The rows of a page, and one more if there is one: it tells that something is left."""
-    with place_taken():
+    """Return the rows of a page, plus one more row if there are more."""
+    with valid_cursor():
         return await reader.answers(query, **bound, limit=limit + 1)
 
 
 @cache
 def _filled(name: str, order: Order, filters: tuple[str, ...]) -> bytes:
-    """A listing in one of its orders, with the filters that are asked for.
+    """Return the query of a listing with an order and filters.
 
-    Only so can Postgres tell that an index answers it.
+    Filters are part of the text: only then can Postgres choose the matching index.
     """
     conditions = [
-        sql.SQL(_CONDITIONS.get(each, "and {} = {}")).format(
-            sql.Identifier(each), sql.Placeholder(each)
+        sql.SQL(_CONDITIONS.get(column, "and {} = {}")).format(
+            sql.Identifier(column), sql.Placeholder(column)
         )
-        for each in filters
+        for column in filters
     ]
-    listing = {"workflows": _WORKFLOWS[name], "standing": STANDING} if name in _WORKFLOWS else {}
+    of_instances = name in _WORKFLOWS
+    parts = {"workflows": _WORKFLOWS[name], "current_step": CURRENT_STEP} if of_instances else {}
     return filled(
-        "workflow_instances" if listing else name,
-        **listing,
+        "workflow_instances" if of_instances else name,
+        **parts,
         filter=sql.SQL(" ").join(conditions),
         order=sql.SQL("asc") if order == "asc" else sql.SQL("desc"),
         beyond=sql.SQL(">") if order == "asc" else sql.SQL("<"),

@@ -1,17 +1,18 @@
-"""The rows that a batch of histories changes: patches, merged by row.
+"""Row changes of a batch of histories, merged by row into patches.
 
-A handful of statements writes all of it, and none reads more than the rows that it writes, but for
-retries, which copy rows of the run before them. Their order: first what loops forget, because steps
-of this batch that were forgotten within it are not among the rows any more; then rows and changes,
-though of each row there is but one of the two; last the instances, one run after the other where an
-instance was restarted within the batch, because the row of a run that begins saves that of the run
-before.
+A few statements write all patches. They read only the rows that they write, except for retries,
+which copy rows of the previous run. Their order:
 
-An instance that is deleted has no patches from before; what Postgres has of it goes first.
+1. Loops trim their iterations. Steps that were added and trimmed within the batch have no rows.
+2. Rows and changes. Each row has only one of the two.
+3. Instances. If an instance was restarted within the batch, its runs follow one by one, because the
+row of a new run saves that of the previous run.
 
-A retry copies rows as they are then. So the changes of an instance's steps, tokens and events
-before a retry and after it are two stages, and all of the first are written before those of the
-second. A batch has one more stage than the retries of the instance that has the most.
+A deleted instance has no earlier patches; its rows in Postgres are deleted first.
+
+A retry copies rows as they are at that point. So an instance's changes before and after a retry are
+in two stages, and the first stage is written before the second. A batch has one more stage than the
+largest number of retries of one instance.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ import msgspec
 
 from headwater.processors.runs.retention import KEEP_FOREVER, Retention
 from headwater.projections.postgres.statements import OF_INSTANCES
-from headwater.projections.projector.plan import Work, works
+from headwater.projections.projector.plan import RowStatement, row_statements
 from headwater.projections.workflows.rows import (
     AUTHORS_JSON,
     Deleted,
@@ -51,10 +52,11 @@ _Token: TypeAlias = TokenRow | TokenChange
 
 
 class EventContext(msgspec.Struct, gc=False):
-    """Where in the history we are.
+    """Position of an event in the history.
 
-    Shape:  sequence is the number of the current event within its run, index its place in its
-            record, which lies at the position partition and offset.
+    Attributes:
+        sequence: Number of the event within its run.
+        index: Index of the event within its record, which is at `partition` and `offset`.
     """
 
     workflow_name: str
@@ -68,47 +70,51 @@ class EventContext(msgspec.Struct, gc=False):
 
     @property
     def run(self) -> _Run:
-        """The run that the event belongs to."""
+        """The run of the event."""
         return (self.workflow_name, self.instance_id, self.run_number)
 
 
 class _Stage:
-    """What changes of steps, tokens and events between two retries."""
+    """Changes of steps, tokens and events between two retries."""
 
     def __init__(self) -> None:
         self.retries: list[Retry] = []
         self.steps: dict[_Run, dict[str, _Step]] = {}
-        #: The furthest of each loop: Postgres has only what was there before the stage.
+        #: The last trim of each loop; it applies to rows from before the stage.
         self.trims: dict[tuple[_Run, str], Trim] = {}
         self.tokens: dict[_Run, dict[int, _Token]] = {}
         self.events: dict[tuple[_Run, str], EventRow | Delivery] = {}
 
     def drop(self, workflow_name: str, instance_id: str) -> None:
-        """Drops what changes of an instance."""
+        """Drop the changes of an instance."""
         deleted = (workflow_name, instance_id)
         self.retries = [r for r in self.retries if (r.workflow_name, r.instance_id) != deleted]
-        for of_runs in (self.steps, self.tokens):
-            for run in [run for run in of_runs if run[:2] == deleted]:
-                del of_runs[run]
-        for place in [place for place in self.trims if place[0][:2] == deleted]:
-            del self.trims[place]
+        for by_run in (self.steps, self.tokens):
+            for run in [run for run in by_run if run[:2] == deleted]:
+                del by_run[run]
+        for loop in [loop for loop in self.trims if loop[0][:2] == deleted]:
+            del self.trims[loop]
         for event in [event for event in self.events if event[0][:2] == deleted]:
             del self.events[event]
 
-    def works(self) -> Iterator[Work]:
-        """The statements, in the order to run them."""
-        steps = [step for of_run in self.steps.values() for step in of_run.values()]
-        tokens = [token for of_run in self.tokens.values() for token in of_run.values()]
+    def statements(self) -> Iterator[RowStatement]:
+        """Yield the statements in the order of execution."""
+        steps = [step for by_key in self.steps.values() for step in by_key.values()]
+        tokens = [token for by_key in self.tokens.values() for token in by_key.values()]
         events = list(self.events.values())
-        yield from _works("workflow_retries", self.retries)
-        yield from _works("workflow_step_trims", list(self.trims.values()))
-        yield from _works("workflow_step", [s for s in steps if isinstance(s, StepRow)])
-        yield from _works("workflow_step_changes", [s for s in steps if isinstance(s, StepChange)])
-        yield from _works("workflow_token", [t for t in tokens if isinstance(t, TokenRow)])
+        yield from _row_statements("workflow_retries", self.retries)
+        yield from _row_statements("workflow_step_trims", list(self.trims.values()))
+        yield from _row_statements("workflow_step", [s for s in steps if isinstance(s, StepRow)])
+        yield from _row_statements(
+            "workflow_step_changes", [s for s in steps if isinstance(s, StepChange)]
+        )
+        yield from _row_statements("workflow_token", [t for t in tokens if isinstance(t, TokenRow)])
         changed = [t for t in tokens if isinstance(t, TokenChange)]
-        yield from _works("workflow_token_changes", changed)
-        yield from _works("workflow_event", [e for e in events if isinstance(e, EventRow)])
-        yield from _works("workflow_deliveries", [e for e in events if isinstance(e, Delivery)])
+        yield from _row_statements("workflow_token_changes", changed)
+        yield from _row_statements("workflow_event", [e for e in events if isinstance(e, EventRow)])
+        yield from _row_statements(
+            "workflow_deliveries", [e for e in events if isinstance(e, Delivery)]
+        )
 
 
 class Patches:
@@ -116,29 +122,29 @@ class Patches:
 
     def __init__(self, retention: Retention = KEEP_FOREVER) -> None:
         self._retention = retention
-        #: Run after run of each instance; only the last still changes.
+        #: Runs of each instance in order; only the last still changes.
         self._instances: dict[_Key, list[_Instance]] = {}
         self._stages: list[_Stage] = [_Stage()]
-        #: In which stage an instance is, if not in the first.
+        #: Current stage of an instance, if not the first.
         self._stage_of: dict[_Key, int] = {}
         self._logs: list[LogRow] = []
         #: The latest claim of each partition.
         self._owners: dict[int, OwnerRow] = {}
-        #: Entries that nobody is shown, so that their ends are not looked for in Postgres.
+        #: Entries without rows, so that their ends change no rows.
         self._hidden: set[tuple[_Run, str]] = set()
         self._deleted: dict[_Key, Deleted] = {}
         self.slots = SlotPatches()
 
-    def own(self, row: OwnerRow) -> None:
-        """A partition has another owner."""
-        before = self._owners.get(row.partition)
-        if before is not None:
-            known = tuple(sorted({*before.known, *row.known}))
+    def set_owner(self, row: OwnerRow) -> None:
+        """Record a new owner of a partition."""
+        previous = self._owners.get(row.partition)
+        if previous is not None:
+            known = tuple(sorted({*previous.known, *row.known}))
             row = msgspec.structs.replace(row, known=known)
         self._owners[row.partition] = row
 
     def retry(self, row: Retry) -> None:
-        """A run takes over what the one before it has done so far."""
+        """Record that a run continues the previous one."""
         key = (row.workflow_name, row.instance_id)
         number = self._stage_of[key] = self._stage_of.get(key, 0) + 1
         if number == len(self._stages):
@@ -152,7 +158,7 @@ class Patches:
         return self._stages[number]
 
     def delete(self, deleted: Deleted) -> None:
-        """An instance is forgotten, with all that came of it so far."""
+        """Delete an instance with all its patches."""
         key = (deleted.workflow_name, deleted.instance_id)
         self._deleted[key] = deleted
         self._instances.pop(key, None)
@@ -164,12 +170,12 @@ class Patches:
     # --- instances ----------------------------------------------------------------------------
 
     def begin(self, row: InstanceRow) -> None:
-        """A run begins."""
+        """Begin a run."""
         key = (row.workflow_name, row.instance_id)
         self._instances.setdefault(key, []).append(row)
 
     def instance(self, context: EventContext) -> _Instance:
-        """The instance, to be changed; the current event is its latest."""
+        """Return the instance to change; the current event becomes its latest."""
         runs = self._instances.setdefault((context.workflow_name, context.instance_id), [])
         if runs and runs[-1].run_number == context.run_number:
             instance = runs[-1]
@@ -188,32 +194,32 @@ class Patches:
         return change
 
     def end(self, context: EventContext, output: Json | None, failure: Failure | None) -> None:
-        """The instance's run is over."""
+        """End the instance's run."""
         kept_until_ms = self._retention.until_ms(context.workflow_name, context.at_ms)
         self.instance(context).end(output, failure, context.at_ms, kept_until_ms)
 
     # --- steps --------------------------------------------------------------------------------
 
     def put_step(self, context: EventContext, row: StepRow) -> None:
-        """A step is now this; of what it was, its sequence and its latest attempt may stay."""
+        """Set the row of a step. Its earlier sequence and latest attempt are kept."""
         steps = self._stage(context).steps.setdefault(context.run, {})
-        before = steps.get(row.step_key)
-        if before is not None and row.last_attempt_at_ms is None:
-            row.last_attempt_at_ms = before.last_attempt_at_ms
-        if isinstance(before, StepRow):
-            row.sequence = before.sequence
+        previous = steps.get(row.step_key)
+        if previous is not None and row.last_attempt_at_ms is None:
+            row.last_attempt_at_ms = previous.last_attempt_at_ms
+        if isinstance(previous, StepRow):
+            row.sequence = previous.sequence
         steps[row.step_key] = row
 
     def hide_step(self, context: EventContext, step_key: str) -> None:
-        """What follows of this entry is not shown."""
+        """Record nothing for this entry from now on."""
         self._hidden.add((context.run, step_key))
 
     def step(self, context: EventContext, step_key: str) -> _Step | None:
-        """A step, to be changed; None for one that is not shown."""
+        """Return a step to change; None if it is hidden."""
         steps = self._stage(context).steps.setdefault(context.run, {})
-        found = steps.get(step_key)
-        if found is None and (context.run, step_key) not in self._hidden:
-            found = steps[step_key] = StepChange(
+        step = steps.get(step_key)
+        if step is None and (context.run, step_key) not in self._hidden:
+            step = steps[step_key] = StepChange(
                 workflow_name=context.workflow_name,
                 instance_id=context.instance_id,
                 run_number=context.run_number,
@@ -221,34 +227,34 @@ class Patches:
                 updated_at_ms=context.at_ms,
                 offset=context.offset,
             )
-        if found is not None:
-            found.offset = context.offset
-        return found
+        if step is not None:
+            step.offset = context.offset
+        return step
 
     def trim(self, context: EventContext, step_key: str, before: int) -> None:
-        """A loop forgets the steps of its iterations before one."""
+        """Remove the steps of a loop's iterations before one."""
         trim = Trim(*context.run, step_key, before)
         stage = self._stage(context)
         steps = stage.steps.get(context.run, {})
         for key in [key for key in steps if trim.covers(key)]:
             del steps[key]
-        furthest = stage.trims.get((context.run, step_key))
-        if furthest is None or furthest.trim_before < before:
+        latest = stage.trims.get((context.run, step_key))
+        if latest is None or latest.trim_before < before:
             stage.trims[context.run, step_key] = trim
 
     # --- tokens -------------------------------------------------------------------------------
 
     def put_token(self, context: EventContext, row: TokenRow) -> None:
-        """A token was created."""
+        """Add a new token."""
         self._stage(context).tokens.setdefault(context.run, {})[row.id] = row
 
     def tokens(self, context: EventContext, numbers: Iterable[int]) -> Iterator[_Token]:
-        """Tokens, to be changed."""
+        """Yield tokens to change."""
         tokens = self._stage(context).tokens.setdefault(context.run, {})
         for number in numbers:
-            found = tokens.get(number)
-            if found is None:
-                found = tokens[number] = TokenChange(
+            token = tokens.get(number)
+            if token is None:
+                token = tokens[number] = TokenChange(
                     workflow_name=context.workflow_name,
                     instance_id=context.instance_id,
                     run_number=context.run_number,
@@ -256,20 +262,20 @@ class Patches:
                     updated_at_ms=context.at_ms,
                     offset=context.offset,
                 )
-            found.offset = context.offset
-            yield found
+            token.offset = context.offset
+            yield token
 
-    # --- events and lines ---------------------------------------------------------------------
+    # --- events and log lines ---------------------------------------------------------------------
 
     def put_event(self, context: EventContext, row: EventRow) -> None:
-        """An event has arrived."""
+        """Add a received event."""
         self._stage(context).events[context.run, row.id] = row
 
     def deliver(self, context: EventContext, event_id: str, step_key: str) -> None:
-        """A step takes an event."""
+        """Record the step that consumed an event."""
         events = self._stage(context).events
-        found = events.get((context.run, event_id))
-        if found is None:
+        event = events.get((context.run, event_id))
+        if event is None:
             events[context.run, event_id] = Delivery(
                 workflow_name=context.workflow_name,
                 instance_id=context.instance_id,
@@ -280,30 +286,32 @@ class Patches:
                 offset=context.offset,
             )
         else:
-            found.delivered_at_ms = context.at_ms
-            found.consumed_by_step_key = step_key
-            found.offset = context.offset
+            event.delivered_at_ms = context.at_ms
+            event.consumed_by_step_key = step_key
+            event.offset = context.offset
 
     def log(self, row: LogRow) -> None:
-        """A line was written."""
+        """Add a log line."""
         self._logs.append(row)
 
     # --- statements ---------------------------------------------------------------------------
 
-    def works(self) -> Iterator[Work]:
-        """The statements, in the order to run them."""
-        yield from _works("workflow_owner", list(self._owners.values()))
+    def statements(self) -> Iterator[RowStatement]:
+        """Yield the statements in the order of execution."""
+        yield from _row_statements("workflow_owner", list(self._owners.values()))
         for table in (*OF_INSTANCES, "rebuild_rows"):
-            yield from works(table, list(self._deleted.values()), delete=True)
+            yield from row_statements(table, list(self._deleted.values()), delete=True)
         for stage in self._stages:
-            yield from stage.works()
-        yield from _works("workflow_log", self._logs)
-        yield from self.slots.works()
+            yield from stage.statements()
+        yield from _row_statements("workflow_log", self._logs)
+        yield from self.slots.statements()
         for runs in zip_longest(*self._instances.values()):
-            yield from _works("workflow_instance", [i for i in runs if isinstance(i, InstanceRow)])
+            yield from _row_statements(
+                "workflow_instance", [i for i in runs if isinstance(i, InstanceRow)]
+            )
             changes = [i for i in runs if isinstance(i, InstanceChange)]
-            yield from _works("workflow_instance_changes", changes)
+            yield from _row_statements("workflow_instance_changes", changes)
 
 
-def _works(table: str, rows: Sequence[msgspec.Struct]) -> Iterator[Work]:
-    return works(table, rows, verbatim=AUTHORS_JSON)
+def _row_statements(table: str, rows: Sequence[msgspec.Struct]) -> Iterator[RowStatement]:
+    return row_statements(table, rows, verbatim=AUTHORS_JSON)

@@ -1,10 +1,10 @@
-"""What the events of workflow histories do to rows, decided without Postgres.
+"""Plan row changes from the events of workflow histories, without access to Postgres.
 
-Theory of operation: most events change a row that only Postgres knows. So they go, one after the
-other, to the batch's patches, where those of the same row are merged. Batches may be cut anywhere:
-whatever the cut, the rows are those that come of all events one by one.
+Most events change a row that only Postgres has. So each event adds to the batch's patches, where
+changes of the same row are merged. Batches may be cut anywhere: the resulting rows are the same as
+if events were applied one by one.
 
-Rejections are for the writer of the log alone and lead to no row; nor does `step.now()`.
+Rejections are only for the writer of the log and produce no row; neither does `step.now()`.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ import msgspec
 
 from headwater.processors.runs.retention import KEEP_FOREVER, Retention
 from headwater.processors.runs.transitions import TRANSITIONS
-from headwater.projections.projector.plan import Plan, works
+from headwater.projections.projector.plan import Plan, row_statements
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, SqlRow, refusal
 from headwater.projections.workflows.history import PROJECTION, HistoryRecord, read_history
@@ -30,7 +30,7 @@ from headwater.projections.workflows.rows import (
     Retry,
     StepRow,
 )
-from headwater.projections.workflows.slot_rows import counts_slots
+from headwater.projections.workflows.slot_rows import is_slots_instance
 from headwater.projections.workflows.token_plan import TOKEN_PLANNERS
 from headwater.schemas.history import (
     BranchChanged,
@@ -74,22 +74,22 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
-__all__ = ["WORKFLOWS", "plan_history", "tell", "workflows_kept"]
+__all__ = ["WORKFLOWS", "plan_history", "plan_record", "workflows_kept"]
 
-#: Kinds that wait for something outside the code; the others wait for what lies beneath them.
+#: Kinds that wait for something outside the code; the others wait for entries inside them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
-#: What changes no instance that is there: a run begins, or there is none.
-_APART: Final = frozenset(
+#: Events that change no existing instance: a run begins, or they belong to no instance.
+_NOT_OF_INSTANCE: Final = frozenset(
     {RunStarted, PartitionClaimed, CommandRejected, InstanceDeleted, LeaderEpochNoted}
 )
-#: What takes no sequence.
+#: Events without a sequence number.
 _UNNUMBERED: Final = frozenset(
     {PostsSent, PartitionClaimed, CommandRejected, InstanceDeleted, LeaderEpochNoted}
 )
 
 
-def plan_history(records: Iterable[LogRecord], retention: Retention = KEEP_FOREVER) -> Plan:
-    """Plans records of `workflow-history`, as `read_history` gives them."""
+def plan_history(records: Iterable[LogRecord], retention: Retention = FOR_EVER) -> Plan:
+    """Plan records of `workflow-history`, as returned by `read_history`."""
     patches = Patches(retention)
     refused: list[SqlRow] = []
     for record in records:
@@ -97,15 +97,17 @@ def plan_history(records: Iterable[LogRecord], retention: Retention = KEEP_FOREV
         if record.appended is None:
             refused.append(refusal(record, record.error))
         else:
-            tell(patches, record.appended, record.partition, record.offset)
-    statements = (*patches.works(), *works("projection_errors", refused))
-    return Plan(works=statements, unreadable=len(refused))
+            plan_record(patches, record.appended, record.partition, record.offset)
+    statements = (*patches.statements(), *row_statements("projection_errors", refused))
+    return Plan(statements=statements, unreadable=len(refused))
 
 
-def tell(patches: Patches, appended: HistoryAppended, partition: int = 0, offset: int = 0) -> None:
-    """Adds to patches what a record changes that counts."""
-    if counts_slots(appended.instance_id):
-        patches.slots.tell(appended)
+def plan_record(
+    patches: Patches, appended: HistoryAppended, partition: int = 0, offset: int = 0
+) -> None:
+    """Add the changes of an admitted record to patches."""
+    if is_slots_instance(appended.instance_id):
+        patches.slots.add_record(appended)
         return
     context = EventContext(
         appended.workflow,
@@ -118,16 +120,16 @@ def tell(patches: Patches, appended: HistoryAppended, partition: int = 0, offset
     )
     for context.index, event in enumerate(appended.events):
         kind = type(event)
-        if kind not in _APART:
+        if kind not in _NOT_OF_INSTANCE:
             instance = patches.instance(context)
-            if kind in TRANSITIONS and not _attempts_again(event):
+            if kind in TRANSITIONS and not _will_retry(event):
                 instance.move(kind)
         _PLANNERS[kind](patches, context, event)
         if kind not in _UNNUMBERED:
             context.sequence += 1
 
 
-def _attempts_again(event: object) -> bool:
+def _will_retry(event: object) -> bool:
     return isinstance(event, StepFailed) and event.retry_at_ms is not None
 
 
@@ -139,17 +141,19 @@ def _partition_claimed(patches: Patches, context: EventContext, event: Partition
         partition=context.partition,
         epoch=context.offset,
         owner=event.owner,
-        workflows=tuple(each.name for each in event.workflows),
-        known=tuple(sorted({each.name for each in event.workflows})),
-        params_schemas={each.name: each.params for each in event.workflows if each.params},
+        workflows=tuple(workflow.name for workflow in event.workflows),
+        known=tuple(sorted({workflow.name for workflow in event.workflows})),
+        params_schemas={
+            workflow.name: workflow.params for workflow in event.workflows if workflow.params
+        },
         limits={
-            each.name: {"limit": each.limit, "key": each.limit_key}
-            for each in event.workflows
-            if each.limit is not None
+            workflow.name: {"limit": workflow.limit, "key": workflow.limit_key}
+            for workflow in event.workflows
+            if workflow.limit is not None
         },
         claimed_at_ms=context.at_ms,
     )
-    patches.own(row)
+    patches.set_owner(row)
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -171,7 +175,7 @@ def _run_started(patches: Patches, context: EventContext, event: RunStarted) -> 
         labels={label.name: label.value for label in event.labels},
     )
     row.move(RunStarted)
-    row.belong(event.parent)
+    row.set_parent(event.parent)
     patches.begin(row)
     if event.kept is not None:
         patches.retry(_retry(context, event, event.kept))
@@ -183,7 +187,7 @@ def _retry(context: EventContext, event: RunStarted, kept: tuple[str, ...]) -> R
         instance_id=context.instance_id,
         run_number=context.run_number,
         kept=kept,
-        reopened=tuple(each.key for each in event.reopened),
+        reopened=tuple(entry.key for entry in event.reopened),
         started_at_ms=context.at_ms,
         offset=context.offset,
     )
@@ -242,7 +246,7 @@ def _step_completed(patches: Patches, context: EventContext, event: StepComplete
 
 
 def _step_failed(patches: Patches, context: EventContext, event: StepFailed) -> None:
-    status = EntryStatus.WAITING if _attempts_again(event) else EntryStatus.ERRORED
+    status = EntryStatus.WAITING if _will_retry(event) else EntryStatus.ERRORED
     row = _step(context, event, status, event.attempt)
     row.next_retry_at_ms = event.retry_at_ms
     row.fail(event.failure)
@@ -283,7 +287,7 @@ def _entry_opened(patches: Patches, context: EventContext, event: EntryOpened) -
 
 
 def _wait_event_type(event: EntryOpened) -> str | None:
-    """The type that is waited for; a list where the author gave one: then there is a limit."""
+    """Return the awaited type; a JSON list if the author gave a list, which then has a limit."""
     types = event.event_types
     if not types:
         return None
@@ -310,7 +314,7 @@ def _entries_cancelled(patches: Patches, context: EventContext, event: EntriesCa
     for key in event.keys:
         step = patches.step(context, key)
         if step is not None:
-            step.become(EntryStatus.CANCELLED, context.at_ms)
+            step.set_status(EntryStatus.CANCELLED, context.at_ms)
 
 
 def _loop_advanced(patches: Patches, context: EventContext, event: LoopAdvanced) -> None:
@@ -327,7 +331,7 @@ def _entry_rolled_back(patches: Patches, context: EventContext, event: EntryRoll
         step.roll_back(context.at_ms, failed=event.failure is not None)
 
 
-# --- events and lines ---------------------------------------------------------------------------
+# --- events and log lines -----------------------------------------------------------------------
 
 
 def _event_received(patches: Patches, context: EventContext, event: EventReceived) -> None:
@@ -350,7 +354,7 @@ def _log_written(patches: Patches, context: EventContext, event: LogWritten) -> 
         workflow_name=context.workflow_name,
         instance_id=context.instance_id,
         run_number=context.run_number,
-        # So wide that texts compare as numbers, for as long as anybody will write.
+        # Zero-padded, so that ids sort as text in the order of the log.
         id=f"{context.partition:05}-{context.offset:015}-{context.index:06}",
         step_key=event.step_key,
         attempt=event.attempt,
@@ -364,16 +368,16 @@ def _log_written(patches: Patches, context: EventContext, event: LogWritten) -> 
     patches.log(row)
 
 
-def _nothing_more(patches: Patches, context: EventContext, event: object) -> None:
-    """Changes no row but the instance's."""
+def _instance_only(patches: Patches, context: EventContext, event: object) -> None:
+    """Change no row except the instance's."""
 
 
 _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     PartitionClaimed: _partition_claimed,
     RunStarted: _run_started,
-    RunSuspended: _nothing_more,
-    RunPaused: _nothing_more,
-    RunResumed: _nothing_more,
+    RunSuspended: _instance_only,
+    RunPaused: _instance_only,
+    RunResumed: _instance_only,
     RunTerminated: _run_failed,
     RunCompleted: _run_completed,
     RunErrored: _run_failed,
@@ -389,26 +393,26 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     EntryRolledBack: _entry_rolled_back,
     EventReceived: _event_received,
     LogWritten: _log_written,
-    CommandRejected: _nothing_more,
+    CommandRejected: _instance_only,
     InstanceDeleted: _instance_deleted,
-    LeaderEpochNoted: _nothing_more,
-    PostsQueued: _nothing_more,
-    PostsSent: _nothing_more,
-    SlotAsked: _nothing_more,
-    SlotGranted: _nothing_more,
-    CancelRequested: _nothing_more,
-    RollbackStarted: _nothing_more,
-    RollbackFailed: _nothing_more,
-    HostLost: _nothing_more,
-    GraphStarted: _nothing_more,
-    ForkOpened: _nothing_more,
-    ContextChanged: _nothing_more,
-    BranchChanged: _nothing_more,
-    ForkEnded: _nothing_more,
+    LeaderEpochNoted: _instance_only,
+    PostsQueued: _instance_only,
+    PostsSent: _instance_only,
+    SlotAsked: _instance_only,
+    SlotGranted: _instance_only,
+    CancelRequested: _instance_only,
+    RollbackStarted: _instance_only,
+    RollbackFailed: _instance_only,
+    HostLost: _instance_only,
+    GraphStarted: _instance_only,
+    ForkOpened: _instance_only,
+    ContextChanged: _instance_only,
+    BranchChanged: _instance_only,
+    ForkEnded: _instance_only,
     **TOKEN_PLANNERS,
 }
 
-#: Instances, steps, events and lines of workflows.
+#: Instances, steps, events and log lines of workflows.
 WORKFLOWS: Final = Projection(
     name=PROJECTION,
     group="headwater-workflow-projector",
@@ -420,5 +424,5 @@ WORKFLOWS: Final = Projection(
 
 
 def workflows_kept(retention: Retention) -> Projection:
-    """The projection, where rows say until when an instance is kept."""
+    """Return the projection with a retention for ended instances."""
     return replace(WORKFLOWS, plan=partial(plan_history, retention=retention))

@@ -1,8 +1,8 @@
-"""What can be asked of workflows: instances, their runs, and the history of a run.
+"""Queries of workflows: instances, their runs, and the history of a run.
 
-Pages follow the order in which things happened, which no clock has a say in but for instances, and
-a cursor names the last row that was seen: rows that come meanwhile move nothing. Who follows a run
-asks for its changes instead, which come in the order of the log.
+Pages are in the order in which things happened; only instances are ordered by time. A cursor names
+the last row that was returned, so new rows do not shift pages. A client that follows a run reads
+its changes instead, in the order of the log.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,39 +18,39 @@ from headwater.projections.workflows.answers import (
     BY_RANK,
     Changed,
     Changes,
+    LocatedInstance,
     OpenJob,
     Page,
-    Placed,
     RunKey,
     concurrency_of,
     event_of,
-    found_of,
     instance_of,
     instance_status_of,
     job_of,
-    line_of,
+    log_line_of,
+    paged_instance_of,
     raw,
     step_of,
     token_of,
 )
 from headwater.projections.workflows.history import PROJECTION
 from headwater.projections.workflows.listings import (
+    CURRENT_STEP,
     DECLARED,
     NAMES_WITH_INSTANCES,
     OF_AUTHORS,
-    STANDING,
+    EventCursor,
+    InstanceCursor,
+    JobCursor,
     Listing,
-    OfEvent,
-    OfInstance,
-    OfJob,
-    OfLine,
-    OfStep,
-    OfToken,
+    LogCursor,
     Order,
+    StepCursor,
+    TokenCursor,
     page_of,
     rows_of,
 )
-from headwater.projections.workflows.untrimmed import Forgotten
+from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas.answers import (
     Event,
     InstanceFound,
@@ -69,39 +69,39 @@ __all__ = [
     "Beginning",
     "Changed",
     "Changes",
+    "LocatedInstance",
     "OpenJob",
     "Order",
     "Page",
-    "Placed",
     "RunKey",
     "Workflows",
 ]
 
 
-#: Offsets have 15 digits in the ids of lines, which is enough for ever.
+#: Ids of log lines have offsets of 15 digits, far more than a topic can reach.
 _OFFSET_MAX: Final = 10**15 - 2
-#: Bytes of the inputs of jobs in one answer, but for that of a single job.
+#: Bytes of the inputs of jobs in one response; a single job may exceed it.
 _INPUTS_MAX: Final = 4 * 1024 * 1024
-#: Rows beside what is read from the log, which may be many more.
+#: Rows per page in addition to entries from the log, which may be many more.
 _STEPS_MAX: Final = 100
-#: Rows of one answer to who follows a run.
+#: Rows of one response to a client that follows a run.
 CHANGES_MAX: Final = 500
 
 
-class Within(msgspec.Struct, frozen=True):
-    """From a time on, and before another; None for any."""
+class TimeRange(msgspec.Struct, frozen=True):
+    """Times from `since` to before `before`; None is unlimited."""
 
     since: datetime | None = None
     before: datetime | None = None
 
 
-ALWAYS: Final = Within()
+ANY_TIME: Final = TimeRange()
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """Where in the history the first record lies that the state of a run comes from.
+    """Position of the first record that the state of a run depends on.
 
-    Shape:  run_number is that of the run; the record may be of one that it retries.
+    `run_number` is that of the run; the record may belong to an earlier run that it retries.
     """
 
     run_number: int
@@ -109,8 +109,8 @@ class Beginning(msgspec.Struct, frozen=True):
     offset: int
 
 
-#: An instance, by its key.
-INSTANCE: Final = filled("workflow_instance", standing=STANDING)
+#: Reads an instance by its key.
+INSTANCE: Final = filled("workflow_instance", current_step=CURRENT_STEP)
 _REGISTERED: Final = filled(
     "workflow_names",
     declared=DECLARED,
@@ -121,30 +121,29 @@ _IS_KNOWN: Final = filled("workflow_is_known", declared=DECLARED, of_authors=OF_
 _LIMITS: Final = filled("workflow_limits", declared=DECLARED)
 
 
-_INSTANCES: Final = Listing("workflow_instances", OfInstance, found_of)
-_INSTANCES_OF_ALL: Final = Listing("instances_of_all", OfInstance, found_of)
-_STEPS: Final = Listing("workflow_steps", OfStep, step_of)
-_TOKENS: Final = Listing("workflow_tokens", OfToken, token_of)
-_EVENTS: Final = Listing("workflow_events", OfEvent, event_of)
-_LINES: Final = Listing("workflow_logs", OfLine, line_of)
-_JOBS: Final = Listing("jobs", OfJob, job_of)
+_INSTANCES: Final = Listing("workflow_instances", InstanceCursor, paged_instance_of)
+_INSTANCES_OF_ALL: Final = Listing("instances_of_all", InstanceCursor, paged_instance_of)
+_STEPS: Final = Listing("workflow_steps", StepCursor, step_of)
+_TOKENS: Final = Listing("workflow_tokens", TokenCursor, token_of)
+_EVENTS: Final = Listing("workflow_events", EventCursor, event_of)
+_LINES: Final = Listing("workflow_logs", LogCursor, log_line_of)
+_JOBS: Final = Listing("jobs", JobCursor, job_of)
 
 
 class Workflows:
-    """Reads what was projected of workflows.
+    """Reads the projection of workflows.
 
-    Errors: StoreUnavailable from every method; InvalidCursor from those that take one, ValueError
-            for a limit out of range.
+    All methods raise StoreUnavailable; methods with a cursor raise InvalidCursor; methods with a
+    limit raise ValueError if it is out of range.
     """
 
     def __init__(self, reader: PooledReader) -> None:
         self._reader = reader
 
     async def registered(self) -> list[WorkflowListed]:
-        """The workflows of authors: in code that owners have or had, or that is deployed; graphs.
+        """Return the authors' workflows by name: declared by workers, deployed, and graphs.
 
-        Shape:  by name, each with the JSON Schema of its params and its limit of concurrency, if it
-                declares them.
+        Each has the JSON Schema of its params and its concurrency limit, if it declares them.
         """
         rows = await self._reader.answers(_REGISTERED)
         limits = {row["name"]: row for row in await self._reader.answers(_LIMITS)}
@@ -158,30 +157,36 @@ class Workflows:
         ]
 
     async def is_known(self, workflow_name: str) -> bool:
-        """Whether there is such a workflow; also one that comes with Headwater."""
+        """Whether there is a workflow of this name, including built-in ones."""
         rows = await self._reader.answers(_IS_KNOWN, name=workflow_name)
         return any(row["known"] for row in rows)
 
     async def slots(self) -> dict[str, tuple[int, int]]:
-        """How many runs have a slot, and how many wait for one, by workflow that has a limit."""
+        """Return the runs that hold a slot and those that wait, by workflow with a limit."""
         rows = await self._reader.answers(_LIMITS)
         return {row["name"]: (row["held"], row["waiting"]) for row in rows}
 
-    async def instances(  # noqa: PLR0913 (one parameter a filter)
+    async def instances(  # noqa: PLR0913 (one parameter per filter)
         self,
         workflow_name: str | None,
         *,
         status: RunStatus | None = None,
         labels: Mapping[str, str] | None = None,
-        updated: Within = ALWAYS,
+        updated: TimeRange = ANY_TIME,
         order: Order = "desc",
         limit: int,
         after: str | None = None,
     ) -> Page[InstanceFound]:
-        """Instances by the time of their creation, the newest first.
+        """Return instances by time of creation, newest first.
 
-        Shape:  of a workflow, or with None of all that authors have written; those alone that have
-                a status, all of these labels, and were updated within a time.
+        Args:
+            workflow_name: The workflow; None for all workflows of authors.
+            status: Only instances with this status.
+            labels: Only instances with all of these labels.
+            updated: Only instances updated within this range.
+            order: Order of creation.
+            limit: Maximum number of instances.
+            after: Cursor of the previous page.
         """
         filters = {
             "status": status,
@@ -195,8 +200,8 @@ class Workflows:
             self._reader, listing, bound, filters=filters, order=order, limit=limit, after=after
         )
 
-    async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
-        """An instance; None when there is none (yet)."""
+    async def instance(self, workflow_name: str, instance_id: str) -> LocatedInstance | None:
+        """Return an instance; None if there is none (yet)."""
         rows = await self._reader.answers(
             INSTANCE, workflow_name=workflow_name, instance_id=instance_id
         )
@@ -205,7 +210,7 @@ class Workflows:
     async def statuses(
         self, instances: Sequence[tuple[str, str]]
     ) -> dict[tuple[str, str], InstanceStatus]:
-        """How instances stand, by their workflows and ids; those that there are none of lack."""
+        """Return the statuses of instances by workflow and id, without those that do not exist."""
         rows = await self._reader.answers(
             statement("workflow_statuses"),
             workflow_names=[workflow for workflow, _ in instances],
@@ -216,7 +221,7 @@ class Workflows:
     async def beginning(
         self, workflow_name: str, instance_id: str, run_number: int
     ) -> Beginning | None:
-        """Where a run begins in the history; None if there is no such run (yet)."""
+        """Return where the history of a run begins; None if there is no such run (yet)."""
         rows = await self._reader.answers(
             statement("workflow_run_beginning"),
             workflow_name=workflow_name,
@@ -228,51 +233,51 @@ class Workflows:
     async def steps(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Step]:
-        """Entries of a run, in the order in which they were first reached."""
+        """Return entries of a run, in the order in which they were first reached."""
         return await page_of(
-            self._reader, _STEPS, _named(run), order=order, limit=limit, after=after
+            self._reader, _STEPS, _parameters(run), order=order, limit=limit, after=after
         )
 
-    async def steps_and_forgotten(
+    async def steps_with_trimmed(
         self,
         run: RunKey,
-        read: Callable[[int, int, Forgotten], Awaitable[None]],
+        read: Callable[[int, int, TrimmedEntries], Awaitable[None]],
         *,
         order: Order = "asc",
         limit: int,
         after: str | None = None,
     ) -> Page[Step]:
-        """Entries of a run, also those that its loops have forgotten.
+        """Return entries of a run, including those that its loops have trimmed.
 
-        Shape:  `read` tells those, from a partition and an offset of the history on. It comes after
-                the rows: what a loop forgets between the two is told, and not missed.
+        `read` applies the history from a partition and an offset to the trimmed entries. It runs
+        after the rows are read, so entries trimmed in between are not missed.
         """
         limit = bounded(limit)
-        place, bound = _STEPS.begin(order, after), _named(run)
-        most = min(limit, _STEPS_MAX)
-        rows = await rows_of(self._reader, _STEPS.query(order), bound | place, most)
-        begins = await self._reader.answers(statement("workflow_run_place"), **bound)
-        behind = msgspec.convert((place["ordinal"], place["sequence"]), tuple[int, int])
-        forgotten = Forgotten(run, behind, order=order, limit=limit)
-        for begin in begins:
-            await read(begin["partition"], begin["offset"], forgotten)
-        shown, more = forgotten.beside(rows, are_cut=len(rows) > most)
+        position, key = _STEPS.begin(order, after), _parameters(run)
+        rows_max = min(limit, _STEPS_MAX)
+        rows = await rows_of(self._reader, _STEPS.query(order), key | position, rows_max)
+        starts = await self._reader.answers(statement("workflow_run_start"), **key)
+        sort_key = msgspec.convert((position["ordinal"], position["sequence"]), tuple[int, int])
+        trimmed = TrimmedEntries(run, sort_key, order=order, limit=limit)
+        for start in starts:
+            await read(start["partition"], start["offset"], trimmed)
+        shown, more = trimmed.merge_with(rows, are_cut=len(rows) > rows_max)
         return _STEPS.page(shown, more=more)
 
     async def tokens(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Token]:
-        """Tokens of a graph's run, in the order of their creation."""
+        """Return tokens of a graph run, in the order of their creation."""
         return await page_of(
-            self._reader, _TOKENS, _named(run), order=order, limit=limit, after=after
+            self._reader, _TOKENS, _parameters(run), order=order, limit=limit, after=after
         )
 
     async def events(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Event]:
-        """Events that a run has received, in the order in which they came."""
+        """Return events that a run has received, in order of arrival."""
         return await page_of(
-            self._reader, _EVENTS, _named(run), order=order, limit=limit, after=after
+            self._reader, _EVENTS, _parameters(run), order=order, limit=limit, after=after
         )
 
     async def logs(
@@ -285,55 +290,58 @@ class Workflows:
         limit: int,
         after: str | None = None,
     ) -> Page[LogLine]:
-        """Lines of a run, in the order in which they were written."""
+        """Return log lines of a run, in the order in which they were written."""
         filters = {"level": level, "category": category}
         return await page_of(
-            self._reader, _LINES, _named(run), filters=filters,
+            self._reader, _LINES, _parameters(run), filters=filters,
             order=order, limit=limit, after=after,
         )  # fmt: skip
 
     async def next_offsets(self) -> dict[int, int]:
-        """The first offset of each partition of `workflow-history` that is not applied yet."""
+        """Return the next offset to apply of each partition of `workflow-history`."""
         return await next_offsets(self._reader, PROJECTION, WORKFLOW_HISTORY)
 
     async def changes(
         self, workflow_name: str, instance_id: str, after: int, *, limit: int = CHANGES_MAX
     ) -> Changes | None:
-        """What changed in the current run since the record at an offset; None without an instance.
+        """Return what changed in the current run since an offset; None if there is no instance.
 
-        Shape:  after -1 comes all of the run. At most `limit` rows, and the instance, unless a
-                single record has changed more: records are not divided.
+        After -1, all of the run is returned. There are at most `limit` rows plus the instance,
+        unless a single record changed more: the rows of a record are not split.
         """
-        found = await self._reader.answers(
+        rows = await self._reader.answers(
             statement("workflow_changes"),
             workflow_name=workflow_name,
             instance_id=instance_id,
             after=min(max(after, -1), _OFFSET_MAX),
             limit=bounded(limit),
         )
-        if not found:
+        if not rows:
             return None
-        first = found[0]
+        first = rows[0]
         return Changes(
             run_number=first["run_number"],
             run_offset=first["run_offset"],
-            rows=tuple(_changed(row) for row in found if row["row"] is not None),
+            rows=tuple(_changed(row) for row in rows if row["row"] is not None),
             offset=first["through"],
             more=first["more"],
         )
 
     async def open_jobs(
-        self, types: Sequence[str], given: Sequence[str], *, limit: int
+        self, types: Sequence[str], reserved: Sequence[str], *, limit: int
     ) -> list[OpenJob]:
-        """Jobs of these types that nobody has taken, the longest waiting first.
+        """Return jobs of these types without a worker, longest waiting first.
 
-        Shape:  those that are being given away are left out, by the keys that workers have; at most
-                limit, of at most some MiB of input together, but for the first.
+        Args:
+            types: Types of jobs.
+            reserved: Keys of jobs to omit, because they are being assigned.
+            limit: Maximum number of jobs. Their inputs are limited to some MiB in total, except
+                that the first job is always returned.
         """
         rows = await self._reader.answers(
             statement("open_jobs"),
             types=list(types),
-            given=list(given),
+            reserved=list(reserved),
             limit=bounded(limit),
             bytes=_INPUTS_MAX,
         )
@@ -342,7 +350,7 @@ class Workflows:
     async def jobs(
         self, *, task: str | None = None, limit: int, after: str | None = None
     ) -> Page[JobListed]:
-        """Jobs that have not ended, of one type or of all, the oldest first."""
+        """Return jobs that have not ended, of one type or of all, oldest first."""
         return await page_of(
             self._reader, _JOBS, {}, filters={"task": task}, order="asc", limit=limit, after=after
         )
@@ -352,5 +360,5 @@ def _changed(row: Row) -> Changed:
     return Changed(offset=row["offset"], row=BY_RANK[row["rank"]](msgspec.json.decode(row["row"])))
 
 
-def _named(run: RunKey) -> dict[str, object]:
+def _parameters(run: RunKey) -> dict[str, object]:
     return msgspec.structs.asdict(run)

@@ -1,10 +1,10 @@
-"""Rows of workflows as the statements take them, and changes of rows that Postgres has.
+"""Rows of workflows as parameters of statements, and changes of rows in Postgres.
 
-Most events change a row that only Postgres knows. So a batch has two kinds of everything: a row, of
-which all is known, and a change of a row that may be there. Both have the same methods. The events
-of one row within a batch are merged here, before anything is written.
+Most events change a row that only Postgres has. So a batch has two kinds of objects: rows with all
+their fields, and changes of rows that may exist. Both have the same methods. Events of one row
+within a batch are merged before anything is written.
 
-Fields are named as the statements name them; a field with its default value is left out.
+Fields have the names used in the statements; a field with its default value is omitted.
 """
 
 from typing import Final
@@ -33,27 +33,27 @@ __all__ = [
     "WithError",
 ]
 
-#: The status that an event leads to, whatever the status before; None where that one matters.
+#: The status after an event; None if it depends on the status before.
 _LEADS_TO: Final[dict[type, RunStatus | None]] = {
     event: targets.pop() if len(targets) == 1 else None
     for event, targets in ((event, set(moves.values())) for event, moves in TRANSITIONS.items())
 }
 
-#: Fields that hold JSON text of authors: to be kept as it is, or refused.
+#: Fields with JSON text of authors, which is stored unchanged or rejected.
 AUTHORS_JSON: Final = frozenset(
     {"params", "output", "input", "result", "payload", "data", "error_detail"}
 )
 
 
 class WithError(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Base of what may have an error."""
+    """Base of rows that may have an error."""
 
     error_name: str | None = None
     error_message: str | None = None
     error_detail: Json | None = None
 
     def fail(self, failure: Failure | None) -> None:
-        """Sets or takes away the error."""
+        """Set or clear the error."""
         self.error_name, self.error_message, self.error_detail = (
             (None, None, None)
             if failure is None
@@ -62,10 +62,12 @@ class WithError(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class _Run(WithError, kw_only=True, omit_defaults=True, gc=False):
-    """What rows and changes of instances have in common.
+    """Common fields of rows and changes of instances.
 
-    Shape:  status is None where it stays. Unless `forced`, Postgres decides: only a run that is
-            active or waiting takes it.
+    Attributes:
+        status: None leaves it unchanged.
+        forced: Whether to set the status unconditionally; otherwise only if the run is active or
+            waiting.
     """
 
     workflow_name: str
@@ -81,9 +83,9 @@ class _Run(WithError, kw_only=True, omit_defaults=True, gc=False):
     offset: int
 
     def move(self, event: type) -> None:
-        """Sets the status that follows from an event.
+        """Set the status that follows from an event.
 
-        Where the status before is not known here and matters, the run becomes active unless it is
+        If the previous status matters and is not known here, the run becomes active unless it is
         paused.
         """
         if self.forced and self.status is not None:
@@ -95,16 +97,17 @@ class _Run(WithError, kw_only=True, omit_defaults=True, gc=False):
     def end(
         self, output: Json | None, failure: Failure | None, at_ms: int, kept_until_ms: int | None
     ) -> None:
-        """Ends the run; without a time the instance is kept for ever."""
+        """End the run. Without `kept_until_ms` the instance is kept indefinitely."""
         self.output = output
         self.fail(failure)
         self.completed_at_ms, self.retention_until_ms = at_ms, kept_until_ms
 
 
 class InstanceRow(_Run, kw_only=True, omit_defaults=True, gc=False):
-    """An instance whose run begins in this batch.
+    """An instance with a run that begins in this batch.
 
-    Shape:  a run that `retries` another keeps its start; nothing else of the row before matters.
+    If the run `retries` another, it keeps that run's start; other fields of the previous row are
+    replaced.
     """
 
     params: Json
@@ -118,8 +121,8 @@ class InstanceRow(_Run, kw_only=True, omit_defaults=True, gc=False):
     started_at_ms: int
     run_offset: int
 
-    def belong(self, parent: Parent | None) -> None:
-        """Names the parent."""
+    def set_parent(self, parent: Parent | None) -> None:
+        """Set the parent."""
         if parent is not None:
             self.parent_workflow_name = parent.workflow
             self.parent_instance_id = parent.instance_id
@@ -128,7 +131,7 @@ class InstanceRow(_Run, kw_only=True, omit_defaults=True, gc=False):
 
 
 class InstanceChange(_Run, kw_only=True, omit_defaults=True, gc=False):
-    """What becomes of an instance whose run began before this batch."""
+    """A change of an instance with a run that began before this batch."""
 
     ended: bool = False
 
@@ -136,13 +139,13 @@ class InstanceChange(_Run, kw_only=True, omit_defaults=True, gc=False):
     def end(
         self, output: Json | None, failure: Failure | None, at_ms: int, kept_until_ms: int | None
     ) -> None:
-        """Ends the run; without a time the instance is kept for ever."""
+        """End the run. Without `kept_until_ms` the instance is kept indefinitely."""
         super().end(output, failure, at_ms, kept_until_ms)
         self.ended = True
 
 
 class _Step(WithError, kw_only=True, omit_defaults=True, gc=False):
-    """What rows and changes of steps have in common."""
+    """Common fields of rows and changes of steps."""
 
     workflow_name: str
     instance_id: str
@@ -161,30 +164,30 @@ class _Step(WithError, kw_only=True, omit_defaults=True, gc=False):
     def settle(
         self, status: EntryStatus, result: Json | None, failure: Failure | None, at_ms: int
     ) -> None:
-        """Ends the step."""
-        self.become(status, at_ms)
+        """End the step."""
+        self.set_status(status, at_ms)
         self.result = result
         self.fail(failure)
 
-    def become(self, status: EntryStatus, at_ms: int) -> None:
-        """Gives the step a status, beside the result or error that it has."""
+    def set_status(self, status: EntryStatus, at_ms: int) -> None:
+        """Set the status. Result and error stay."""
         self.status = status
         self.updated_at_ms = at_ms
         if status not in OPEN:
             self.completed_at_ms = at_ms
 
     def begin_attempt(self, at_ms: int) -> None:
-        """Begins an attempt."""
-        self.become(EntryStatus.PENDING, at_ms)
+        """Begin an attempt."""
+        self.set_status(EntryStatus.PENDING, at_ms)
         self.last_attempt_at_ms = at_ms
 
     def trim(self, before: int, at_ms: int) -> None:
-        """Notes that iterations before one are forgotten."""
+        """Record that iterations before one were removed."""
         self.trimmed_before = max(before, self.trimmed_before or 0)
         self.updated_at_ms = at_ms
 
     def roll_back(self, at_ms: int, *, failed: bool) -> None:
-        """Notes that its rollback is done, or given up."""
+        """Record that the step was rolled back, or that its rollback failed."""
         self.updated_at_ms = at_ms
         if failed:
             self.rollback_failed_at_ms = at_ms
@@ -193,7 +196,7 @@ class _Step(WithError, kw_only=True, omit_defaults=True, gc=False):
 
 
 class StepRow(_Step, kw_only=True, omit_defaults=True, gc=False):
-    """A step of which all is known."""
+    """A complete row of a step."""
 
     name: str
     type: str
@@ -210,14 +213,14 @@ class StepRow(_Step, kw_only=True, omit_defaults=True, gc=False):
     created_at_ms: int
 
     @override
-    def become(self, status: EntryStatus, at_ms: int) -> None:
-        """Gives the step a status, beside the result or error that it has; no attempt waits."""
-        super().become(status, at_ms)
+    def set_status(self, status: EntryStatus, at_ms: int) -> None:
+        """Set the status; no retry is scheduled. Result and error stay."""
+        super().set_status(status, at_ms)
         self.next_retry_at_ms = None
 
 
 class StepChange(_Step, kw_only=True, omit_defaults=True, gc=False):
-    """What becomes of a step that Postgres may have; `settled` if result and error are new."""
+    """A change of a step that Postgres may have; `settled` if it has a new result or error."""
 
     settled: bool = False
 
@@ -225,13 +228,13 @@ class StepChange(_Step, kw_only=True, omit_defaults=True, gc=False):
     def settle(
         self, status: EntryStatus, result: Json | None, failure: Failure | None, at_ms: int
     ) -> None:
-        """Ends the step."""
+        """End the step."""
         super().settle(status, result, failure, at_ms)
         self.settled = True
 
 
 class Trim(msgspec.Struct, frozen=True, gc=False):
-    """What a loop forgets: what lies in iterations before one."""
+    """Removes a loop's steps in iterations before one."""
 
     workflow_name: str
     instance_id: str
@@ -240,13 +243,13 @@ class Trim(msgspec.Struct, frozen=True, gc=False):
     trim_before: int
 
     def covers(self, step_key: str) -> bool:
-        """Whether a step lies in a forgotten iteration."""
-        lies_in = keys_of_iterations((step_key,), self.step_key)
-        return any(number < self.trim_before for _, number in lies_in)
+        """Whether a step belongs to a removed iteration."""
+        iterations = keys_of_iterations((step_key,), self.step_key)
+        return any(number < self.trim_before for _, number in iterations)
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a run takes over from the one before it: steps by key, events that nobody took."""
+    """What a retry takes over from the previous run: steps by key, and unconsumed events."""
 
     workflow_name: str
     instance_id: str
@@ -274,7 +277,7 @@ class EventRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Delivery(msgspec.Struct, kw_only=True, gc=False):
-    """Which step has taken an event that arrived before this batch."""
+    """The step that consumed an event from before this batch."""
 
     workflow_name: str
     instance_id: str
@@ -286,7 +289,7 @@ class Delivery(msgspec.Struct, kw_only=True, gc=False):
 
 
 class LogRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """A line."""
+    """A log line."""
 
     workflow_name: str
     instance_id: str
@@ -303,14 +306,14 @@ class LogRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Deleted(msgspec.Struct, frozen=True, gc=False):
-    """An instance of which nothing stays that came before."""
+    """An instance to delete with everything before this batch."""
 
     workflow_name: str
     instance_id: str
 
 
 class OwnerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Who has claimed a partition."""
+    """The owner of a partition."""
 
     partition: int
     epoch: int

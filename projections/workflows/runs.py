@@ -1,4 +1,4 @@
-"""What can be asked of runs: instances in the words of `/v1`, found by their ids alone."""
+"""Queries of runs: instances in the terms of `/v1`, identified by their ids alone."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,8 +12,8 @@ from headwater.projections.postgres.statements import filled, template
 from headwater.projections.workflows.answers import Page, failure_of, made, raw
 from headwater.projections.workflows.listings import (
     NAMES_WITH_INSTANCES,
+    InstanceCursor,
     Listing,
-    OfInstance,
     rows_of,
 )
 from headwater.schemas.run_answers import Run, RunListed
@@ -31,7 +31,7 @@ _STATES: Final[Mapping[str, RunState]] = {
     RunStatus.ERRORED: RunState.FAILED,
     RunStatus.TERMINATED: RunState.CANCELLED,
 }
-_WAITS: Final = template("run_waits")
+_WAITS_FOR_SLOT: Final = template("run_waits")
 _IN_STATE: Final[Mapping[RunState, LiteralString]] = {
     RunState.PENDING: "and {}",
     RunState.RUNNING: "and i.status in ('active', 'waiting', 'paused') and not {}",
@@ -39,14 +39,16 @@ _IN_STATE: Final[Mapping[RunState, LiteralString]] = {
     RunState.FAILED: "and i.status = 'errored'",
     RunState.CANCELLED: "and i.status = 'terminated'",
 }
-_FIND: Final = filled("run", waits=_WAITS, workflows=NAMES_WITH_INSTANCES)
+_FIND: Final = filled("run", waits=_WAITS_FOR_SLOT, workflows=NAMES_WITH_INSTANCES)
 _FIND_OF_WORKFLOW: Final = filled(
-    "run", waits=_WAITS, workflows=sql.SQL("select {}::text").format(sql.Placeholder("workflow"))
+    "run",
+    waits=_WAITS_FOR_SLOT,
+    workflows=sql.SQL("select {}::text").format(sql.Placeholder("workflow")),
 )
 
 
 class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, and where in the history lies the last record that was applied to it."""
+    """A run, and the position of the last history record that was applied to it."""
 
     run: Run
     partition: int
@@ -54,10 +56,7 @@ class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runs:
-    """Reads runs.
-
-    Errors: StoreUnavailable from every method.
-    """
+    """Reads runs. All methods raise StoreUnavailable."""
 
     def __init__(self, reader: PooledReader) -> None:
         self._reader = reader
@@ -71,20 +70,22 @@ class Runs:
         limit: int,
         after: str | None = None,
     ) -> Page[RunListed]:
-        """Runs by the time of their creation, the newest first; of all that authors have written.
+        """Return runs of authors' workflows by time of creation, newest first.
 
-        Errors: InvalidCursor, too; ValueError for a limit out of range.
+        Raises:
+            InvalidCursor: The cursor cannot be read.
+            ValueError: The limit is out of range.
         """
-        limit, bound = bounded(limit), _LISTING.begin("desc", after)
-        bound |= {"workflow": workflow, "deployment": deployment}
+        limit, parameters = bounded(limit), _LISTING.begin("desc", after)
+        parameters |= {"workflow": workflow, "deployment": deployment}
         query = _listing(workflow is not None, state, deployment is not None)
-        rows = await rows_of(self._reader, query, bound, limit)
+        rows = await rows_of(self._reader, query, parameters, limit)
         return _LISTING.page(rows[:limit], more=len(rows) > limit)
 
     async def find(self, run_id: str, workflow: str | None = None) -> list[FoundRun]:
-        """The runs of an id: none, one, or two where it is an id in several workflows.
+        """Return the runs with an id, which may exist in several workflows.
 
-        Shape:  with a workflow those of it alone.
+        With a workflow, only its run is returned.
         """
         query = _FIND if workflow is None else _FIND_OF_WORKFLOW
         rows = await self._reader.answers(query, run_id=run_id, workflow=workflow)
@@ -99,28 +100,28 @@ class Runs:
 
 
 def state_of(status: str, *, waits: bool = False) -> RunState:
-    """How a run stands, by its status; one that waits for its slot has not begun."""
+    """Return the state of a run. A run that waits for its slot is pending."""
     return RunState.PENDING if waits else _STATES.get(status, RunState.RUNNING)
 
 
 @cache
 def _listing(of_workflow: bool, state: RunState | None, of_deployment: bool) -> bytes:
-    """The listing with the filters that are asked for: only so do indexes answer it."""
+    """Return the listing with the requested filters as text, so that Postgres uses indexes."""
     conditions: list[sql.Composable] = []
     if state is not None:
-        conditions.append(sql.SQL(_IN_STATE[state]).format(_WAITS))
+        conditions.append(sql.SQL(_IN_STATE[state]).format(_WAITS_FOR_SLOT))
     if of_deployment:
         conditions.append(sql.SQL("and deployment_id = {}").format(sql.Placeholder("deployment")))
     name = sql.SQL("select {}::text").format(sql.Placeholder("workflow"))
     return filled(
         "runs",
-        waits=_WAITS,
+        waits=_WAITS_FOR_SLOT,
         workflows=name if of_workflow else NAMES_WITH_INSTANCES,
         filter=sql.SQL(" ").join(conditions),
     )
 
 
-def _made(kind: type[R], row: Row, **more: Any) -> R:  # noqa: ANN401 (fields of an answer)
+def _made(kind: type[R], row: Row, **more: Any) -> R:  # noqa: ANN401 (fields of a response)
     waits: bool = row["waits"]
     return made(
         kind,
@@ -136,4 +137,4 @@ def _listed(row: Row) -> RunListed:
     return _made(RunListed, row)
 
 
-_LISTING: Final = Listing("runs", OfInstance, _listed)
+_LISTING: Final = Listing("runs", InstanceCursor, _listed)

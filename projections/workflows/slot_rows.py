@@ -1,6 +1,6 @@
-"""Rows of slots: who has one of a limit of concurrency, or waits for one; and what a batch changes.
+"""Rows of concurrency slots, held or waited for, and what a batch changes in them.
 
-A row comes, may be granted, and goes; what happens to it within a batch is merged here.
+A row is inserted, may be granted, and is deleted. Its changes within a batch are merged here.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headwater.processors.runs.slots import SLOTS_ID, holder_of
-from headwater.projections.projector.plan import Work, works
+from headwater.projections.projector.plan import RowStatement, row_statements
 from headwater.schemas.history import (
     HistoryAppended,
     Json,
@@ -17,11 +17,11 @@ from headwater.schemas.history import (
     SlotsGiven,
 )
 
-__all__ = ["SlotPatches", "counts_slots"]
+__all__ = ["SlotPatches", "is_slots_instance"]
 
 
 class SlotRow(msgspec.Struct, kw_only=True, gc=False):
-    """A run that has a slot, or waits for one."""
+    """A run that holds a slot or waits for one."""
 
     workflow_name: str
     instance_id: str
@@ -34,7 +34,7 @@ class SlotRow(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Granted(msgspec.Struct, frozen=True, gc=False):
-    """All who have waited up to a number have a slot since a time."""
+    """All runs up to a number hold a slot since `at_ms`."""
 
     workflow_name: str
     instance_id: str
@@ -43,29 +43,29 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):
-    """A place that nobody has any more."""
+    """A slot or waiting position that was given up."""
 
     workflow_name: str
     instance_id: str
     number: int
 
 
-def counts_slots(instance_id: str) -> bool:
-    """Whether an instance is one that counts slots: it has no row of its own."""
+def is_slots_instance(instance_id: str) -> bool:
+    """Whether an instance counts slots. Such an instance has no row of its own."""
     return instance_id.startswith(SLOTS_ID)
 
 
 class SlotPatches:
-    """What a batch changes of slots."""
+    """Changes of slots in one batch."""
 
     def __init__(self) -> None:
-        #: By whoever counts them, and number.
+        #: By instance that counts them, and number.
         self._rows: dict[tuple[str, str], dict[int, SlotRow]] = {}
         self._granted: list[Granted] = []
         self._returned: list[Returned] = []
 
-    def tell(self, record: HistoryAppended) -> None:
-        """Adds what a record of an instance that counts slots changes."""
+    def add_record(self, record: HistoryAppended) -> None:
+        """Add the changes of a record of an instance that counts slots."""
         key = (record.workflow, record.instance_id)
         rows = self._rows.setdefault(key, {})
         for event in record.events:
@@ -92,9 +92,9 @@ class SlotPatches:
                 case _:
                     pass
 
-    def works(self) -> Iterator[Work]:
-        """The statements, in the order to run them: what was there before is granted first."""
-        rows = [row for of_limit in self._rows.values() for row in of_limit.values()]
-        yield from works("workflow_slot_grants", self._granted)
-        yield from works("workflow_slot", self._returned, delete=True)
-        yield from works("workflow_slot", rows)
+    def statements(self) -> Iterator[RowStatement]:
+        """Yield the statements in order: earlier rows are granted first."""
+        rows = [row for by_number in self._rows.values() for row in by_number.values()]
+        yield from row_statements("workflow_slot_grants", self._granted)
+        yield from row_statements("workflow_slot", self._returned, delete=True)
+        yield from row_statements("workflow_slot", rows)

@@ -1,20 +1,20 @@
-"""The SQL of steps on Postgres: each step one transaction, which takes effect once.
+"""Run the SQL of steps in Postgres: one transaction per step, which takes effect once.
 
-Theory of operation: a transaction first locks the claim of its partition for share, which refuses
-it to superseded owners, and writes a row that names the step. Only when Postgres has answered to
-both are the statements sent, and only after the last of them COMMIT. So whatever is late on the
-wire cannot take effect by itself; and who asks for the same step again waits for a transaction
-whose end nobody knows, and then finds its row.
+A transaction first locks the claim of its partition for share, which rejects superseded owners, and
+inserts a commit row that names the step. Only after Postgres has confirmed both are the statements
+sent, and only after the last of them COMMIT. So a delayed packet cannot take effect by itself. A
+repeated request for the same step waits for an earlier transaction of unknown outcome and then
+reads its commit row.
 
-Two logins: claims are made with that of the worker, and the transactions of steps with one that
-reaches the schema of authors alone (`step_role`). It writes the row of its step through the
-function `headwater_steps.commit_step`, which takes a ticket that only the claim has: SQL of authors
-can call the function, and cannot write rows of other steps. So Postgres refuses what a step may not
-do, whatever its SQL says. With the COMMIT, all that it changed in the session is undone.
+There are two logins. Claims use the login of the worker. Transactions of steps use one that can
+access only the authors' schema (`step_role`). It inserts the commit row through the function
+`headwater_steps.commit_step`, which requires a ticket that only the claim has: authors' SQL can
+call the function but cannot write commit rows of other steps. So Postgres enforces the limits of a
+step, whatever its SQL is. After COMMIT, all changes of the session are reset.
 
-Statements are sent one by one and by the extended protocol, which takes one statement at a time. A
-step whose first words would end the transaction is refused before anything is sent; what Postgres
-says of each statement shows whether one did.
+Statements are sent one by one with the extended protocol, which accepts one statement at a time. A
+step with a statement that begins with transaction control is rejected before anything is sent. The
+command tag of each statement shows whether it ended the transaction.
 """
 
 import asyncio
@@ -54,39 +54,39 @@ from headwater.schemas.history import Failure, Json
 
 __all__ = ["StepCommits"]
 
-#: Transactions at a time. Where a flush of the disk takes milliseconds, 1, 4 and 8 of them did 220,
-#: 380 and 550 steps a second; where it is quick, the 0.5 ms of psycopg for each step decide.
+#: Concurrent transactions. With a disk flush of some milliseconds, 1, 4 and 8 of them ran 220, 380
+#: and 550 steps per second; with a fast disk, the 0.5 ms of psycopg per step are the limit.
 _CONNECTIONS_MAX: Final = 8
-#: Claims are made one by one.
+#: Claims are made one at a time.
 _CLAIMING_MAX: Final = 2
 _CONNECT_TIMEOUT_S: Final = 2
-#: How long a step waits for a connection: a burst of some thousand steps is done by then.
+#: How long a step waits for a connection; a burst of some thousand steps takes less.
 _TURN_TIMEOUT_S: Final = 10.0
-#: A frozen server does not even refuse; statement_timeout ends slow statements at 30 s.
+#: For a frozen server that does not answer; statement_timeout cancels slow statements at 30 s.
 _ANSWER_TIMEOUT_S: Final = 40.0
-#: Tries of a transaction that Postgres itself asks to begin again.
+#: Attempts of a transaction that Postgres requests to be restarted.
 _TRIES: Final = 5
 
-#: SQLSTATE classes and codes that pass, whatever the statement: lost connections, shutdowns, a full
-#: disk, too many connections, an input or output that failed.
+#: SQLSTATE classes and codes of temporary errors that do not depend on the statement: lost
+#: connections, shutdowns, a full disk, too many connections, I/O errors.
 _OUTAGES: Final = ("08", "57P", "53100", "53300", "58", "25P03", "25P04", "40003")
 #: Serialization failures and deadlocks.
-_BEGIN_AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected)
-#: What psycopg and Postgres raise about SQL and its parameters.
+_RESTARTABLE: Final = (errors.SerializationFailure, errors.DeadlockDetected)
+#: Errors of psycopg and Postgres about SQL and its parameters.
 _SQL_ERRORS: Final = (psycopg.Error, TypeError, ValueError)
 
-#: A role's own defaults may be others: authors' SQL can set them.
+#: Explicit, because authors' SQL can change the role's defaults.
 _BEGIN: Final = "begin isolation level read committed read write"
-#: Undoes what a step has changed in its session.
+#: Resets what a step has changed in its session.
 _RESET: Final = "select headwater_steps.reset_session()"
-#: What sessions of steps have; a reset returns to it. A worker that freezes in a transaction
-#: must not keep its successor waiting, nor one whose machine is gone.
+#: Settings of step sessions; a reset returns to them. A worker that freezes in a transaction, or
+#: whose machine is lost, must not block its successor.
 _SESSION: Final = {
     "idle_in_transaction_session_timeout": "10s",
     "statement_timeout": "30s",
     "client_connection_check_interval": "2s",
 }
-#: What Postgres reports of statements that end or divide a transaction.
+#: Command tags of statements that end or split a transaction.
 _TRANSACTION_TAGS: Final = frozenset(
     {"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PREPARE TRANSACTION"}
 )
@@ -97,58 +97,57 @@ _DECODER: Final = msgspec.msgpack.Decoder(StepReturned)
 
 
 class StepCommits(Pooled[_Connection]):
-    """The SQL of steps, through a small pool of connections.
+    """Runs the SQL of steps with a small pool of connections.
 
-    It is a `StepDatabase` of `streams.engine.step_database`.
-
-    Errors: StoreUnavailable from every method but `open` and `close`.
+    Implements `StepDatabase` of `streams.engine.step_database`. All methods except `open` and
+    `close` raise StoreUnavailable.
     """
 
     def __init__(self, dsn: str, steps_dsn: str = "") -> None:
-        """Connect when it is opened.
+        """Connect when opened.
 
         Args:
-            dsn: The login of the worker, which claims partitions.
-            steps_dsn: The login of steps; empty takes the one that `headwater migrate` has made.
+            dsn: Login of the worker, which claims partitions.
+            steps_dsn: Login of steps; empty uses the one created by `headwater migrate`.
         """
         super().__init__(_pool(own_dsn(dsn), _CLAIMING_MAX))
         self._dsn, self._steps_dsn = dsn, steps_dsn
         self._steps: AsyncConnectionPool[_Connection] | None = None
-        #: The login of that pool.
+        #: DSN of that pool.
         self._login = ""
-        #: What shows that a claim is ours, by partition.
+        #: Tickets that prove this process holds a claim, by partition.
         self._tickets: dict[int, object] = {}
         self._under_way: Counter[StepId] = Counter()
 
     @override
     async def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         await super().close()
         await self._close_steps()
 
     async def claim(self, partition: int, epoch: int) -> list[StepCommit]:
-        """Shut out older epochs, waiting for transactions of theirs that are under way.
+        """Fence older epochs, after waiting for their open transactions.
 
         Returns:
-            What was committed and may not be in the log.
+            Commits that may be missing in the log.
 
         Raises:
             StoreUnavailable: Postgres does not answer.
             Superseded: A newer epoch has claimed the partition.
             UndecodableRecord: A newer release has written a row.
         """
-        with _edge("take the claim of a partition"):
+        with _edge("claim a partition"):
             async with _of(self._pool) as connection, asyncio.timeout(_ANSWER_TIMEOUT_S):
-                await self._log_in(connection)
-                named = {"partition": partition, "epoch": epoch}
-                claimed = await connection.execute(statement("claim_steps"), named)
-                row = await claimed.fetchone()
+                await self._steps_pool(connection)
+                parameters = {"partition": partition, "epoch": epoch}
+                cursor = await connection.execute(statement("claim_steps"), parameters)
+                row = await cursor.fetchone()
                 if row is None:
                     raise _superseded(partition, epoch, "a later one")
                 (self._tickets[partition],) = row
-                # A statement of its own: it sees what the claim has waited for.
-                found = await connection.execute(statement("committed_steps"), named)
-                rows = await found.fetchall()
+                # A separate statement sees the commits that the claim has waited for.
+                cursor = await connection.execute(statement("committed_steps"), parameters)
+                rows = await cursor.fetchall()
         return [StepCommit(key, run_number, _decoded(row)) for key, run_number, row in rows]
 
     async def commit(
@@ -157,17 +156,17 @@ class StepCommits(Pooled[_Connection]):
         """Run the statements of a step in one transaction with its commit row.
 
         Returns:
-            The result to record, if the step took effect now or before (then the result of before);
-            otherwise why the step has failed.
+            The result to record, if the step took effect now or earlier (then the earlier result);
+                otherwise the failure of the step.
 
         Raises:
             StoreUnavailable: It did not take effect; commit it again.
             EffectUnknown: It may have taken effect; commit it again, it takes effect once.
             Superseded: This epoch does not hold the partition.
         """
-        refused = refusal(commit.returned)
-        if refused is not None:
-            return refused
+        failure = refusal(commit.returned)
+        if failure is not None:
+            return failure
         self._under_way[commit.id] += 1
         transaction = _Transaction(partition, epoch, self._tickets.get(partition), commit)
         try:
@@ -185,31 +184,31 @@ class StepCommits(Pooled[_Connection]):
                 del self._under_way[commit.id]
 
     async def forget(self, partition: int, steps: Collection[StepId]) -> None:
-        """Remove the rows of steps whose end is acknowledged by the log.
+        """Delete the commit rows of steps whose end is acknowledged by the log.
 
-        A step that is being committed again, by an attempt that was given up, keeps its row until
-        the next takeover: without it, that attempt would take effect, too.
+        A step that is being committed again for an abandoned attempt keeps its row until the next
+        claim: without it, that attempt would take effect, too.
 
         Raises:
             StoreUnavailable: Postgres does not answer.
         """
-        gone = [step for step in steps if step not in self._under_way]
-        if not gone:
+        finished = [step for step in steps if step not in self._under_way]
+        if not finished:
             return
-        named = {
+        parameters = {
             "partition": partition,
-            "instance_keys": [step.key for step in gone],
-            "run_numbers": [step.run_number for step in gone],
-            "step_keys": [step.step for step in gone],
+            "instance_keys": [step.key for step in finished],
+            "run_numbers": [step.run_number for step in finished],
+            "step_keys": [step.step for step in finished],
         }
-        with _edge("forget steps that are recorded"):
+        with _edge("delete the rows of recorded steps"):
             async with _of(self._pool) as connection, asyncio.timeout(_ANSWER_TIMEOUT_S):
-                await connection.execute(statement("forget_steps"), named)
+                await connection.execute(statement("forget_steps"), parameters)
 
     # -- the login of steps
 
-    async def _log_in(self, connection: _Connection) -> AsyncConnectionPool[_Connection]:
-        """Return the pool of the login of steps, as the database names it now."""
+    async def _steps_pool(self, connection: _Connection) -> AsyncConnectionPool[_Connection]:
+        """Return a pool with the current login of steps."""
         steps_dsn = self._steps_dsn or await self._dsn_of_login(connection)
         if self._steps is None or steps_dsn != self._login:
             await self._close_steps()
@@ -222,19 +221,19 @@ class StepCommits(Pooled[_Connection]):
 
     async def _dsn_of_login(self, connection: _Connection) -> str:
         try:
-            found = await connection.execute(statement("step_login"))
-            row = await found.fetchone()
+            cursor = await connection.execute(statement("step_login"))
+            row = await cursor.fetchone()
         except errors.UndefinedTable:
             row = None
         if row is None:
             raise StoreUnavailable(
                 "expected a login for the SQL of steps, found none in headwater.step_login; "
-                "`headwater migrate` makes it, or says why it may not"
+                "`headwater migrate` creates it, or reports why it cannot"
             )
         return make_conninfo(self._dsn, user=row[0], password=row[1])
 
     async def _renew(self, steps: AsyncConnectionPool[_Connection]) -> None:
-        """Give the login its password again, which SQL of a step may have changed."""
+        """Restore the login's password, which the SQL of a step may have changed."""
         if self._steps is not steps:
             return
         self._steps = None
@@ -253,7 +252,7 @@ class StepCommits(Pooled[_Connection]):
         steps = self._steps
         if steps is None:
             async with _of(self._pool) as connection:
-                steps = await self._log_in(connection)
+                steps = await self._steps_pool(connection)
         try:
             return await self._committed_by(steps, transaction)
         except PoolTimeout:
@@ -272,10 +271,10 @@ class StepCommits(Pooled[_Connection]):
                         try:
                             return await transaction.run(connection, pipeline)
                         except (TimeoutError, asyncio.CancelledError):
-                            # Else the pipeline waits for its last answer, however long.
+                            # Otherwise the pipeline waits for its last response indefinitely.
                             await connection.close()
                             raise
-                except _BEGIN_AGAIN as error:
+                except _RESTARTABLE as error:
                     await connection.rollback()
                     await connection.execute("discard all")
                     if not tries:
@@ -283,7 +282,7 @@ class StepCommits(Pooled[_Connection]):
 
 
 class _Transaction:
-    """A step's transaction, in pipeline mode: what is sent together costs one answer."""
+    """A step's transaction in pipeline mode: statements sent together take one round trip."""
 
     _connection: _Connection
     _pipeline: psycopg.AsyncPipeline
@@ -294,19 +293,19 @@ class _Transaction:
         self._ticket = ticket
         self._commit = commit
         self._is_discarded = False
-        #: Whether COMMIT was sent: without an answer nobody knows what came of it.
+        #: Whether COMMIT was sent: without a response the outcome is unknown.
         self.is_ending = False
 
     async def run(
         self, connection: _Connection, pipeline: psycopg.AsyncPipeline
     ) -> StepReturned | Failure:
-        """Tries it once; the session is then as it was before."""
+        """Run the transaction once. The session is clean afterwards."""
         self._connection, self._pipeline = connection, pipeline
         self.is_ending = self._is_discarded = False
-        done = await self._run()
+        result = await self._run()
         if not self._is_discarded:
             await connection.execute("discard all", prepare=False)
-        return done
+        return result
 
     async def _run(self) -> StepReturned | Failure:
         returned = self._commit.returned
@@ -324,8 +323,8 @@ class _Transaction:
         return failure or settled(returned, returned)
 
     async def _begin(self) -> bytes | None:
-        """Begins; gives the step's row as it is stored, if its SQL took effect before."""
-        named = {
+        """Begin. Return the stored result if the step's SQL took effect earlier."""
+        parameters = {
             "partition": self._partition,
             "epoch": self._epoch,
             "ticket": self._ticket,
@@ -337,9 +336,11 @@ class _Transaction:
         }
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             await self._connection.execute(_BEGIN, prepare=False)
-            found = await self._connection.execute(statement("commit_step"), named, prepare=False)
+            cursor = await self._connection.execute(
+                statement("commit_step"), parameters, prepare=False
+            )
             await self._pipeline.sync()
-            row = await found.fetchone()
+            row = await cursor.fetchone()
         assert row is not None  # noqa: S101, a function returns one
         latest, is_held, is_written, stored = row
         if not is_held:
@@ -347,31 +348,31 @@ class _Transaction:
         if is_written:
             return None
         if stored is None:
-            raise StoreUnavailable(f"expected the row of step {self._commit.id}, found it gone")
+            raise StoreUnavailable(f"expected the row of step {self._commit.id}, found none")
         before: bytes = stored
         return before
 
     async def _attempt(self, what: str, text: str, parameters: Json) -> Failure | None:
-        """Runs a statement of the step; one that fails takes the transaction with it."""
+        """Run a statement of the step. If it fails, the transaction is rolled back."""
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             try:
-                done = await self._connection.execute(
+                cursor = await self._connection.execute(
                     text.encode(), _parameters(parameters), prepare=False
                 )
                 await self._pipeline.sync()
             except _SQL_ERRORS as error:
                 return await self._failed(what, error)
         is_open = self._connection.info.transaction_status == TransactionStatus.INTRANS
-        if is_open and done.statusmessage not in _TRANSACTION_TAGS:
+        if is_open and cursor.statusmessage not in _TRANSACTION_TAGS:
             return None
         await self._connection.rollback()
         return Failure(
             STATEMENT_REFUSED,
-            f"expected {what} to leave the step's transaction open, found {done.statusmessage}",
+            f"expected {what} to leave the step's transaction open, found {cursor.statusmessage}",
         )
 
     async def _end(self) -> Failure | None:
-        """Commits, and takes back what the step has changed in the session."""
+        """Commit, and reset what the step has changed in the session."""
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             commit = self._connection.cursor()
             try:
@@ -386,11 +387,11 @@ class _Transaction:
         return None
 
     async def _failed(self, what: str, error: Exception) -> Failure:
-        """Roll back; raise what another try may pass, return what it would not."""
-        if isinstance(error, _BEGIN_AGAIN) or _passes(error):
+        """Roll back. Raise temporary errors, return permanent ones."""
+        if isinstance(error, _RESTARTABLE) or _is_temporary(error):
             raise error
-        # What was sent after the statement that failed is answered with this error, which must not
-        # take the place of the other one.
+        # Statements sent after the failed one report PipelineAborted, which must not hide the
+        # original error.
         with contextlib.suppress(errors.PipelineAborted):
             await self._pipeline.sync()
         await self._connection.rollback()
@@ -400,13 +401,13 @@ class _Transaction:
 def _parameters(text: Json) -> list[Any] | dict[str, Any] | None:
     """Return parameters for psycopg: a list for `%s`, or a dict for `%(name)s`.
 
-    None if there is nothing: then `%` means itself, as psycopg has it. A parameter that is an
-    object is sent as its JSON text, which columns of type json, jsonb and text take.
+    Return None without parameters: psycopg then treats `%` literally. An object is sent as JSON
+    text, which columns of type json, jsonb and text accept.
     """
     values = json.loads(text)
     if isinstance(values, dict):
-        return {name: _parameter(each) for name, each in values.items()} or None
-    return [_parameter(each) for each in values] or None
+        return {name: _parameter(value) for name, value in values.items()} or None
+    return [_parameter(value) for value in values] or None
 
 
 def _parameter(value: object) -> object:
@@ -425,13 +426,13 @@ def _decoded(row: bytes) -> StepReturned:
 def _superseded(partition: int, epoch: int, latest: object) -> Superseded:
     return Superseded(
         f"expected epoch {epoch} to hold partition {partition} in Postgres, found {latest}; usual "
-        "cause: another worker has it now. If no worker can claim it, the topics were made anew "
-        "under a database that knows the old ones: empty step_epochs and step_commits"
+        "cause: another worker holds it now. If no worker can claim it, the topics were recreated "
+        "for a database that knows the old ones: empty step_epochs and step_commits"
     )
 
 
-def _passes(error: Exception) -> bool:
-    """Whether the server, not the statement, is what went wrong."""
+def _is_temporary(error: Exception) -> bool:
+    """Whether the server, not the statement, caused the error."""
     if not isinstance(error, psycopg.Error):
         return False
     if error.sqlstate:
@@ -440,18 +441,18 @@ def _passes(error: Exception) -> bool:
 
 
 def _failure(what: str, error: Exception) -> Failure:
-    unique = isinstance(error, errors.UniqueViolation)
-    found = str(error)
+    is_unique_violation = isinstance(error, errors.UniqueViolation)
+    reason = str(error)
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
-        found = f"{error.diag.message_primary}{detail}"
-    name = UNIQUE_CONSTRAINT if unique else type(error).__name__
-    return Failure(name, f"expected {what} to take effect, found: {found}")
+        reason = f"{error.diag.message_primary}{detail}"
+    name = UNIQUE_CONSTRAINT if is_unique_violation else type(error).__name__
+    return Failure(name, f"expected {what} to take effect, found: {reason}")
 
 
 @contextlib.contextmanager
 def _edge(what: str) -> Iterator[None]:
-    """Translates psycopg's errors; what is a fault of the installation may be mended meanwhile."""
+    """Translate errors of psycopg. Errors of the installation are retried: it may be repaired."""
     try:
         with store_edge(what):
             yield
@@ -465,12 +466,12 @@ async def _of(pool: AsyncConnectionPool[_Connection]) -> AsyncIterator[_Connecti
         try:
             yield connection
         except BaseException:
-            # After a time-out or a cancellation the connection may be amid a transaction.
+            # After a timeout or cancellation the connection may be in a transaction.
             await connection.close()
             raise
 
 
-def _pool(dsn: str, most: int) -> AsyncConnectionPool[_Connection]:
+def _pool(dsn: str, size_max: int) -> AsyncConnectionPool[_Connection]:
     return AsyncConnectionPool(
         dsn,
         connection_class=AsyncConnection[tuple[Any, ...]],
@@ -481,7 +482,7 @@ def _pool(dsn: str, most: int) -> AsyncConnectionPool[_Connection]:
             "application_name": "headwater-steps",
         },
         min_size=1,
-        max_size=most,
+        max_size=size_max,
         timeout=_TURN_TIMEOUT_S,
         reconnect_timeout=_TURN_TIMEOUT_S,
         check=AsyncConnectionPool.check_connection,

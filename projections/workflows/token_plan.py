@@ -1,4 +1,4 @@
-"""What the events of graphs do to rows of tokens, decided without Postgres."""
+"""Plan changes of token rows from the events of graphs, without access to Postgres."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -28,14 +28,15 @@ __all__ = ["TOKEN_PLANNERS"]
 
 
 def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
-    taken = msgspec.json.encode({each.ref: each.times for each in event.taken}).decode()
-    for nth in range(event.count):
-        branch = event.branch + nth
+    counts = {transition.ref: transition.times for transition in event.taken}
+    iteration_counts = msgspec.json.encode(counts).decode()
+    for index in range(event.count):
+        branch = event.branch + index
         row = TokenRow(
             workflow_name=context.workflow_name,
             instance_id=context.instance_id,
             run_number=context.run_number,
-            id=event.first + nth,
+            id=event.first + index,
             node_ref=event.node,
             task=event.task,
             subworkflow=event.subworkflow,
@@ -45,7 +46,7 @@ def _created(patches: Patches, context: EventContext, event: TokensCreated) -> N
             sibling_group=event.group,
             branch_index=branch,
             branch_total=event.total,
-            iteration_counts=taken,
+            iteration_counts=iteration_counts,
             attempts=0,
             created_at_ms=context.at_ms,
             updated_at_ms=context.at_ms,
@@ -64,12 +65,12 @@ def _dispatched(patches: Patches, context: EventContext, event: TasksDispatched)
 
 def _under_way(patches: Patches, context: EventContext, event: TaskUnderWay) -> None:
     for token in patches.tokens(context, (event.token,)):
-        token.become(TokenStatus.EXECUTING, context.at_ms)
+        token.set_status(TokenStatus.EXECUTING, context.at_ms)
 
 
 def _activated(patches: Patches, context: EventContext, event: JobActivated | JobExtended) -> None:
     for token in patches.tokens(context, (event.token,)):
-        token.give(event.worker, event.until_ms, context.at_ms)
+        token.lease_to(event.worker, event.until_ms, context.at_ms)
 
 
 def _expired(patches: Patches, context: EventContext, event: LeaseExpired) -> None:
@@ -87,10 +88,10 @@ def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None
     for token in patches.tokens(context, (event.token,)):
         if event.retry_at_ms is None:
             ended = TokenStatus.TIMED_OUT if event.timed_out else TokenStatus.FAILED
-            token.become(ended, context.at_ms, TokenStatus.PENDING)
+            token.set_status(ended, context.at_ms, TokenStatus.PENDING)
             token.result = event.result or token.result
         else:
-            token.become(TokenStatus.PENDING, context.at_ms)
+            token.set_status(TokenStatus.PENDING, context.at_ms)
             token.next_retry_at_ms = event.retry_at_ms
         token.fail(event.failure)
 
@@ -106,9 +107,9 @@ def _waits_for_child(patches: Patches, context: EventContext, event: Subworkflow
         token.start(event.child)
 
 
-def _met(patches: Patches, context: EventContext, event: FanInActivated) -> None:
+def _joined(patches: Patches, context: EventContext, event: FanInActivated) -> None:
     for token in patches.tokens(context, event.tokens):
-        token.become(TokenStatus.COMPLETED, context.at_ms)
+        token.set_status(TokenStatus.COMPLETED, context.at_ms)
 
 
 def _cancelled(patches: Patches, context: EventContext, event: TokensCancelled) -> None:
@@ -118,10 +119,10 @@ def _cancelled(patches: Patches, context: EventContext, event: TokensCancelled) 
 
 def _timed_out(patches: Patches, context: EventContext, event: TokensTimedOut) -> None:
     for token in patches.tokens(context, event.tokens):
-        token.become(TokenStatus.TIMED_OUT, context.at_ms, again=TokenStatus.WAITING_FOR_SIBLINGS)
+        token.set_status(TokenStatus.TIMED_OUT, context.at_ms, TokenStatus.WAITING_FOR_SIBLINGS)
 
 
-#: What each event does that changes tokens.
+#: Planners by event.
 TOKEN_PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     TokensCreated: _created,
     TasksDispatched: _dispatched,
@@ -133,7 +134,7 @@ TOKEN_PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] 
     TokenFailed: _failed,
     TokenArrived: _arrived,
     SubworkflowStarted: _waits_for_child,
-    FanInActivated: _met,
+    FanInActivated: _joined,
     TokensCancelled: _cancelled,
     TokensTimedOut: _timed_out,
 }

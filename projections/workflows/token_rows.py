@@ -1,8 +1,8 @@
-"""Rows of tokens as the statements take them, and changes of tokens that Postgres has.
+"""Rows of tokens as parameters of statements, and changes of tokens in Postgres.
 
-As with steps (`rows`), a batch has rows of which all is known, and changes of rows that may be
-there. Each event about a token gives it a status, and the latest decides what belongs to a status:
-when it ended or is tried again, and what a retry of its run makes of it.
+As in `rows`, a batch has complete rows, and changes of rows that may exist. Each event of a token
+sets its status; the latest status determines when it ended or is retried, and how a retry of its
+run restarts it.
 """
 
 from typing import Final
@@ -15,14 +15,15 @@ from headwater.schemas.history import Child, Failure, Json
 
 __all__ = ["TokenChange", "TokenRow"]
 
-_WAITS: Final = TokenStatus.WAITING_FOR_SIBLINGS
+_WAITING: Final = TokenStatus.WAITING_FOR_SIBLINGS
 
 
 class _Token(WithError, kw_only=True, omit_defaults=True, gc=False):
-    """What rows and changes of tokens have in common.
+    """Common fields of rows and changes of tokens.
 
-    Shape:  status is None where nothing is known of it yet; retry_status is the status with which
-            a retry takes it up, None for one that had ended.
+    Attributes:
+        status: None if it is not known.
+        retry_status: Status after a retry of the run; None if the token had ended.
     """
 
     workflow_name: str
@@ -46,47 +47,49 @@ class _Token(WithError, kw_only=True, omit_defaults=True, gc=False):
     completed_at_ms: int | None = None
     offset: int
 
-    def become(self, status: TokenStatus, at_ms: int, again: TokenStatus | None = None) -> None:
-        """Gives the token a status; no attempt of it waits for its time, and nobody has it."""
+    def set_status(
+        self, status: TokenStatus, at_ms: int, retry_status: TokenStatus | None = None
+    ) -> None:
+        """Set the status, and clear the lease and the scheduled retry."""
         self.status = status
         self.worker = self.lease_until_ms = None
         self.updated_at_ms = at_ms
         self.completed_at_ms = at_ms if status in TERMINAL else None
         self.next_retry_at_ms = None
-        self.retry_status = again
+        self.retry_status = retry_status
 
-    def begin_attempt(self, attempt: int, given: Json | None, at_ms: int) -> None:
-        """Begins an attempt of its task."""
-        self.become(TokenStatus.DISPATCHED, at_ms)
+    def begin_attempt(self, attempt: int, input: Json | None, at_ms: int) -> None:  # noqa: A002
+        """Begin an attempt of the task."""
+        self.set_status(TokenStatus.DISPATCHED, at_ms)
         self.attempts = attempt
-        if given is not None:
-            self.input = given
+        if input is not None:
+            self.input = input
 
-    def give(self, worker: str, until_ms: int, at_ms: int) -> None:
-        """Gives an attempt to a worker outside."""
-        self.become(TokenStatus.EXECUTING, at_ms)
+    def lease_to(self, worker: str, until_ms: int, at_ms: int) -> None:
+        """Lease an attempt to an external worker."""
+        self.set_status(TokenStatus.EXECUTING, at_ms)
         self.worker, self.lease_until_ms = worker, until_ms
 
     def complete(self, result: Json, at_ms: int) -> None:
-        """Gives the token its result."""
-        self.become(TokenStatus.COMPLETED, at_ms)
+        """Set the result."""
+        self.set_status(TokenStatus.COMPLETED, at_ms)
         self.result = result
         self.fail(None)
 
     def wait(self, status: TokenStatus, until_ms: int | None, at_ms: int) -> None:
-        """Has the token wait, for siblings or for a child."""
-        self.become(status, at_ms)
+        """Let the token wait for siblings or a child."""
+        self.set_status(status, at_ms)
         if until_ms is not None:
             self.wake_at_ms = until_ms
 
     def start(self, child: Child) -> None:
-        """Names the workflow that the token has started."""
+        """Set the child workflow that the token has started."""
         self.child_workflow_name, self.child_instance_id = child.workflow, child.instance_id
 
     def cancel(self, reason: str, at_ms: int, *, kept: bool) -> None:
-        """Ends the token; a retry takes up a kept one as one that waits, if it waited."""
-        again = _WAITS if self.status is _WAITS else TokenStatus.PENDING
-        self.become(TokenStatus.CANCELLED, at_ms, again if kept else None)
+        """End the token. If kept, a retry of the run restarts it or lets it wait as before."""
+        retry_status = _WAITING if self.status is _WAITING else TokenStatus.PENDING
+        self.set_status(TokenStatus.CANCELLED, at_ms, retry_status if kept else None)
         self.reason = reason
 
 
@@ -106,30 +109,33 @@ class TokenRow(_Token, kw_only=True, omit_defaults=True, gc=False):
 
 
 class TokenChange(_Token, kw_only=True, omit_defaults=True, gc=False):
-    """What becomes of a token that Postgres may have.
+    """A change of a token that Postgres may have.
 
-    Shape:  `settled` if its error is new; `kept` if Postgres knows whether it waited when its run
-            failed: as what a retry takes it up follows from that.
+    Attributes:
+        settled: Whether it has a new error.
+        kept: Whether its status in Postgres determines how a retry restarts it.
     """
 
     settled: bool = False
     kept: bool = False
 
     @override
-    def become(self, status: TokenStatus, at_ms: int, again: TokenStatus | None = None) -> None:
-        """Gives the token a status; no attempt of it waits for its time, and nobody has it."""
-        super().become(status, at_ms, again)
+    def set_status(
+        self, status: TokenStatus, at_ms: int, retry_status: TokenStatus | None = None
+    ) -> None:
+        """Set the status, and clear the lease and the scheduled retry."""
+        super().set_status(status, at_ms, retry_status)
         self.kept = False
 
     @override
     def cancel(self, reason: str, at_ms: int, *, kept: bool) -> None:
-        """Ends the token; a retry takes up a kept one as one that waits, if it waited."""
+        """End the token. If kept, a retry of the run restarts it or lets it wait as before."""
         is_known = self.status is not None
         super().cancel(reason, at_ms, kept=kept and is_known)
         self.kept = kept and not is_known
 
     @override
     def fail(self, failure: Failure | None) -> None:
-        """Sets or takes away the error."""
+        """Set or clear the error."""
         super().fail(failure)
         self.settled = True

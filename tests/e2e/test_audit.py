@@ -172,7 +172,7 @@ def test_hashes_that_were_made_again_do_not_hide_a_change(house: House):
     findings = verified(house)["findings"]
     assert [each["offset"] for each in findings] == [3, 3]
     assert "result of the row" in findings[0]["what"]
-    assert "hashes of rows are not those of the log" in findings[1]["what"]
+    assert "hashes of rows differ from those of the log" in findings[1]["what"]
     with psycopg.connect(house.dsn) as connection:
         connection.execute("truncate audit_logs")
         connection.execute("insert into audit_logs select * from aside")
@@ -187,7 +187,7 @@ def test_a_head_that_was_kept_tells_whether_the_log_is_what_it_was(house: House)
     assert found["offset"] == int(offset)
     assert digits in found["what"]
     (found,) = verified(house, "--anchor", f"999999:{digits}")["findings"]
-    assert found["what"] == "the log has no entry here, and the anchor is of one"
+    assert found["what"] == "the anchor is of an entry that the log does not have"
 
 
 def test_rows_made_again_have_the_same_hashes(house: House):

@@ -32,7 +32,7 @@ def project(
 
     async def applied() -> None:
         store = Store(dsn, projection=projection, clock=lambda: START_MS)
-        await store.places([(topic, 0)])
+        await store.positions([(topic, 0)])
         for batch in _batches(projection, topic, values, cuts or []):
             for _ in range(2):  # a projector that died after the commit applies it again
                 await store.apply(batch)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headwater.projections.audit.chain import GENESIS, entry_of, linked
 from headwater.projections.audit.plan import AUDIT
-from headwater.projections.audit.queries import Wanted, newest
+from headwater.projections.audit.queries import AuditFilter, newest
 from headwater.projections.postgres.reader import PooledReader
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.codec import encode
@@ -99,7 +99,7 @@ def test_entries_of_a_run_are_found_also_where_they_are_about_several(module_mig
 
     async def found(run_id: str) -> list[str]:
         async with PooledReader(module_migrated) as reader:
-            entries, _ = await newest(reader, Wanted(run_id=run_id), limit=10)
+            entries, _ = await newest(reader, AuditFilter(run_id=run_id), limit=10)
         return [each.entry.id for each in entries]
 
     assert asyncio.run(found("run-1")) == ["several", "one"]

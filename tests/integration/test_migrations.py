@@ -118,7 +118,7 @@ def test_a_failing_migration_leaves_nothing_behind(fresh_database: str):
 
 
 def test_no_postgres_is_store_unavailable():
-    with pytest.raises(StoreUnavailable, match="expected Postgres to take the migrations"):
+    with pytest.raises(StoreUnavailable, match="expected Postgres to apply the migrations"):
         migrate("postgresql://nobody@127.0.0.1:1/none", silent)
 
 

@@ -536,7 +536,7 @@ def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, migrat
 def test_what_postgres_has_lost_is_projected_again_though_nothing_new_comes(
     broker: EmbeddedKafka, migrated: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(projecting, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(projecting, "_CHECK_EVERY_S", 0.1)
 
     async def scenario(house: House) -> None:
         async with house.projector():

@@ -18,7 +18,13 @@ from headwater.gateway.house.forgetting import _unchanged
 from headwater.gateway.house.prune_workflow import prune_workflow
 from headwater.gateway.prune_instances import PRUNE, PruneParams
 from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.workflows.expired import Expired, Expiry, Kept, expired, expired_counts
+from headwater.projections.workflows.expired import (
+    Expired,
+    Expiry,
+    PruneCursor,
+    expired,
+    expired_counts,
+)
 from headwater.schemas.history import DeleteInstance, RunCompleted, RunStarted
 from headwater.streams.workflows.client import Addressed
 from tests.integration.test_workflow_projection import project
@@ -42,7 +48,7 @@ class Rows:
     async def pruning(self) -> "Rows":
         return self
 
-    async def expired(self, asked: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+    async def expired(self, asked: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
         return await expired(self._reader, asked, after, limit)
 
     async def delete_unchanged(self, page: Sequence[Expired]) -> int:

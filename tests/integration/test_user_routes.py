@@ -20,7 +20,7 @@ from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
 from headwater.gateway.users.ports import ForUsers
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.workflows.answers import Page, Placed
+from headwater.projections.workflows.answers import LocatedInstance, Page
 from headwater.schemas.answers import InstanceFound, InstanceStatus
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import ReplySent
@@ -57,7 +57,7 @@ class Instances:
     async def next_offsets(self) -> dict[int, int]:
         return {}
 
-    async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
+    async def instance(self, workflow_name: str, instance_id: str) -> LocatedInstance | None:
         del workflow_name, instance_id
         return instance(status="complete", output=json.dumps(self.output))
 

@@ -75,9 +75,9 @@ def test_a_comparison_that_a_wipe_has_overtaken_is_not_kept(module_migrated: str
         assert await work.begin()
         try:
             known = await work.wipes()
-            first = await work.compared(known, [row], counts, [], [1])
+            first = await work.store_comparison(known, [row], counts, [], [1])
             connection.execute(wiped)
-            return [first, await work.compared(known, [], counts, [], [1])]
+            return [first, await work.store_comparison(known, [], counts, [], [1])]
         finally:
             await work.close()
 

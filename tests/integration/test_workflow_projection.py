@@ -128,7 +128,7 @@ class Projecting:
 
     async def seek(self) -> None:
         """Reads on where Postgres is."""
-        for (_, number), place in (await self.store.places(self.places)).items():
+        for (_, number), place in (await self.store.positions(self.places)).items():
             self.cutter.seek(number, place.next_offset, place.claims)
 
     async def step(self, *sizes: int, twice: bool = False) -> bool:

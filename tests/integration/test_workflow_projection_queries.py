@@ -20,8 +20,8 @@ from headwater.projections.workflows.listings import _filled
 from headwater.projections.workflows.queries import (
     INSTANCE as INSTANCE_QUERY,
 )
-from headwater.projections.workflows.queries import Order, Page, RunKey, Within, Workflows
-from headwater.projections.workflows.untrimmed import Forgotten
+from headwater.projections.workflows.queries import Order, Page, RunKey, TimeRange, Workflows
+from headwater.projections.workflows.trimmed_entries import TrimmedEntries
 from headwater.schemas import answers
 from headwater.schemas.history import (
     Artifact,
@@ -593,7 +593,7 @@ def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_order(
     order: Order,
 ):
     monkeypatch.setattr("headwater.projections.workflows.queries._STEPS_MAX", rows_max)
-    monkeypatch.setattr("headwater.projections.workflows.untrimmed.BYTES_MAX", bytes_max)
+    monkeypatch.setattr("headwater.projections.workflows.trimmed_entries.BYTES_MAX", bytes_max)
     log = Log()
     log.claim()
     for name, keep in (("x", 3), ("whole", ITERATIONS)):
@@ -605,7 +605,7 @@ def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_order(
         log.write(name, step("last", ITERATIONS + 2))
     told = [record for record in log.partitions[0] if record.instance_id == "x"]  # type: ignore[union-attr]
 
-    async def read(partition: int, start: int, forgotten: Forgotten) -> None:
+    async def read(partition: int, start: int, forgotten: TrimmedEntries) -> None:
         assert (partition, start) == (0, 1)
         for record in told:
             assert isinstance(record, HistoryAppended)
@@ -619,7 +619,7 @@ def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_order(
         of_rows = await pages(lambda c: workflows.steps(RUN, order=order, limit=7, after=c))
         whole = await pages(lambda c: workflows.steps(whole_run, order=order, limit=7, after=c))
         found = await pages(
-            lambda c: workflows.steps_and_forgotten(RUN, read, order=order, limit=limit, after=c)
+            lambda c: workflows.steps_with_trimmed(RUN, read, order=order, limit=limit, after=c)
         )
         assert len(of_rows) < ITERATIONS < len(found)
         assert shown(found) == shown(whole)
@@ -638,10 +638,10 @@ def test_instances_are_found_by_when_something_happened_to_them_last(migrated: s
 
     async def scenario(workflows: Workflows) -> None:
         for within, expected in (
-            (Within(), "543210"),
-            (Within(at(7), None), "5432"),
-            (Within(None, at(7)), "10"),
-            (Within(at(5), at(9)), "21"),
+            (TimeRange(), "543210"),
+            (TimeRange(at(7), None), "5432"),
+            (TimeRange(None, at(7)), "10"),
+            (TimeRange(at(5), at(9)), "21"),
         ):
             for status in (None, RunStatus.COMPLETE):
                 found = await workflows.instances("order", status=status, updated=within, limit=9)

@@ -8,7 +8,7 @@ import psycopg
 
 from headwater.gateway.rebuilding.workflows import WorkflowRebuild
 from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.rebuilds.rebuilds import Rebuild, ask, begin, find
+from headwater.projections.rebuilds.rebuilds import Rebuild, begin, find, request_state
 from headwater.projections.rebuilds.work import RebuildWork
 from headwater.schemas.history import (
     EventReceived,
@@ -103,7 +103,7 @@ class Operator:
         return found
 
     async def asked(self, state: str, after: str, move: str) -> Rebuild:
-        assert await ask(self.reader, "r-1", state, after=(after,))
+        assert await request_state(self.reader, "r-1", state, after=(after,))
         return await self.carry_out(move)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.past import Past
-from headwater.processors.graph.state import GraphRun, meeting_key, place
+from headwater.processors.graph.state import GraphRun, branch_key, meeting_key
 from headwater.processors.graph.tracing import Tracing
 from headwater.schemas.history import (
     FanInActivated,
@@ -199,7 +199,7 @@ class GraphLaws:
         _law(fork.live == len(moving), "live branches", (fork, moving))
         _law(fork.waiting == len(waiting), "waiting tokens", (fork, waiting))
         for branch in range(fork.total):
-            found = run.branches.get(place(name, branch))
+            found = run.branches.get(branch_key(name, branch))
             active = found.active if found else 0
             _law(active == moving.get(branch, 0), "active tokens", (name, branch, found))
         nodes = Counter(self.tokens[number].node for number in waiting)

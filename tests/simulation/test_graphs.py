@@ -112,7 +112,7 @@ def _leaves_children(*_: object, **__: object) -> list[object]:
     [
         (advancing, "_counts", _meets_early(advancing._counts)),
         (advancing, "_close", _for_ever),
-        (advancing, "settle", _for_ever),
+        (advancing, "evaluate_joins", _for_ever),
         (ending, "end_children", _leaves_children),
         (jobs, "_lost", _hears_late_ones),
         (jobs, "_ended", _repeated),

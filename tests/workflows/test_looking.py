@@ -108,14 +108,14 @@ def test_a_join_that_waits_is_explained():
         assert found.waiting_for == {"retry": 1, "task": 1, "siblings": 1}
         assert found.says == [
             "g/i (run 0) is active with 3 tokens, as of sequence 17 (2026-01-01T00:00:00.000Z).",
-            "At 'end' 1 branch of 4 of the group 'group' has arrived (0); it goes on when no other "
-            "can bring anything more.",
+            "At 'end' 1 branch of 4 of the group 'group' has arrived (0); it continues when no "
+            "other branch can arrive.",
             "Branch 1 waits until 2026-01-01T00:00:05.000Z to try 'work' again: attempt 1 failed "
             "with Flaky: item 7.",
             "Branch 2 runs 'work' (token 3).",
-            "Branch 3 has ended at 'aside' (completed) and never comes.",
-            "At 2026-01-01T00:00:20.000Z, 20000 ms after the first arrival at 'end', it goes on "
-            "with those who are there.",
+            "Branch 3 has ended at 'aside' (completed) and cannot arrive.",
+            "At 2026-01-01T00:00:20.000Z, 20000 ms after the first arrival at 'end', the join "
+            "continues with the branches that arrived.",
         ]
 
     timeout = {"timeoutMs": 20_000, "onTimeout": "proceed_with_available"}

@@ -78,7 +78,7 @@ class AwayReader(Reader):
     """A Postgres that is away, and says so at once."""
 
     @override
-    def apart(self) -> "AwayReader":
+    def with_own_pool(self) -> "AwayReader":
         return AwayReader("postgresql://headwater@127.0.0.1:1/headwater", connect_timeout_s=0.1)
 
     @override

@@ -41,7 +41,7 @@ class WatchedReader(Reader):
         self.asked = 0
 
     @override
-    def apart(self) -> PooledReader:
+    def with_own_pool(self) -> PooledReader:
         return self.for_monitors
 
     @override
@@ -66,7 +66,7 @@ def test_many_requests_without_a_key_cost_one_query_and_none_of_the_readers(path
 
 def test_a_reader_apart_has_one_connection_to_the_same_database() -> None:
     reader = Reader(NOWHERE, connect_timeout_s=0.1)
-    apart = reader.apart()
+    apart = reader.with_own_pool()
     assert apart._pool.conninfo == reader._pool.conninfo
     assert (apart._pool.max_size, apart is reader) == (1, False)
 

@@ -42,11 +42,11 @@ class Rows:
         self.asked = 0
 
     async def open_jobs(
-        self, types: Sequence[str], given: Sequence[str], *, limit: int
+        self, types: Sequence[str], reserved: Sequence[str], *, limit: int
     ) -> list[OpenJob]:
         self.asked += 1
         await asyncio.sleep(0)
-        left = [each for each in self.open if f"order.{each.instance_id}.0.4.1" not in given]
+        left = [each for each in self.open if f"order.{each.instance_id}.0.4.1" not in reserved]
         return left[:limit] if "charge" in types else []
 
     async def next_offsets(self) -> dict[int, int]:

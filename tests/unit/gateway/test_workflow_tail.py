@@ -12,14 +12,14 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import tail
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.tail import Tails, message
-from headwater.projections.workflows.answers import event_of, line_of
+from headwater.projections.workflows.answers import event_of, log_line_of
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
 from tests.unit.gateway.workflow_fakes import AT, MemoryTail, instance, status
 from tests.waiting import until
 
 OF_RUN = {"workflow_name": "order", "instance_id": "a", "run_number": 0}
-LINE = line_of(
+LINE = log_line_of(
     {
         **OF_RUN,
         "id": "x",

@@ -5,7 +5,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from headwater.projections.workflows.answers import Changed, Changes, Placed, instance_of, status_of
+from headwater.projections.workflows.answers import (
+    Changed,
+    Changes,
+    LocatedInstance,
+    instance_of,
+    status_of,
+)
 from headwater.schemas.answers import StatusOfRun
 from headwater.schemas.history import HistoryAppended, ReplySent
 from headwater.streams.workflows.client import Addressed
@@ -78,7 +84,7 @@ def row(**changes: object) -> dict[str, Any]:
     return columns | changes
 
 
-def instance(**changes: object) -> Placed:
+def instance(**changes: object) -> LocatedInstance:
     return instance_of(row(**changes))
 
 
@@ -102,7 +108,7 @@ class MemoryRuns:
 class MemoryTail:
     """An instance whose changes are put here one by one."""
 
-    def __init__(self, row: Placed) -> None:
+    def __init__(self, row: LocatedInstance) -> None:
         self.row = row
         self.log: list[tuple[int, Any]] = []
         self.next = row.offset + 1

@@ -156,7 +156,7 @@ def test_the_limit_is_known_as_it_was_counted_with():
 def test_no_more_slots_are_given_at_once_than_a_record_has_room_for(
     monkeypatch: pytest.MonkeyPatch, larger: int | None
 ):
-    monkeypatch.setattr("headwater.processors.slots.decide.GIVEN_MAX", 2)
+    monkeypatch.setattr("headwater.processors.slots.decide.GRANTED_MAX", 2)
     limit = Limit(1)
     limit.ask(*"abcdef")
     limit.declare(larger)

@@ -86,13 +86,13 @@ def duplicate(offset: int = 0) -> Written:
 
 def rows(planned: Plan, table: str, *, delete: bool = False) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
-    for work in planned.works:
-        if work.table != table or work.delete is not delete:
+    for row_statement in planned.statements:
+        if row_statement.table != table or row_statement.delete is not delete:
             continue
-        if isinstance(work.rows, str):
-            found += json.loads(work.rows)
+        if isinstance(row_statement.rows, str):
+            found += json.loads(row_statement.rows)
         else:
-            found += [read_row(ROW_TYPES[table], row) for row in work.rows]
+            found += [read_row(ROW_TYPES[table], row) for row in row_statement.rows]
     return found
 
 
@@ -295,8 +295,10 @@ def test_a_marker_is_no_dead_letter():
 
 def removed(planned: Plan) -> list[object]:
     """The keys of the rows that a plan deletes, if it does nothing else."""
-    assert all(work.delete for work in planned.works)
-    return [key for work in planned.works for key in json.loads(str(work.rows))]
+    assert all(row_statement.delete for row_statement in planned.statements)
+    return [
+        key for row_statement in planned.statements for key in json.loads(str(row_statement.rows))
+    ]
 
 
 def test_a_dead_letter_that_is_removed_is_no_row_also_in_the_batch_that_brings_it():
@@ -316,7 +318,7 @@ def test_an_effect_that_is_removed_is_no_row():
 
 def test_a_large_table_is_written_in_several_statements():
     many = [day(n, n, f"{1000 + n}-01-01") for n in range(2_500)]
-    sizes = [len(work.rows) for work in plan(many).works]
+    sizes = [len(row_statement.rows) for row_statement in plan(many).statements]
     assert sizes == [1_000, 1_000, 500]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, cast
 
-from headwater.projections.projector.plan import Plan, Work
+from headwater.projections.projector.plan import Plan, RowStatement
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.records import LogRecord
@@ -15,7 +15,7 @@ def plan(records: Iterable[LogRecord]) -> Plan:
     values = [record.value or b"" for record in records]
     if b"odd" in values:
         raise KeyError("a bug")
-    return Plan(works=(Work("rows", values),), unreadable=values.count(b"unreadable"))
+    return Plan(statements=(RowStatement("rows", values),), unreadable=values.count(b"unreadable"))
 
 
 def test_a_record_that_cannot_be_planned_is_refused_and_the_others_are_applied():
@@ -30,10 +30,10 @@ def test_a_record_that_cannot_be_planned_is_refused_and_the_others_are_applied()
     values = [b"1", b"odd", b"2", b"unreadable"]
     records = [Appended(0, at, value, topic="t") for at, value in enumerate(values)]
     planned = projector._plan(records)
-    rows = [each.rows for each in planned.works if each.table == "rows"]
+    rows = [each.rows for each in planned.statements if each.table == "rows"]
     assert rows == [[b"1"], [b"2"], [b"unreadable"]]
-    (refused,) = [each.rows for each in planned.works if each.table == "projection_errors"]
+    (refused,) = [each.rows for each in planned.statements if each.table == "projection_errors"]
     assert "a bug" in str(refused)
     assert planned.unreadable == 2
     whole = projector._plan([records[0], records[2]])
-    assert [each.rows for each in whole.works] == [[b"1", b"2"]]
+    assert [each.rows for each in whole.statements] == [[b"1", b"2"]]

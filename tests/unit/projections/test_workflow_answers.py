@@ -9,10 +9,10 @@ import pytest
 
 from headwater.projections.workflows.answers import (
     event_of,
-    found_of,
     instance_of,
-    line_of,
     listed_of,
+    log_line_of,
+    paged_instance_of,
     status_of,
     step_of,
 )
@@ -213,7 +213,7 @@ def test_events_and_lines_have_all_their_columns() -> None:
         "is_replay": True,
         "created_at": AT,
     }
-    assert shown(line_of(line)) == OF_RUN_SHOWN | {
+    assert shown(log_line_of(line)) == OF_RUN_SHOWN | {
         "id": "l",
         "stepKey": "s",
         "attempt": 1,
@@ -234,11 +234,11 @@ def test_a_page_has_a_cursor_if_there_is_more(cursor: str | None) -> None:
         "wake_at": None, "wait_event_type": "yes", "last_attempt_at": None,
         "error_name": None, "error_message": None, "error_detail": None,
     }  # fmt: skip
-    found = found_of(row(current_step=step))
+    found = paged_instance_of(row(current_step=step))
     assert found.current_step is not None
     assert found.current_step.wait_event_type == "yes"
     page = InstancePage(
-        instances=[found_of(row())], has_next_page=cursor is not None, cursor=cursor
+        instances=[paged_instance_of(row())], has_next_page=cursor is not None, cursor=cursor
     )
     assert shown(page) == {
         "instances": [

@@ -80,7 +80,12 @@ def planned_of(records: Sequence[Appended], claims: Claims | None = None) -> Pla
 
 
 def rows(plan: Plan, table: str) -> list[Row]:
-    return [row for work in plan.works if work.table == table for row in json.loads(work.rows)]
+    return [
+        row
+        for row_statement in plan.statements
+        if row_statement.table == table
+        for row in json.loads(row_statement.rows)
+    ]
 
 
 def the_row(plan: Plan, table: str) -> Row:
@@ -193,9 +198,9 @@ def test_runs_of_one_instance_are_written_one_after_the_other():
     log.write("x", STARTED, run_number=2)
     plan = planned_of(log.records())
     told = [
-        (work.table, [row["run_number"] for row in json.loads(work.rows)])
-        for work in plan.works
-        if work.table.startswith("workflow_instance")
+        (row_statement.table, [row["run_number"] for row in json.loads(row_statement.rows)])
+        for row_statement in plan.statements
+        if row_statement.table.startswith("workflow_instance")
     ]
     assert told == [
         ("workflow_instance", [0]),
@@ -206,7 +211,7 @@ def test_runs_of_one_instance_are_written_one_after_the_other():
 
 
 def test_a_rejection_changes_nothing():
-    assert planned(CommandRejected("INSTANCE_TERMINAL", "it has ended")).works == ()
+    assert planned(CommandRejected("INSTANCE_TERMINAL", "it has ended")).statements == ()
 
 
 def test_the_latest_claim_of_a_partition_names_its_owner():
@@ -254,7 +259,7 @@ def test_a_retry_copies_what_was_told_before_it_and_not_what_comes_after():
     log.write("x", EntryCompleted("loop", "2", ("e1",)), run_number=1).write("x", completed("late"))
     log.write("y", retried(), completed("y"), run_number=1)
     plan = planned_of(log.records())
-    assert [work.table for work in plan.works][:7] == [
+    assert [row_statement.table for row_statement in plan.statements][:7] == [
         "workflow_owner",
         *("workflow_step", "workflow_event"),
         *("workflow_retries", "workflow_step", "workflow_step_changes", "workflow_deliveries"),
@@ -284,7 +289,7 @@ def test_many_retries_take_no_more_statements_than_one():
     for number in range(100):
         log.write(f"i{number}", completed("a"), RunErrored(FAILURE))
         log.write(f"i{number}", retried("a"), completed("b"), run_number=1)
-    assert len(planned_of(log.records()).works) == 6
+    assert len(planned_of(log.records()).statements) == 6
 
 
 # --- steps ----------------------------------------------------------------------------------
@@ -442,7 +447,9 @@ def test_a_step_keeps_the_sequence_of_its_first_attempt_and_loses_the_error():
 
 def test_the_time_is_nothing_that_is_shown():
     plan = planned(opened("~now", EntryKind.NOW), EntryCompleted("~now", "17"))
-    assert {work.table for work in plan.works} == {"workflow_instance_changes"}
+    assert {row_statement.table for row_statement in plan.statements} == {
+        "workflow_instance_changes"
+    }
 
 
 def test_what_a_loop_forgets_is_deleted_and_not_written():
@@ -456,7 +463,10 @@ def test_what_a_loop_forgets_is_deleted_and_not_written():
         LoopAdvanced("pages", 11, "null", 2),
         completed("pages/~0/a"),
     )
-    assert [work.table for work in plan.works][:2] == ["workflow_step_trims", "workflow_step"]
+    assert [row_statement.table for row_statement in plan.statements][:2] == [
+        "workflow_step_trims",
+        "workflow_step",
+    ]
     assert the_row(plan, "workflow_step_trims") == {"step_key": "pages", "trim_before": 10}
     assert [row["step_key"] for row in rows(plan, "workflow_step")] == [
         "pages/~10/a",
@@ -572,12 +582,12 @@ def test_an_instance_that_is_deleted_leaves_no_patch_of_before():
         "x",
     ]
     for table in OF_INSTANCES:
-        deleted = [w for w in plan.works if w.delete and w.table == table]
+        deleted = [w for w in plan.statements if w.delete and w.table == table]
         assert [json.loads(str(w.rows)) for w in deleted] == [
             [{"workflow_name": WORKFLOW, "instance_id": "x"}]
         ]
-    assert not [w for w in plan.works if w.table == "workflow_step" and not w.delete]
-    assert plan.works[-1].table == "workflow_instance"
+    assert not [w for w in plan.statements if w.table == "workflow_step" and not w.delete]
+    assert plan.statements[-1].table == "workflow_instance"
 
 
 def test_a_tombstone_of_the_history_is_no_record():
@@ -618,7 +628,11 @@ def test_a_nul_is_replaced_in_texts_and_left_for_postgres_to_refuse_in_json():
 
 def test_many_rows_are_written_in_several_statements():
     plan = planned(*[completed(f"s{n}") for n in range(2_500)])
-    sizes = [len(json.loads(work.rows)) for work in plan.works if work.table == "workflow_step"]
+    sizes = [
+        len(json.loads(row_statement.rows))
+        for row_statement in plan.statements
+        if row_statement.table == "workflow_step"
+    ]
     assert sizes == [1_000, 1_000, 500]
 
 

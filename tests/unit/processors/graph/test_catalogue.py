@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.processors.graph.catalogue import Catalogue, Deployed, NotDeployed, Told
+from headwater.processors.graph.catalogue import Catalogue, Deployed, NameOwner, NotDeployed
 from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.failures import GRAPH_CHANGED, GRAPH_OF_APP
 
@@ -67,7 +67,7 @@ def test_a_name_that_an_app_has_is_deployed_by_the_app_alone():
     catalogue = Catalogue()
     catalogue.apply(deployed("a"))
     assert isinstance(catalogue.apply(deployed("b", app="orders")), Deployed)
-    assert catalogue.apply(deployed("", name="code", app="orders")) == Told("orders")
+    assert catalogue.apply(deployed("", name="code", app="orders")) == NameOwner("orders")
     for name in ("g", "code"):
         refused = catalogue.apply(deployed("c", name=name))
         assert isinstance(refused, NotDeployed)
@@ -82,7 +82,7 @@ def test_who_has_not_heard_of_an_activation_changes_nothing():
     catalogue = Catalogue()
     catalogue.apply(deployed("a", app="shop", moves=1))
     catalogue.apply(deployed("b", app="shop", moves=2))
-    assert catalogue.apply(deployed("a", app="desk", moves=1)) == Told("shop")
+    assert catalogue.apply(deployed("a", app="desk", moves=1)) == NameOwner("shop")
     assert [each.digest for each in catalogue.versions["g"]] == ["a", "b"]
     catalogue.apply(deployed("a", app="shop", moves=3))
     assert [each.digest for each in catalogue.versions["g"]] == ["a", "b", "a"]

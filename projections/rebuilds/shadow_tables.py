@@ -1,10 +1,10 @@
-"""The tables of workflows made again: in a schema of their own, compared, and put in place.
+"""Rebuild the tables of workflows in a separate schema, compare them, and switch the rows.
 
-Rows of workflows are patches of a history, so they are made again by the projector's own code,
-whose statements name no schema: a search path says whose tables they write. While two versions are
-compared, the projector that serves waits for the lock on its offsets: both have the same records.
+Rows of workflows are patches of a history, so the projector's own code rebuilds them: its
+statements name no schema, and the search path selects the tables. While two versions are compared,
+the serving projector waits for the lock on its offsets, so both have the same records.
 
-What differs is kept as text of rows, which Postgres reads back to the byte.
+Differing rows are stored as text, which Postgres reads back exactly.
 """
 
 from collections.abc import AsyncIterator
@@ -21,13 +21,13 @@ from headwater.projections.postgres.statements import OF_WORKFLOWS, filled, list
 from headwater.projections.rebuilds.rebuilds import Example
 from headwater.projections.workflows.history import PROJECTION
 
-__all__ = ["SCHEMA", "TablesBeside"]
+__all__ = ["SCHEMA", "ShadowTables"]
 
-#: Where the tables are made again.
+#: Schema of the rebuilt tables.
 SCHEMA: Final = "headwater_rebuilt"
 _EXAMPLES: Final = 10
-#: What the projector writes besides rows.
-_BOOKS: Final = ("projection_offsets", "projection_errors")
+#: Tables that the projector writes in addition to rows.
+_BOOKKEEPING: Final = ("projection_offsets", "projection_errors")
 _KINDS: Final = {
     "added": "before is null",
     "removed": "after is null",
@@ -35,10 +35,10 @@ _KINDS: Final = {
 }
 
 
-class TablesBeside:
-    """The tables of workflows, twice.
+class ShadowTables:
+    """A second set of the tables of workflows.
 
-    Errors: StoreUnavailable from every method.
+    All methods raise StoreUnavailable.
     """
 
     def __init__(self, connection: AsyncConnection[Any], rebuild_id: str) -> None:
@@ -46,51 +46,52 @@ class TablesBeside:
         self._id = rebuild_id
 
     async def make(self) -> None:
-        """Makes empty tables, unless this rebuild has begun to fill them."""
+        """Create empty tables, unless this rebuild has created them already."""
         with store_edge("make the tables of a rebuild"):
             async with self._connection.transaction():
-                found = await self._do(statement("rebuild_in_schema"), schema=SCHEMA)
-                if await found.fetchone() == (self._id,):
+                cursor = await self._do(statement("rebuild_in_schema"), schema=SCHEMA)
+                if await cursor.fetchone() == (self._id,):
                     return
                 await self.drop()
-                await self._do(_named("create schema {schema}"))
-                about = "comment on schema {schema} is {id}"
-                await self._do(_named(about, id=sql.Literal(self._id)))
-                for table in (*OF_WORKFLOWS, *_BOOKS):
+                await self._do(_with_schema("create schema {schema}"))
+                comment = "comment on schema {schema} is {id}"
+                await self._do(_with_schema(comment, id=sql.Literal(self._id)))
+                for table in (*OF_WORKFLOWS, *_BOOKKEEPING):
                     create = "create table {schema}.{table} (like {served}.{table} including all)"
                     parts = {"table": sql.Identifier(table), "served": sql.Identifier(HEADWATER)}
-                    await self._do(_named(create, **parts))
+                    await self._do(_with_schema(create, **parts))
 
     async def drop(self) -> None:
-        """Drops the tables that were made again."""
+        """Drop the rebuilt tables."""
         with store_edge("drop the tables of a rebuild"):
-            await self._do(_named("drop schema if exists {schema} cascade"))
+            await self._do(_with_schema("drop schema if exists {schema} cascade"))
 
     async def ends(self) -> dict[int, int]:
-        """How far the tables are that serve: the next offset of each partition."""
-        with store_edge("say how far the projection is"):
+        """Return the next offset of each partition in the serving tables."""
+        with store_edge("return applied offsets"):
             return await self._ends("projection_positions_of")
 
     @asynccontextmanager
-    async def standing_still(self) -> AsyncIterator[dict[int, int]]:
-        """A transaction in which nothing is projected; gives how far the tables are that serve."""
+    async def paused_projection(self) -> AsyncIterator[dict[int, int]]:
+        """Open a transaction in which nothing is projected; yield the serving tables' offsets."""
         with store_edge("compare two versions of a projection"):
             async with self._connection.transaction():
                 await self._do("set local timezone to 'UTC'")
                 yield await self._ends("lock_projection")
 
     async def compare(self) -> tuple[dict[str, int], list[Example]]:
-        """Keeps the rows that differ, and counts them, with some examples."""
+        """Store the rows that differ. Return their counts and some examples."""
         await self._do(statement("forget_rebuild_rows"), id=self._id)
         for table in OF_WORKFLOWS:
             await self._do(await self._difference(table), id=self._id, table=table)
-        found = await self._do(statement("rebuild_counts"), id=self._id)
-        added, removed, changed = await found.fetchone()
+        cursor = await self._do(statement("rebuild_counts"), id=self._id)
+        added, removed, changed = await cursor.fetchone()
         counts = {"added": added, "removed": removed, "changed": changed}
-        return counts, [each for kind in _KINDS for each in await self._examples(kind)]
+        examples = [example for kind in _KINDS for example in await self._examples(kind)]
+        return counts, examples
 
     async def put(self, *, back: bool) -> None:
-        """Puts rows in the place of others, but where these have changed since."""
+        """Replace rows by rebuilt ones, or back, except rows that have changed since."""
         old, new = ("after", "before") if back else ("before", "after")
         for table in OF_WORKFLOWS:
             parts = {
@@ -109,12 +110,12 @@ class TablesBeside:
         return await self._connection.execute(query, parameters or None)
 
     async def _ends(self, query: str) -> dict[int, int]:
-        found = await self._do(statement(query), projection=PROJECTION)
-        return dict(await found.fetchall())
+        cursor = await self._do(statement(query), projection=PROJECTION)
+        return dict(await cursor.fetchall())
 
     async def _key(self, table: str) -> list[str]:
-        found = await self._do(statement("key_of_table"), table=f"{HEADWATER}.{table}")
-        return [name for (name,) in await found.fetchall()]
+        cursor = await self._do(statement("key_of_table"), table=f"{HEADWATER}.{table}")
+        return [name for (name,) in await cursor.fetchall()]
 
     async def _difference(self, table: str) -> bytes:
         key = await self._key(table)
@@ -128,10 +129,10 @@ class TablesBeside:
 
     async def _examples(self, kind: str) -> list[Example]:
         query = filled("rebuild_examples", which=sql.SQL(_KINDS[kind]))
-        found = await self._do(query, id=self._id, limit=_EXAMPLES)
+        cursor = await self._do(query, id=self._id, limit=_EXAMPLES)
         return [
             await self._example(kind, table, before, after)
-            for table, before, after in await found.fetchall()
+            for table, before, after in await cursor.fetchall()
         ]
 
     async def _example(
@@ -151,20 +152,20 @@ class TablesBeside:
         )
 
     async def _columns(self, table: str, row: str | None) -> dict[str, Any]:
-        """A row by its columns; JSON as its text."""
+        """Return a row by column, with JSON as text."""
         if row is None:
             return {}
         async with self._connection.cursor(row_factory=dict_row) as cursor:
             cursor.adapters.register_loader("json", TextLoader)
             await cursor.execute(filled("row_from_text", table=sql.Identifier(table)), {"row": row})
-            (found,) = await cursor.fetchall()
-            return found
+            (columns,) = await cursor.fetchall()
+            return columns
 
 
-def _named(query: LiteralString, **parts: sql.Composable) -> bytes:
+def _with_schema(query: LiteralString, **parts: sql.Composable) -> bytes:
     return sql.SQL(query).format(schema=sql.Identifier(SCHEMA), **parts).as_bytes(None)
 
 
-def _match(key: list[str], one: LiteralString, other: LiteralString) -> sql.Composed:
-    pair = sql.SQL(f"{one} = {other}")
+def _match(key: list[str], left: LiteralString, right: LiteralString) -> sql.Composed:
+    pair = sql.SQL(f"{left} = {right}")
     return sql.SQL(" and ").join([pair.format(*[sql.Identifier(name)] * 2) for name in key])

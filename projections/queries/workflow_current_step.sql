@@ -1,6 +1,6 @@
 -- The current step is the open one that was reached last; of an errored instance, the errored one.
--- Errors that the code has caught are behind it, and what is complete stands at nothing. A graph stands
--- at tokens: those that have not ended, and those that its run has failed with.
+-- Errors caught by code are before it, and a complete instance has none. A graph has current
+-- tokens: those that have not ended, and those with which its run failed.
 left join lateral (
     select step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
            wake_at, wait_event_type, last_attempt_at, error_name, error_message,
@@ -28,7 +28,8 @@ left join lateral (
         group by node_ref, status
     ) n
 ) t on true
--- Whoever waits for a slot has not begun; how many came before it is counted up to some thousands.
+-- A run that waits for a slot has not begun; its position in the queue is counted up to some
+-- thousands.
 left join lateral (
     select to_jsonb(w) as awaited_slot
     from (
@@ -45,7 +46,7 @@ left join lateral (
                 ) earlier
             ) as before, (
                 select (concurrency ->> 'limit')::integer
-                from ({declared}) as found
+                from ({declared}) as declared
                 where name = i.workflow_name and concurrency is not null
                 order by since desc
                 limit 1

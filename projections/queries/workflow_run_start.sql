@@ -1,4 +1,4 @@
--- Where the first record of a run lies, whether a newer run has followed it or not.
+-- Position of the first record of a run, current or earlier.
 select partition, run_offset as "offset"
 from workflow_instance
 where workflow_name = %(workflow_name)s

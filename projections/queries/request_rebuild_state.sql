@@ -1,4 +1,4 @@
--- A second one of the projection that is under way refuses it.
+-- The unique index rejects a second active rebuild of the projection.
 update rebuilds r
 set state = %(state)s, sent = -1, updated_at = now()
 where id = %(id)s
