@@ -34,7 +34,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
-from headwater.streams.kafka.state_store import Identity
+from headwater.streams.kafka.state_store import StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.pipeline.partition_state import FORM
 from headwater.streams.pipeline.rebuilding import Rebuild
@@ -140,7 +140,7 @@ async def _rebuild(house: House, table: Table) -> None:
     folder = Path(tempfile.mkdtemp(prefix="headwater-rebuild-"))
     stores = StateStores(folder, _MEMORY_BYTES, now_ms)
     identities = (
-        Identity(cluster="", group=REBUILD, topics=(WEBHOOKS,), partition=number, form=FORM)
+        StoreIdentity(cluster="", group=REBUILD, topics=(WEBHOOKS,), partition=number, form=FORM)
         for number in range(PARTITIONS)
     )
     opened_stores = [stores.open(each) for each in identities]

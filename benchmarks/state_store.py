@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from headwater.streams.kafka.state_store import Family, Identity, StateStore
+from headwater.streams.kafka.state_store import Family, StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 
 _BATCH: Final = 2_000
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--memory-mib", type=int, default=64)
     options = parser.parse_args()
-    ours = Identity(cluster="", group="bench", topics=("rows",), partition=0, form="1")
+    ours = StoreIdentity(cluster="", group="bench", topics=("rows",), partition=0, form="1")
     sys.stdout.write(f"{'CPU, us a key':32}{'thread':>8}{'process':>10}\n")
     with tempfile.TemporaryDirectory() as folder:
         stores = StateStores(Path(folder), options.memory_mib * _MIB, lambda: 0)

@@ -1,7 +1,7 @@
-"""Committed offsets, and the leader epoch of what was read before them (KIP-320).
+"""Committed offsets with the leader epoch of the record before them (KIP-320).
 
 aiokafka commits offsets alone. Only leader epochs show whether a log still has what was read up to
-such an offset (`truncation`). So the epoch is written to the text that Kafka keeps with an offset.
+such an offset (`truncation`). So the epoch is written to the metadata text of the offset.
 """
 
 import logging
@@ -56,7 +56,7 @@ async def _commit_offsets(
 async def committed_of(
     consumer: AIOKafkaConsumer, *partitions: TopicPartition
 ) -> dict[TopicPartition, Committed]:
-    """Return what a group has committed of partitions; those without are left out.
+    """Return a group's committed offsets; partitions without one are omitted.
 
     Raises:
         KafkaError: The coordinator does not answer.
@@ -81,9 +81,9 @@ async def start_of(
     """Return where a group continues: at its committed offset, or where the log was cut before it.
 
     Args:
-        consumer: One to which the partition is assigned.
+        consumer: A consumer to which the partition is assigned.
         where: The partition.
-        committed: What the group has committed of it.
+        committed: The committed offset.
 
     Raises:
         KafkaError: The leader does not answer.
@@ -99,13 +99,13 @@ async def start_of(
     if cut == UNKNOWN_END:
         first: int = (await consumer.beginning_offsets([where]))[where]
         log.error(
-            "%s/%d is not the log any more of which %s has read up to offset %d: reading it from "
+            "%s/%d is not the log any more that %s has read up to offset %d: reading it from "
             "its beginning",
             *(*where, consumer._group_id, offset - 1),  # noqa: SLF001
         )
         return Committed(first)
     log.error(
-        "the broker has lost %s/%d from offset %d to %d, which was read: reading on from there",
+        "the broker has lost %s/%d from offset %d to %d, which was read: continuing from there",
         *(*where, cut, offset - 1),
     )
     return Committed(cut, leader_epoch)
@@ -115,7 +115,7 @@ async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, 
     """Seek all assigned partitions to where the group continues; see `start_of`.
 
     Returns:
-        The new position of each partition; None if nothing was committed, and it was not moved.
+        New position by partition; None if nothing was committed, and it was not moved.
 
     Raises:
         KafkaError: A broker does not answer.

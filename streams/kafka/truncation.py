@@ -11,7 +11,7 @@ back, and the consumer queries the leader for the end of the earlier epoch (Offs
 If that is before the position, the log was cut there. A consumer at the end of a log queries its
 leader every few seconds, because the log may end there with other records than it has read.
 
-A consumer without `auto_offset_reset`, or of which `raise_when_truncated` was called, raises
+A consumer without `auto_offset_reset`, or for which `raise_when_truncated` was called, raises
 LogTruncated, an OffsetOutOfRangeError. Any other consumer seeks to where the log was cut, and logs
 the lost offsets.
 
@@ -48,22 +48,22 @@ from headwater.streams.clock import monotonic
 
 log = logging.getLogger(__name__)
 
-#: Where an epoch ends that is later than any of the log: that is another one, or an older copy.
+#: End of an epoch that is later than any of the log: the log is another one, or an older copy.
 UNKNOWN_END: Final = -1
-#: Where it ends for a broker without that request.
+#: End reported for a broker without that request.
 _NO_END: Final = 2**63 - 1
 _MAGIC_WITH_EPOCH: Final = 2
 #: Length, leader epoch and magic of a batch, after its base offset.
 _HEAD: Final = struct.Struct(">iib")
 _HEAD_AT: Final = 8
-#: Bytes of a batch that its length leaves out.
+#: Bytes of a batch that its length field omits.
 _UNCOUNTED: Final = 12
-#: What metadata has of a partition without a leader.
+#: Metadata's leader of a partition that has none.
 _NO_NODE: Final = (None, -1)
-#: How often the leader of a partition is queried while fetches bring nothing. When as many records
-#: were appended as were lost, they wait so long, at most. A consumer fetches far more often.
+#: How often the leader of a partition is queried while fetches return nothing. If as many records
+#: were appended as were lost, they wait for at most this long. A consumer fetches far more often.
 _QUERY_EVERY_S: Final = 3.0
-#: The fields of a request that is from no broker, and that does not know who leads.
+#: Fields of a request that is not a broker's, and does not know the leader epoch.
 _CONSUMER: Final = -1
 
 _FETCH: Final = Fetcher._proc_fetch_request  # noqa: SLF001 (aiokafka has no hook there)
@@ -80,8 +80,8 @@ class LogTruncated(OffsetOutOfRangeError):
 class Read(NamedTuple):
     """Up to where a consumer has read a partition, and an epoch of a leader.
 
-    The epoch is that of the last record before the position, or a later one that was there before
-    the log was cut: both end in the same place of a log that was cut.
+    The epoch is that of the last record before the position, or a later one that existed before
+    the log was cut: both end at the same offset of a truncated log.
     """
 
     position: int
@@ -94,19 +94,19 @@ _READ: Final[WeakKeyDictionary[Any, Read]] = WeakKeyDictionary()
 _QUERIED_S: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
 
 
-#: What aiokafka knows of the subscriptions of consumers that are not to go back by themselves.
+#: Subscriptions of consumers that must not seek back by themselves.
 _STRICT: Final[WeakSet[Any]] = WeakSet()
 
 
 def detect_truncation() -> None:
-    """Have all consumers of this process detect it; calling it again changes nothing."""
+    """Make all consumers of this process detect it; calling it again changes nothing."""
     fetching.MemoryRecords = _Batches  # type: ignore[attr-defined]
     FetchResult._update_position = _update_position  # type: ignore[method-assign] # noqa: SLF001
     Fetcher._proc_fetch_request = _proc_fetch_request  # type: ignore[method-assign] # noqa: SLF001
 
 
 def raise_when_truncated(consumer: AIOKafkaConsumer) -> None:
-    """Have a consumer raise LogTruncated, whatever it does about other offsets out of range."""
+    """Make a consumer raise LogTruncated, whatever it does about other offsets out of range."""
     _STRICT.add(consumer._subscription)  # noqa: SLF001
 
 
@@ -147,13 +147,13 @@ def begin_at(
 async def truncation_before(
     consumer: AIOKafkaConsumer, where: TopicPartition, offset: int, leader_epoch: int
 ) -> int | None:
-    """Ask the leader of a partition whether its log still has what was read of it.
+    """Query the leader of a partition whether its log still has what was read of it.
 
     Args:
-        consumer: One to which the partition is assigned.
+        consumer: A consumer to which the partition is assigned.
         where: The partition.
         offset: Up to where it was read.
-        leader_epoch: As `leader_epoch_of` gave it there.
+        leader_epoch: Value of `leader_epoch_of` at that offset.
 
     Returns:
         The offset at which the log was cut; None if it has everything; UNKNOWN_END if it is
@@ -176,17 +176,17 @@ async def truncation_before(
 
 
 def _state(consumer: AIOKafkaConsumer, where: TopicPartition) -> Any:  # noqa: ANN401 (aiokafka's)
-    """The state of a partition; None if it is not assigned."""
+    """Return the state of a partition; None if it is not assigned."""
     subscription: Any = consumer._subscription.subscription  # noqa: SLF001
     assignment = None if subscription is None else subscription.assignment
     return None if assignment is None else assignment.state_value(where)
 
 
-# -- what a fetch brings
+# -- fetches
 
 
 class _Batches:
-    """The batches of a fetch, as `MemoryRecords` gives them, with their leader epochs."""
+    """The batches of a fetch, like `MemoryRecords`, with their leader epochs."""
 
     def __init__(self, data: bytes) -> None:
         self._records = MemoryRecords(data)
@@ -226,7 +226,7 @@ def _epoch(records: Any) -> int:  # noqa: ANN401 (PartitionRecords)
 
 
 class _Doubt(NamedTuple):
-    """What was read of a partition that may have been cut, and what was fetched from there on."""
+    """A partition that may have been cut: what was read, and what was fetched after it."""
 
     read: Read
     held: FetchResult | None
@@ -234,7 +234,7 @@ class _Doubt(NamedTuple):
 
 async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, request: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
     has_data = await _FETCH(self, assignment, node_id, request)  # type: ignore[no-untyped-call]
-    # Nobody gets them before it is known whether they follow what was read.
+    # Held back until it is known whether they follow what was read.
     doubts = _take_doubtful(self, assignment, request) if assignment.active else {}
     if not doubts:
         return has_data
@@ -242,7 +242,7 @@ async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, requ
         read = {where: doubt.read for where, doubt in doubts.items()}
         cuts = await _cuts(self._client, node_id, read)
     except KafkaError as error:
-        log.warning("fetched records wait for the leader to say where its epochs end: %r", error)
+        log.warning("fetched records wait for the leader's answer where its epochs end: %r", error)
         await asyncio.sleep(self._retry_backoff)
         return has_data
     except asyncio.CancelledError:  # The client is closed, or has another assignment: as aiokafka.
@@ -257,7 +257,7 @@ def _take_doubtful(
     assignment: Any,  # noqa: ANN401 (aiokafka's)
     request: Any,  # noqa: ANN401
 ) -> dict[TopicPartition, _Doubt]:
-    """Take out of what was fetched what is of another leader epoch than what was read before it."""
+    """Remove results whose leader epoch differs from that of the record read before them."""
     doubts = {}
     for topic, partitions in request.topics:
         for number, offset, _ in partitions:
@@ -292,14 +292,14 @@ def _decide(
     doubt: _Doubt,
     cut: int | None,
 ) -> bool:
-    """Give out what was held back, or go back to where the log was cut.
+    """Return what was held back to the consumer, or seek to where the log was cut.
 
     Returns:
-        Whether there is something to give out.
+        Whether there are records to return.
     """
     (offset, leader_epoch), held = doubt
     if state.has_valid_position and state.position != offset:
-        return False  # It was sought meanwhile.
+        return False  # The user has sought meanwhile.
     if cut is None:
         if held is not None:
             fetcher._records[where] = held  # noqa: SLF001
@@ -308,12 +308,12 @@ def _decide(
     lost = f"{where.topic}/{where.partition} from offset {first} to {offset - 1}"
     strategy = fetcher._default_reset_strategy  # noqa: SLF001
     if strategy == OffsetResetStrategy.NONE or fetcher._subscriptions in _STRICT:  # noqa: SLF001
-        state.seek(offset)  # From where aiokafka was to go somewhere else.
+        state.seek(offset)  # aiokafka would reset the position elsewhere.
         error = LogTruncated({where: offset}, f"the broker has lost {lost}, which was read")
         backoff = fetcher._prefetch_backoff  # noqa: SLF001
         fetcher._records[where] = FetchError(error=error, backoff=backoff)  # noqa: SLF001
         return True
-    log.error("the broker has lost %s, which was read: reading on from there", lost)
+    log.error("the broker has lost %s, which was read: continuing from there", lost)
     if cut == UNKNOWN_END:
         _READ.pop(state, None)
         state.await_reset(strategy)
@@ -323,7 +323,7 @@ def _decide(
     return False
 
 
-# -- asking a leader
+# -- queries to a leader
 
 
 class _Response(Response):
@@ -390,10 +390,10 @@ class _OffsetForLeaderEpoch(Request[_Request]):
 async def _cuts(
     client: AIOKafkaClient, node: int | str, read: Mapping[TopicPartition, Read]
 ) -> dict[TopicPartition, int | None]:
-    """Ask a leader where partitions were cut; see `truncation_before`.
+    """Query a leader where partitions were cut; see `truncation_before`.
 
     Returns:
-        Those that it leads.
+        Offsets of the partitions that it leads; None for those that were not cut.
 
     Raises:
         KafkaError: The broker does not answer, or refuses.
@@ -401,7 +401,7 @@ async def _cuts(
     epochs = {where: position.leader_epoch for where, position in read.items()}
     ends = await _ends(client, node, epochs)
     cuts = {where: end if end < read[where].position else None for where, end in ends.items()}
-    # A leader that appends after a loss has a later epoch. Without one this log was never longer.
+    # A leader that appends after a loss has a later epoch. Without one, the log is another one.
     cut = {where: read[where].leader_epoch + 1 for where, end in cuts.items() if end is not None}
     later = await _ends(client, node, cut) if cut else {}
     for where in cut:
@@ -415,7 +415,7 @@ async def _cuts(
 async def _ends(
     client: AIOKafkaClient, node: int | str, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Ask where epochs end, or the last one before them; what it does not lead is left out.
+    """Query where epochs end, or the last one before them; omits partitions it does not lead.
 
     Raises:
         KafkaError: The broker does not answer, or refuses.

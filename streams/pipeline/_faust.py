@@ -35,7 +35,7 @@ from faust.types.tuples import ConsumerMessage
 from typing_extensions import override
 
 from headwater.schemas.errors import Disposition, HeadwaterError
-from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.cluster import Cluster, PasswordLogin, TokenLogin
 from headwater.streams.kafka.committed import seek_to_committed
 from headwater.streams.kafka.records import Incoming
@@ -353,7 +353,7 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
         member: A name that this worker keeps over restarts (static membership), so that a restart
             does not wait until the group notices that the old process ended.
     """
-    mend()
+    patch_aiokafka()
     return _App(
         app_id,
         broker=[f"batched://{server}" for server in cluster.servers.split(",")],

@@ -33,7 +33,7 @@ from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.records import Incoming, Outgoing, place_of
+from headwater.streams.kafka.records import Incoming, Outgoing, position_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline._faust import TP, Batch
 from headwater.streams.pipeline.emission import phases
@@ -367,7 +367,7 @@ class Agent:
         fold, last = Fold(), dict[bytes, bytes | None]()
         async with aclosing(self._read(OUTCOMES, tenure.partition)) as batches:
             async for records in batches:
-                self._gets_on(tenure.partition, f"looked at {place_of(records[-1])}")
+                self._gets_on(tenure.partition, f"looked at {position_of(records[-1])}")
                 last.update(last_of(fold, records, hidden))
         partition, headers = tenure.partition, tenure.headers
         return [Outgoing(OUTCOMES, partition, key, value, headers) for key, value in last.items()]
@@ -474,7 +474,7 @@ class Agent:
             async for records in batches:
                 if owned is not self._owned:
                     return False  # A rebalance: others may write on what was read so far.
-                self._gets_on(partition, f"restored {place_of(records[-1])}")
+                self._gets_on(partition, f"restored {position_of(records[-1])}")
                 known, newer = readable(records)
                 if newer is not None:
                     self._stopped.begin(partition, why_waits(newer))

@@ -27,9 +27,9 @@ from headwater.streams.kafka.dead_letters import (
     original,
     text_header,
 )
-from headwater.streams.kafka.places import each_place
+from headwater.streams.kafka.record_lookup import iter_records_at
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.topics import Found, find_topics
+from headwater.streams.kafka.topics import TopicState, describe_catalogue
 
 _TOPIC: Final = CONNECT_PREFIX + "topic"
 _PARTITION: Final = CONNECT_PREFIX + "partition"
@@ -86,9 +86,9 @@ class DeadLetters:
         """
         # Before they are read: what comes to the topic after that is not missing.
         bounds = await self._bounds({partition for partition, _ in positions})
-        topics = await find_topics(self._cluster)
+        topics = await describe_catalogue(self._cluster)
         back: dict[tuple[int, int], Replayed] = {}
-        async with aclosing(each_place(self._cluster, DEAD_LETTERS, positions)) as batches:
+        async with aclosing(iter_records_at(self._cluster, DEAD_LETTERS, positions)) as batches:
             async for letters in batches:
                 told = await self._put_back(letters, topics)
                 back |= {(each.partition, each.offset): each for each in told}
@@ -109,7 +109,7 @@ class DeadLetters:
         return {each.partition: _Bounds(first[each], end[each]) for each in where}
 
     async def _put_back(
-        self, letters: Sequence[Incoming], topics: Mapping[str, Found]
+        self, letters: Sequence[Incoming], topics: Mapping[str, TopicState]
     ) -> list[Replayed]:
         """Puts dead letters back, and says so of each when all of these are durable."""
         told = []
@@ -136,7 +136,7 @@ class DeadLetters:
         """
         again: dict[tuple[int, int], int] = {}
         # A few at a time: all of them may be more than there is memory for.
-        async with aclosing(each_place(self._cluster, WEBHOOKS, places)) as batches:
+        async with aclosing(iter_records_at(self._cluster, WEBHOOKS, places)) as batches:
             async for records in batches:
                 there = [record for record in records if record.value is not None]
                 offsets = await self._appended([_once_more(record) for record in there])
@@ -171,7 +171,7 @@ def _why_missing(offset: int, bounds: _Bounds | None) -> str:
     return "expired: it was wiped, or written again behind it"
 
 
-def _fault(letter: Incoming, topic: str, partition: str, topics: Mapping[str, Found]) -> str:
+def _fault(letter: Incoming, topic: str, partition: str, topics: Mapping[str, TopicState]) -> str:
     """Why a dead letter cannot be put back; "" if it can."""
     if not topic or not partition or letter.value is None:
         return "not a dead letter"

@@ -23,7 +23,7 @@ from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdmitted
 from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.dead_letters import dead_letter
-from headwater.streams.kafka.records import Headers, Incoming, Outgoing, place_of
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
 
 #: Reason of a dead letter that names the rejected records of a delivery that was processed.
 PARTIAL: Final = "partial"
@@ -89,7 +89,7 @@ class Emission:
             released_by=event.released_by,
             at_ms=self.now_ms,
             stage=self.stage,
-            position=place_of(record),
+            position=position_of(record),
             replay=event.replay,
         )
         key = event.event_id.encode()

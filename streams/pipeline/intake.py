@@ -41,7 +41,7 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.pipeline.emission import Emission
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
@@ -98,7 +98,7 @@ class Intake:
         for record in records:
             try:
                 take(state, processing, record)
-            except (NotYetReadable, StoreTorn):
+            except (NotYetReadable, StoreCorrupted):
                 raise
             except Exception as error:  # noqa: BLE001, one bad record is one dead letter
                 processing.failed(record, error)

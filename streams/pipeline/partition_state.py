@@ -22,7 +22,7 @@ from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
 from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhooksClaimed
 from headwater.schemas.tables import Owner, Row, Table, begins_with_user
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING, WIPES
-from headwater.streams.kafka.records import Headers, Incoming, Outgoing, place_of
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
 from headwater.streams.kafka.state_store import Family
 from headwater.streams.pipeline.staged import Mark, Staged, Store
 
@@ -70,7 +70,7 @@ class Forgotten(NamedTuple):
 class PartitionState:
     """What is known of one partition.
 
-    Errors: StoreTorn, from everything.
+    Errors: StoreCorrupted, from everything.
     """
 
     def __init__(self, partition: int, store: Store) -> None:
@@ -94,7 +94,7 @@ class PartitionState:
         try:
             self._beside.get(record.topic, self.rows).restored(record)
         except (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError) as error:
-            log.warning("%s is passed over: %s", place_of(record), error)
+            log.warning("%s is skipped: %s", position_of(record), error)
 
     def again(self, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
         """The records that say what is known of keys of a topic: of rows, waits or wipes."""

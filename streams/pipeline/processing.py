@@ -36,8 +36,8 @@ from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.topics import EVENTS, OUTCOMES, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, RULE, text_header
-from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, place_of
-from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, position_of
+from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.pipeline.emission import Emission
 from headwater.streams.pipeline.partition_state import PartitionState, Wanted
 
@@ -284,7 +284,7 @@ class Processing:
         return msgspec.structs.replace(
             waiting,
             released_at_ms=self.emission.now_ms,
-            released_by=place_of(found.record),
+            released_by=position_of(found.record),
             replay=found.event.replay,
         )
 
@@ -344,11 +344,11 @@ class Processing:
                 continue
             self.emission.add(waits.record(wanted, event.event_id, None))
             event = msgspec.structs.replace(  # noqa: PLW2901
-                event, released_at_ms=self.emission.now_ms, released_by=place_of(found.record)
+                event, released_at_ms=self.emission.now_ms, released_by=position_of(found.record)
             )
             try:
                 self._resolve(waited._replace(event=event))
-            except (NotYetReadable, StoreTorn):
+            except (NotYetReadable, StoreCorrupted):
                 raise
             except Exception as error:  # noqa: BLE001, nor does it harm those that wait beside it
                 self.emission.failed(record, event, error)

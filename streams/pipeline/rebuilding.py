@@ -31,7 +31,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import Family, StoreTorn
+from headwater.streams.kafka.state_store import Family, StoreCorrupted
 from headwater.streams.pipeline.emission import Emission
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
@@ -148,7 +148,7 @@ class Rebuild:
         """Takes what readers of the spans up to some ends have, in turns.
 
         Shape:  calls `progressed` whenever more is durable.
-        Errors: BrokerUnavailable, NotYetReadable, StoreTorn; going on is safe.
+        Errors: BrokerUnavailable, NotYetReadable, StoreCorrupted; going on is safe.
         """
         async with AsyncExitStack() as exits:
             left = [await exits.enter_async_context(aclosing(reader)) for reader in readers]
@@ -263,7 +263,7 @@ class Rebuild:
     async def read_live(self, cluster: Cluster, table: Table) -> None:
         """Reads the rows of a table as their owners have them now.
 
-        Errors: BrokerUnavailable, StoreTorn.
+        Errors: BrokerUnavailable, StoreCorrupted.
         """
         for number, store in enumerate(self._stores):
             store.drop(_LIVE)
@@ -307,7 +307,7 @@ def _guarded(
     """Takes a record; one that cannot be taken is a dead letter already, and has no rows."""
     try:
         take(processing, record)
-    except (NotYetReadable, StoreTorn):
+    except (NotYetReadable, StoreCorrupted):
         raise
     except Exception as error:  # noqa: BLE001, as at intake
         processing.failed(record, error)

@@ -12,7 +12,7 @@ from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, original
-from headwater.streams.kafka.places import each_place
+from headwater.streams.kafka.record_lookup import iter_records_at
 from headwater.streams.kafka.records import Incoming, Outgoing
 
 _YES: Final = b"true"
@@ -42,7 +42,7 @@ class DeliveryReplay:
         for turn in range(max((len(each.places) for each in deliveries), default=0)):
             # Compaction keeps the last record of an id: who is not at one place is at the next.
             places = [each.places[turn] for each in left.values() if turn < len(each.places)]
-            async with aclosing(each_place(self._cluster, WEBHOOKS, places)) as batches:
+            async with aclosing(iter_records_at(self._cluster, WEBHOOKS, places)) as batches:
                 async for records in batches:
                     appended = [
                         _marked(record, left.pop(_id(record)), replay_id)

@@ -28,8 +28,8 @@ from headwater.schemas.records import WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.group_commit import GroupCommit, PartitionProducers
-from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.producers import Producers
+from headwater.streams.kafka.record_lookup import read_records_at
 from headwater.streams.kafka.records import Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
 
@@ -282,7 +282,7 @@ class WebhookLog:
         Errors: BrokerUnavailable. UndecodableRecord and UnknownSchema for a record that is none.
         """
         place = (partition, offset)
-        found = await read_places(self._cluster, WEBHOOKS, [place], within_s=self._timeout_s)
+        found = await read_records_at(self._cluster, WEBHOOKS, [place], within_s=self._timeout_s)
         record = found.get(place)
         if record is None or record.value is None:
             return None
@@ -296,7 +296,7 @@ class WebhookLog:
 
         Errors: BrokerUnavailable; UndecodableRecord, UnknownSchema.
         """
-        records = await read_places(self._cluster, WEBHOOKS, places)
+        records = await read_records_at(self._cluster, WEBHOOKS, places)
         return {
             place: decode(record.value, WebhookReceived)
             for place, record in records.items()

@@ -28,7 +28,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.cluster_id import cluster_id
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.kafka.state_store import Identity, StateStore
+from headwater.streams.kafka.state_store import StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.pipeline._faust import (
@@ -214,9 +214,9 @@ async def _open_store(
 ) -> StateStore:
     """Opens the store of a partition.
 
-    Errors: BrokerUnavailable; StoreLocked, StoreTorn.
+    Errors: BrokerUnavailable; StoreLocked, StoreCorrupted.
     """
-    identity = Identity(
+    identity = StoreIdentity(
         cluster=await cluster_id(cluster),
         group=f"pipeline-{group}",
         topics=Intake.memory,

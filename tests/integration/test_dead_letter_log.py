@@ -26,7 +26,7 @@ from headwater.streams.kafka.dead_letters import (
     text_header,
 )
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.places import read_places
+from headwater.streams.kafka.record_lookup import read_records_at
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.dead_letter_log import DeadLetters
@@ -227,7 +227,7 @@ def test_many_that_are_appended_again_are_each_found_where_that_is_said(topics: 
             assert [(one.partition, one.offset) for one in again] == [*places, *places[:2]]
             to = [(one.partition, one.again_at or -1) for one in again]
             assert len(set(to)) == len(ids), "each was appended once, wherever it was asked for"
-            found = await read_places(Cluster(topics), WEBHOOKS, [*places, *to])
+            found = await read_records_at(Cluster(topics), WEBHOOKS, [*places, *to])
             assert [found[place].key for place in to] == [
                 found[place].key for place in [*places, *places[:2]]
             ]

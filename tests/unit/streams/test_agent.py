@@ -26,7 +26,7 @@ from headwater.schemas.topics import (
 from headwater.streams.kafka.appender import Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import Family, StoreTorn
+from headwater.streams.kafka.state_store import Family, StoreCorrupted
 from headwater.streams.pipeline import agent as agents
 from headwater.streams.pipeline import sweeps
 from headwater.streams.pipeline._faust import TP
@@ -509,10 +509,10 @@ def test_a_torn_store_makes_no_dead_letters():
         await agent.prepare(0)
 
         def torn(*_: object) -> bytes:
-            raise StoreTorn("torn")
+            raise StoreCorrupted("torn")
 
         store.get = torn  # type: ignore[method-assign]
-        with pytest.raises(StoreTorn):
+        with pytest.raises(StoreCorrupted):
             await agent.process(Batch(raw(received(reference="user_1"))))
         assert not log.records[DEAD_LETTERS]
         assert not log.newest()

@@ -9,7 +9,7 @@ from headwater.processors.columns import RowUpdate
 from headwater.schemas.records import Stamp, WebhookAdmitted
 from headwater.schemas.tables import CONNECTIONS
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import Family, Identity
+from headwater.streams.kafka.state_store import Family, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.pipeline.partition_state import FORM, PartitionState, Wanted
 from headwater.streams.pipeline.staged import Mark
@@ -29,7 +29,7 @@ class Disk:
         self.state = self._opened()
 
     def _opened(self) -> PartitionState:
-        identity = Identity(cluster="c", group="g", topics=("t",), partition=0, form=FORM)
+        identity = StoreIdentity(cluster="c", group="g", topics=("t",), partition=0, form=FORM)
         return PartitionState(0, self._stores.open(identity))
 
     def again(self) -> PartitionState:

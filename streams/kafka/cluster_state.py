@@ -1,4 +1,4 @@
-"""What Kafka knows of the house: its members, and how far behind those are who read it."""
+"""State of the cluster as Kafka knows it: members, end offsets, and lag of consumer groups."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -18,17 +18,19 @@ _OURS: Final = frozenset(topic.name for topic in TOPICS)
 
 
 class Member(NamedTuple):
-    """A part of the house that is up: its name, and what this release reads and it does not."""
+    """A running process: its name, and the topics of which it reads older schema versions only."""
 
     name: str
     older: tuple[str, ...]
 
 
-class Seen(NamedTuple):
-    """What Kafka knows of the house.
+class ClusterState(NamedTuple):
+    """Members, end offsets and lag.
 
-    Shape:  `ends` are the ends of partitions; `behind` is how many records each consumer group has
-            still to read of topics of ours.
+    Attributes:
+        members: The running processes.
+        ends: End offsets, by topic and partition.
+        behind: Number of records that each consumer group has yet to read of our topics.
     """
 
     members: tuple[Member, ...]
@@ -36,57 +38,56 @@ class Seen(NamedTuple):
     behind: Mapping[str, int]
 
 
-async def look(cluster: Cluster) -> Seen:
-    """Looks once.
+async def inspect_cluster(cluster: Cluster) -> ClusterState:
+    """Query the state of a cluster once.
 
-    Errors: BrokerUnavailable.
+    Raises:
+        BrokerUnavailable: No broker answered.
     """
     async with admin_of(cluster) as admin, consumer_of(cluster) as consumer:
         members = await _members(admin)
         ends = await _ends(admin, consumer)
-        return Seen(members, ends, await _behind(admin, ends))
+        return ClusterState(members, ends, await _lags(admin, ends))
 
 
 async def _members(admin: AIOKafkaAdminClient) -> tuple[Member, ...]:
     try:
-        (answer,) = await admin.describe_consumer_groups([GROUP])
+        (response,) = await admin.describe_consumer_groups([GROUP])
     except GroupCoordinatorNotAvailableError:  # a cluster that has had no group yet
         return ()
-    ((_, _, _, _, _, members, *_),) = answer.groups  # type: ignore[attr-defined]
-    found = []
+    ((_, _, _, _, _, members, *_),) = response.groups  # type: ignore[attr-defined]
+    running = []
     for _, _, _, metadata, *_ in members:
         announcement = announced(ConsumerProtocolMemberMetadata.decode(metadata).user_data or b"")
         older = sorted(name for name in READS if announcement.reads.get(name, 0) < READS[name])
-        found.append(Member(announcement.member, tuple(older)))
-    return tuple(sorted(found))
+        running.append(Member(announcement.member, tuple(older)))
+    return tuple(sorted(running))
 
 
 async def _ends(
     admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer
 ) -> dict[tuple[str, int], int]:
     present = _OURS & set(await admin.list_topics())
-    where = [
+    partitions = [
         TopicPartition(topic["topic"], partition["partition"])
         for topic in await admin.describe_topics(sorted(present))
         for partition in topic["partitions"]
     ]
-    ends = await consumer.end_offsets(where)
-    return {(each.topic, each.partition): end for each, end in ends.items()}
+    ends = await consumer.end_offsets(partitions)
+    return {(partition.topic, partition.partition): end for partition, end in ends.items()}
 
 
-async def _behind(
-    admin: AIOKafkaAdminClient, ends: Mapping[tuple[str, int], int]
-) -> dict[str, int]:
-    found = {}
-    asked = [TopicPartition(*where) for where in ends]
+async def _lags(admin: AIOKafkaAdminClient, ends: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    lags = {}
+    partitions = [TopicPartition(*partition) for partition in ends]
     for group, *_ in await admin.list_consumer_groups():
-        committed = await admin.list_consumer_group_offsets(group, partitions=asked)
+        committed = await admin.list_consumer_group_offsets(group, partitions=partitions)
         # Offset -1: the group has read nothing of it.
         ours = {
-            (where.topic, where.partition): each.offset
-            for where, each in committed.items()
-            if each.offset >= 0
+            (partition.topic, partition.partition): position.offset
+            for partition, position in committed.items()
+            if position.offset >= 0
         }
         if ours:
-            found[group] = sum(max(0, ends[where] - offset) for where, offset in ours.items())
-    return found
+            lags[group] = sum(max(0, ends[partition] - read) for partition, read in ours.items())
+    return lags
