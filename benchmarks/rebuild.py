@@ -150,7 +150,7 @@ async def _rebuild(house: House, table: Table) -> None:
     try:
         ends = [(await offsets.ends([WEBHOOKS], n))[WEBHOOKS] for n in range(PARTITIONS)]
         spans = rebuild.spans(ends)
-        readers = readers_of(settings, rebuild.reading, table, PARTITIONS, spans)
+        readers = readers_of(settings, rebuild.reader, table, PARTITIONS, spans)
         await rebuild.follow(ends, readers, _nothing)
     finally:
         await offsets.stop()

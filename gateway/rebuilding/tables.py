@@ -132,7 +132,7 @@ class TableRebuild:
 
         rebuild = self._rebuild
         spans = rebuild.spans(ends)
-        readers = readers_of(self._settings, rebuild.reading, self._table, len(ends), spans)
+        readers = readers_of(self._settings, rebuild.reader, self._table, len(ends), spans)
         await rebuild.follow(ends, readers, progressed)
         await self._work.progress(sum(ends), sum(ends))
         return ends

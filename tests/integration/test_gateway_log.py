@@ -255,7 +255,7 @@ def test_answers_without_a_broker_are_counted_and_nobody_waits(
         await log.stop()
 
     asyncio.run(whole())
-    assert any("have no trace: 3" in message for message in caplog.messages)
+    assert any("without a trace: 3" in message for message in caplog.messages)
 
 
 def test_a_start_looks_back_at_the_last_admissions_alone(topics: str):
