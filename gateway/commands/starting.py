@@ -20,7 +20,7 @@ from headwater.processors.triggers.rules import (
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.starters.effects import Starter
-from headwater.streams.starters.schedule_declarer import AGAIN_S, declare, declare_activated
+from headwater.streams.starters.schedule_declarer import REDECLARE_S, declare, declare_activated
 from headwater.streams.workflows.client import WorkflowClient
 
 #: Longer than a partition takes to change its owner; what has no outcome then is sent again.
@@ -115,7 +115,7 @@ async def start_workflows(  # noqa: PLR0913 (all that it joins)
     await client.start()
     try:
         await together(
-            declare(client, declared.schedules, new_id=new_id, again_s=AGAIN_S),
+            declare(client, declared.schedules, new_id=new_id, repeat_s=REDECLARE_S),
             declare_activated(client, activated, new_id=new_id),
             starter.run(),
         )

@@ -7,7 +7,7 @@ import msgspec
 from headwater.processors.task_runner import Request, Response
 
 LENGTH_BYTES: Final = 4
-#: In place of a response: the process is ready. Other numbers are the signal that has killed it.
+#: In place of a response: the process is ready. Other numbers are the signal that killed it.
 READY: Final = 0
 
 encode: Final = msgspec.msgpack.Encoder().encode
@@ -16,6 +16,6 @@ decode_response: Final = msgspec.msgpack.Decoder(Response | int).decode
 
 
 def framed(message: Request | Response | int) -> bytes:
-    """A message as it is written to a pipe."""
+    """Return a message as it is written to a pipe."""
     body = encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

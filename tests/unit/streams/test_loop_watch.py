@@ -86,4 +86,4 @@ def test_the_line_of_the_log_says_how_long_and_where(caplog: pytest.LogCaptureFi
         log_blocked(Blocked(0.5, 0.25, ""))
     first, second = caplog.messages
     assert first == "the event loop was blocked for 0.50 s (0.25 s of CPU) by GET '/x': a.py:1 f"
-    assert re.search("by a callback that was not seen$", second)
+    assert re.search("by a callback that was not captured$", second)
