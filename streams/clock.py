@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-#: Includes the time in which the machine was suspended; CLOCK_MONOTONIC does on macOS, not on Linux.
+#: Includes time in which the machine was suspended; CLOCK_MONOTONIC does on macOS, not on Linux.
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -199,7 +199,7 @@ class Starter:
             self._memories[where] = memory
 
     async def _commit(self, where: TopicPartition, offset: int) -> None:
-        """Commit an offset; if the partition was reassigned, its new owner reads the batch again."""
+        """Commit an offset; after a reassignment, the new owner reads the batch again."""
         with contextlib.suppress(KafkaError, IllegalStateError):
             leader_epoch = leader_epoch_of(self._consumer, where)
             await self._member.commit({where: Committed(offset, leader_epoch)})
