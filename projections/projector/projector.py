@@ -199,7 +199,7 @@ class Projector:
             with contextlib.suppress(IllegalStateError):
                 if (topic, number) in self._unsought:
                     where, begin = TopicPartition(topic, number), max(offset, begins[topic, number])
-                    self._detector.begin_at(consumer, where, begin, leader_epoch)
+                    self._detector.seek_with_epoch(consumer, where, begin, leader_epoch)
                     consumer.resume(where)
                     self._waiting.end((topic, number))
                     self._reading[topic, number] = offset

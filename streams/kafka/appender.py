@@ -230,7 +230,7 @@ class Appender:
         if self._broker_clock is not None:
             for batch, acknowledgement in zip(sent, metadata, strict=True):
                 if batch.sent_at is not None and acknowledgement.timestamp_type == _LOG_APPEND_TIME:
-                    self._broker_clock.seen(batch.sent_at, acknowledgement.timestamp)
+                    self._broker_clock.record_append(batch.sent_at, acknowledgement.timestamp)
         return [acknowledgement.offset for acknowledgement in metadata]
 
     @contextlib.contextmanager

@@ -93,7 +93,7 @@ class BrokerClock:
         if self.is_doubtful():
             self._bounds = None
 
-    def seen(self, sent: Moment, appended_ms: int) -> None:
+    def record_append(self, sent: Moment, appended_ms: int) -> None:
         """Record an append that was just acknowledged: when we sent it, and the broker's time."""
         acknowledged = self.now()
         if abs(acknowledged.gap_ms - sent.gap_ms) > self.skew_max_ms:

@@ -14,7 +14,7 @@ from headwater.streams.kafka.cluster import Cluster
 
 
 @asynccontextmanager
-async def admin_of(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
+async def admin_client(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
     """Yield an admin client.
 
     Raises:
@@ -32,7 +32,7 @@ async def admin_of(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
-async def started(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:
+async def start_consumer(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:
     """Start a consumer and return it; stop it if it cannot be started.
 
     Raises:
@@ -48,7 +48,7 @@ async def started(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:
 
 
 @asynccontextmanager
-async def consumer_of(
+async def standalone_consumer(
     cluster: Cluster,
     *topics: str,
     purpose: str = "Kafka",

@@ -1,6 +1,6 @@
 """The id that Kafka assigns to a cluster once, whatever its addresses are."""
 
-from headwater.streams.kafka.clients import admin_of
+from headwater.streams.kafka.clients import admin_client
 from headwater.streams.kafka.cluster import Cluster
 
 
@@ -10,5 +10,5 @@ async def cluster_id(cluster: Cluster) -> str:
     Raises:
         BrokerUnavailable: No broker answered.
     """
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         return str((await admin.describe_cluster())["cluster_id"])

@@ -10,7 +10,7 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from headwater.schemas.forms import READS, announced
 from headwater.schemas.topics import TOPICS
-from headwater.streams.kafka.clients import admin_of, consumer_of
+from headwater.streams.kafka.clients import admin_client, standalone_consumer
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import GROUP
 
@@ -44,7 +44,7 @@ async def inspect_cluster(cluster: Cluster) -> ClusterState:
     Raises:
         BrokerUnavailable: No broker answered.
     """
-    async with admin_of(cluster) as admin, consumer_of(cluster) as consumer:
+    async with admin_client(cluster) as admin, standalone_consumer(cluster) as consumer:
         members = await _members(admin)
         ends = await _ends(admin, consumer)
         return ClusterState(members, ends, await _lags(admin, ends))

@@ -13,7 +13,12 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.structs import OffsetAndMetadata
 
 from headwater.schemas.history import NO_LEADER_EPOCH
-from headwater.streams.kafka.truncation import UNKNOWN_END, begin_at, read_up_to, truncation_before
+from headwater.streams.kafka.truncation import (
+    UNKNOWN_END,
+    read_up_to,
+    seek_with_epoch,
+    truncation_before,
+)
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +58,7 @@ async def _commit_offsets(
     await _COMMIT(self, assignment, known)  # type: ignore[no-untyped-call]
 
 
-async def committed_of(
+async def committed_offsets(
     consumer: AIOKafkaConsumer, *partitions: TopicPartition
 ) -> dict[TopicPartition, Committed]:
     """Return a group's committed offsets; partitions without one are omitted.
@@ -75,7 +80,7 @@ def _leader_epoch(text: str) -> int:
     return int(number) if number != text and number.isdecimal() else NO_LEADER_EPOCH
 
 
-async def start_of(
+async def resume_offset(
     consumer: AIOKafkaConsumer, where: TopicPartition, committed: Committed
 ) -> Committed:
     """Return where a group continues: at its committed offset, or where the log was cut before it.
@@ -112,7 +117,7 @@ async def start_of(
 
 
 async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int | None]:
-    """Seek all assigned partitions to where the group continues; see `start_of`.
+    """Seek all assigned partitions to where the group continues; see `resume_offset`.
 
     Returns:
         New position by partition; None if nothing was committed, and it was not moved.
@@ -121,10 +126,10 @@ async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, 
         KafkaError: A broker does not answer.
     """
     assigned = list(consumer.assignment())
-    committed = await committed_of(consumer, *assigned)
+    committed = await committed_offsets(consumer, *assigned)
     starts: dict[TopicPartition, int | None] = dict.fromkeys(assigned)
     for where, position in committed.items():
-        start = await start_of(consumer, where, position)
-        begin_at(consumer, where, *start)
+        start = await resume_offset(consumer, where, position)
+        seek_with_epoch(consumer, where, *start)
         starts[where] = start.offset
     return starts

@@ -66,10 +66,10 @@ P = TypeVar("P", bound=Producer)
 class PartitionProducers(Protocol[P]):
     """Provides a producer for each partition; see `Producers`."""
 
-    def of(self, partition: int) -> P:
+    def producer_for(self, partition: int) -> P:
         """Return the producer of a partition: the same until it fails."""
 
-    def failed(self, partition: int, producer: P) -> None:
+    def replace_failed(self, partition: int, producer: P) -> None:
         """Record that a producer cannot be used for a partition any more."""
 
     async def stop(self, within_s: float) -> None:
@@ -211,16 +211,16 @@ class GroupCommit(Generic[E]):
 
     async def _connect(self, partition: int) -> int:
         """Connect the producer of a partition; return the number of partitions."""
-        count: int = await self._producers.of(partition).partitions(self._topic)
+        count: int = await self._producers.producer_for(partition).partitions(self._topic)
         self.ready = True
         return count
 
     async def _append(self, partition: int, queue: _Queue[E], group: _Group[E]) -> None:
         """Append a group; after a failure, switch the partition to another producer."""
-        producer: Producer = self._producers.of(partition)
+        producer: Producer = self._producers.producer_for(partition)
         try:
             if not await self._appended(producer, group):
-                self._producers.failed(partition, producer)
+                self._producers.replace_failed(partition, producer)
                 what = f"waiting for Kafka to append to {self._topic}/{partition}"
                 await Retrying(log, what).until_done(lambda: self._connect(partition))
         finally:

@@ -22,9 +22,9 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
 from headwater.streams.deadlines import SESSION_S
-from headwater.streams.kafka.clients import started
+from headwater.streams.kafka.clients import start_consumer
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.committed import Committed, committed_of
+from headwater.streams.kafka.committed import Committed, committed_offsets
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.static_members import MemberFenced
 
@@ -184,7 +184,7 @@ class GroupMember:
             KafkaError: The coordinator does not answer.
             IllegalStateError: The membership has ended.
         """
-        committed = await self._call_in_thread(lambda consumer: committed_of(consumer, where))
+        committed = await self._call_in_thread(lambda consumer: committed_offsets(consumer, where))
         return committed.get(where)
 
     async def _call_in_thread(self, call: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
@@ -254,7 +254,7 @@ class GroupMember:
     async def _join(self) -> AIOKafkaConsumer:
         self._consumer = consumer = AIOKafkaConsumer(**self._options)
         consumer.subscribe([self._topic], listener=_Listener(self, consumer))
-        return await started(consumer)
+        return await start_consumer(consumer)
 
     async def _poll(self, consumer: AIOKafkaConsumer) -> NoReturn:
         """Poll until an error ends the membership; log and retry other errors."""

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import NO_LEADER_EPOCH
-from headwater.streams.kafka.clients import started
+from headwater.streams.kafka.clients import start_consumer
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.truncation import UNKNOWN_END, truncation_before
 
@@ -109,7 +109,7 @@ class Offsets:
         consumer = AIOKafkaConsumer(
             **self._cluster.options(), group_id=self._group, enable_auto_commit=False
         )
-        self._consumer = await started(consumer)
+        self._consumer = await start_consumer(consumer)
         return consumer
 
     async def _away(self, error: Exception) -> BrokerUnavailable:

@@ -112,11 +112,11 @@ class PartitionQueues(Generic[E]):
         # Entries that will never be ready are dropped by `drop`.
         while not all(map(self._ready, entries)):  # noqa: ASYNC110, time passes, or a thread acts
             await asyncio.sleep(_LOOK_S)
-        producer = self._producers.of(partition)
+        producer = self._producers.producer_for(partition)
         try:
             await producer.append(self._records_of(entries))
         except BrokerUnavailable:
-            self._producers.failed(partition, producer)
+            self._producers.replace_failed(partition, producer)
             raise
 
     def _records_of(self, entries: Sequence[E]) -> Sequence[Outgoing]:

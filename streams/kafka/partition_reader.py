@@ -12,7 +12,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.streams.kafka.clients import consumer_of
+from headwater.streams.kafka.clients import standalone_consumer
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 
@@ -60,7 +60,7 @@ async def read_partition(
     if isinstance(start, int) and end is not None and start >= end:
         return
     partitions = [TopicPartition(topic, partition) for topic in topics]
-    opened = consumer_of(
+    opened = standalone_consumer(
         cluster,
         purpose=f"partition {partition} of {', '.join(topics)}",
         auto_offset_reset="earliest",

@@ -36,11 +36,11 @@ class Producers:
             cluster=self._cluster, client_id=self._client_id, broker_clock=self._broker_clock
         )
 
-    def of(self, partition: int) -> Appender:
-        """Return the producer of a partition: the same until `failed` or `leave` is called."""
+    def producer_for(self, partition: int) -> Appender:
+        """Return the producer of a partition: the same until it is replaced or left."""
         return self._of.setdefault(partition, self.current)
 
-    def failed(self, partition: int, producer: Appender) -> None:
+    def replace_failed(self, partition: int, producer: Appender) -> None:
         """Record that a producer cannot be used for a partition any more."""
         if producer is self.current:
             self.current = self._new_producer()
@@ -48,7 +48,7 @@ class Producers:
             del self._of[partition]
         self._end_unused(producer)
 
-    def leave(self, partition: int) -> None:
+    def leave_partition(self, partition: int) -> None:
         """Record that nothing more is appended to a partition through its producer."""
         producer = self._of.pop(partition, None)
         if producer is not None:

@@ -8,7 +8,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.streams.kafka.clients import consumer_of
+from headwater.streams.kafka.clients import standalone_consumer
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 
@@ -73,7 +73,7 @@ async def iter_records_at(
     if not offsets:
         return
         return
-    reading = consumer_of(
+    reading = standalone_consumer(
         cluster,
         topic,
         purpose=f"{len(positions)} records of {topic}",

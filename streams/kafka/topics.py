@@ -10,7 +10,7 @@ from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
 from headwater.schemas.topics import MAX_RECORD_BYTES, TOPICS, Topic
-from headwater.streams.kafka.clients import admin_of
+from headwater.streams.kafka.clients import admin_client
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 
@@ -86,7 +86,7 @@ async def create_authors_topics(
 async def _create(
     cluster: Cluster, configs: Mapping[str, dict[str, str]], partitions: int, replication: int
 ) -> list[str]:
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         present = set(await admin.list_topics())
         missing = [
             NewTopic(name, partitions, replication, topic_configs=config)
@@ -114,7 +114,7 @@ async def describe_catalogue(cluster: Cluster) -> dict[str, TopicState]:
     Raises:
         BrokerUnavailable: No broker answered, or this user may not describe topics.
     """
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         names = {topic.name for topic in TOPICS} & set(await admin.list_topics())
         if not names:
             return {}
@@ -243,7 +243,7 @@ async def alter_topics(
         ConfigResource(ConfigResourceType.TOPIC, name, configs=config)
         for name, config in configs.items()
     ]
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         answers = await admin.alter_configs(resources)
     for answer in answers:
         for code, message, _, name in answer.resources:  # type: ignore[attr-defined]
@@ -289,7 +289,7 @@ async def warn_about_missing_topics(
 
 
 async def _present(cluster: Cluster) -> set[str]:
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         return set(await admin.list_topics())
 
 

@@ -16,7 +16,7 @@ LogTruncated, an OffsetOutOfRangeError. Any other consumer seeks to where the lo
 the lost offsets.
 
 To keep a position beyond the life of a consumer, store `leader_epoch_of` with it, and resume it by
-`begin_at`; `truncation_before` compares it with the log at once.
+`seek_with_epoch`; `truncation_before` compares it with the log at once.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ def read_up_to(assignment: Any, where: TopicPartition) -> Read | None:  # noqa: 
     return None if state is None else _READ.get(state)
 
 
-def begin_at(
+def seek_with_epoch(
     consumer: AIOKafkaConsumer,
     where: TopicPartition,
     offset: int,

@@ -417,7 +417,7 @@ def consume(
     app.agent(app.topic(topic, schema=_BatchSchema()), name=name)(agent)
 
 
-def every(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+def run_periodically(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
     """Run an action repeatedly while the app runs, with a pause after each call.
 
     Faust's own timer warns whenever an action takes longer than the pause.
@@ -431,7 +431,7 @@ def every(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]])
     app.task(act)
 
 
-def at_end(app: faust.App, action: Callable[[], Awaitable[None]]) -> None:
+def on_shutdown(app: faust.App, action: Callable[[], Awaitable[None]]) -> None:
     """Run an action when the app shuts down in order."""
 
     @app.on_before_shutdown.connect(weak=False)

@@ -15,7 +15,7 @@ import msgspec
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
-from headwater.streams.kafka.clients import consumer_of
+from headwater.streams.kafka.clients import standalone_consumer
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import (
     CONNECT_PREFIX,
@@ -111,7 +111,7 @@ class DeadLetters:
         return [replayed[position] for position in positions]
 
     async def _bounds(self, partitions: Collection[int]) -> dict[int, _Bounds]:
-        async with consumer_of(self._cluster, DEAD_LETTERS) as consumer:
+        async with standalone_consumer(self._cluster, DEAD_LETTERS) as consumer:
             assigned = [tp for tp in consumer.assignment() if tp.partition in partitions]
             first = await consumer.beginning_offsets(assigned)
             end = await consumer.end_offsets(assigned)

@@ -345,7 +345,7 @@ class PartitionRunner:
         """Apply records to a partition's state, unless it was discarded meanwhile."""
         for record in () if lease.over else records:
             read = record.as_read() if isinstance(record, Outgoing) else record
-            self._states[lease.partition].restored(read)
+            self._states[lease.partition].restore_record(read)
 
     async def _rewrite(self, lease: PartitionLease, hidden: Hidden) -> None:
         """Append records hidden by void ones, unless the partition was discarded meanwhile."""
@@ -483,7 +483,7 @@ class PartitionRunner:
                     return False
                 for record in known:
                     if fold.admit(record) and record.topic != OUTCOMES:
-                        self._states[partition].restored(record)
+                        self._states[partition].restore_record(record)
                 checkpoint = fold.checkpoint(self.intake.memory)
                 if checkpoint is not None:  # Otherwise it is written once hidden records are.
                     self._states[partition].write(checkpoint)

@@ -85,10 +85,10 @@ class PartitionState:
             WIPES: self.wipes,
         }
 
-    def restored(self, record: Incoming) -> None:
+    def restore_record(self, record: Incoming) -> None:
         """Apply a record of the log; skip one that cannot be decoded."""
         try:
-            self._by_topic.get(record.topic, self.rows).restored(record)
+            self._by_topic.get(record.topic, self.rows).restore_record(record)
         except (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError) as error:
             log.warning("%s is skipped: %s", position_of(record), error)
 
@@ -158,7 +158,7 @@ class Claims:
         self._known: dict[str, int] = {}
         self._fresh: dict[str, int] = {}
 
-    def restored(self, record: Incoming) -> None:
+    def restore_record(self, record: Incoming) -> None:
         """Apply the claims of a batch.
 
         It does not look up an id before it puts it, which would take longer than all else. That is
@@ -223,7 +223,7 @@ class Rows:
         #: Changed rows that a wipe has removed.
         self._wiped: set[_RowKey] = set()
 
-    def restored(self, record: Incoming) -> None:
+    def restore_record(self, record: Incoming) -> None:
         """Apply a row of the log, or its tombstone."""
         table, key = TABLE_BY_TOPIC[record.topic], record.key or b""
         self._kept.pop((table.name, key), None)
@@ -329,7 +329,7 @@ class Waits:
         self._headers = headers
         self._staged = staged
 
-    def restored(self, record: Incoming) -> None:
+    def restore_record(self, record: Incoming) -> None:
         """Apply a wait of the log, or its end."""
         key = record.key or b""
         if record.value is None:
@@ -416,7 +416,7 @@ class Wipes:
         for key, value in staged.scan(_WIPED):
             self._take(key, decode(value, UserForgotten))
 
-    def restored(self, record: Incoming) -> None:
+    def restore_record(self, record: Incoming) -> None:
         """Apply a wipe of the log."""
         if record.value is not None:
             self._staged.put(_WIPED, record.key or b"", record.value)

@@ -84,7 +84,7 @@ class Sweeps:
                     async for records in batches:
                         if lease.over:
                             return False
-                        search.look(topic, records)
+                        search.examine(topic, records)
             except BrokerUnavailable as error:
                 log.warning("a wipe is retried: %s", error)
                 return False

@@ -156,7 +156,7 @@ class WipeSearch:
             DEAD_LETTERS: self._is_letter,
         }
 
-    def look(self, topic: str, records: Iterable[Incoming]) -> None:
+    def examine(self, topic: str, records: Iterable[Incoming]) -> None:
         """Examine records of a topic, in order."""
         matches, keys = self._matchers[topic], self._keys[topic]
         for record in records:

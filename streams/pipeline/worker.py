@@ -35,13 +35,13 @@ from headwater.streams.pipeline._faust import (
     HEARTBEAT_S,
     SESSION_TIMEOUT_S,
     App,
-    at_end,
     batch_app,
     consume,
     consumer_failure,
-    every,
     on_assignment,
+    on_shutdown,
     run,
+    run_periodically,
 )
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_runner import PartitionRunner
@@ -187,8 +187,8 @@ def _build(  # noqa: PLR0913, PLR0917 (its collaborators)
         await joined()
         await runner.tick()
 
-    every(app, _TICK_S, _or_die(tick))
-    at_end(app, offsets.stop)
+    run_periodically(app, _TICK_S, _or_die(tick))
+    on_shutdown(app, offsets.stop)
     prepare = once_joined(runner.prepare, joined)
     on_assignment(app, assigned=runner.assigned, revoked=runner.revoked, prepare=_or_die(prepare))
 

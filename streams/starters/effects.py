@@ -31,14 +31,14 @@ from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.engine.quarantine import described
 from headwater.streams.kafka.appender import Appender
-from headwater.streams.kafka.clients import started
+from headwater.streams.kafka.clients import start_consumer
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.committed import Committed, start_of
+from headwater.streams.kafka.committed import Committed, resume_offset
 from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
 from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.kafka.truncation import begin_at, leader_epoch_of
+from headwater.streams.kafka.truncation import leader_epoch_of, seek_with_epoch
 from headwater.streams.starters.effect_memory import EffectMemory, restore_memory
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
@@ -124,7 +124,7 @@ class Starter:
 
     async def _connect(self) -> None:
         self._consumer = AIOKafkaConsumer(**self._options)
-        await started(self._consumer)
+        await start_consumer(self._consumer)
 
     async def _read(self, reading: Retrying) -> NoReturn:
         errors = (KafkaError, IllegalStateError, OSError, BrokerUnavailable)
@@ -185,7 +185,7 @@ class Starter:
     async def _begin(self, where: TopicPartition) -> None:
         """Continue at the committed offset; a new group begins with the first effect."""
         committed = await self._member.committed(where) or Committed(0)
-        start = await start_of(self._consumer, where, committed)
+        start = await resume_offset(self._consumer, where, committed)
         try:
             memory = await restore_memory(self._cluster, where.partition, start.offset)
         except NewerSchema as error:
@@ -193,7 +193,7 @@ class Starter:
             self._block(where, error.message)
             return
         if where in self._fresh:
-            begin_at(self._consumer, where, *start)
+            seek_with_epoch(self._consumer, where, *start)
             self._consumer.resume(where)
             self._fresh.discard(where)
             self._memories[where] = memory

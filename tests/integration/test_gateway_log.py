@@ -100,10 +100,10 @@ class FailingProducer:
             await batch.acknowledged
         return [0 for _ in sent]
 
-    def of(self, partition: int) -> "FailingProducer":
+    def producer_for(self, partition: int) -> "FailingProducer":
         return self
 
-    def failed(self, partition: int, producer: "FailingProducer") -> None:
+    def replace_failed(self, partition: int, producer: "FailingProducer") -> None:
         assert producer is self
 
     async def stop(self, within_s: float) -> None:

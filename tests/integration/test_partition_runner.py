@@ -88,7 +88,7 @@ class Watched(Intake):
         self.stepped_with.append(state.again(ROWS, [KEY])[0].value)
         self.headers = state.headers
         for value in self.emits:
-            state.restored(Incoming(ROWS, PARTITION, 0, 0, 0, KEY, value, None, 1, 1, ()))
+            state.restore_record(Incoming(ROWS, PARTITION, 0, 0, 0, KEY, value, None, 1, 1, ()))
         return [Outgoing(ROWS, PARTITION, KEY, value, self.headers) for value in self.emits]
 
     @override

@@ -33,7 +33,7 @@ class Worker:
         self.intake = Intake(placement=Placement({}, "user_"), partitions=1, park_for_ms=1_000)
         self.state = PartitionState(0, MemoryStore())
         for claim in claims:
-            self.state.restored(incoming(ADMISSIONS, claim.key, claim.value, 0))
+            self.state.restore_record(incoming(ADMISSIONS, claim.key, claim.value, 0))
         self.state.write(PartitionCheckpoint())
 
     def process(self, log: list[str], start: int, sizes: list[int]) -> list[Batch]:

@@ -318,7 +318,7 @@ class World:
             start, end = fold.positions.get(topic, 0), self.log.end(topic, partition)
             for record in self.log.read(topic, partition, start, end):
                 if fold.admit(record) and topic != OUTCOMES:
-                    worker.states[partition].restored(record)
+                    worker.states[partition].restore_record(record)
                 checkpoint = fold.checkpoint(Intake.memory)
                 if checkpoint is not None and self.random.random() < 0.2:
                     worker.states[partition].write(checkpoint)
@@ -348,7 +348,7 @@ class World:
             self.log.read(gap.topic, lease.partition, gap.start, gap.end)
         )
         for record in counting:
-            worker.states[lease.partition].restored(record)
+            worker.states[lease.partition].restore_record(record)
         self._show(worker, lease, hidden)
 
     def _show(self, worker: Worker, lease: PartitionLease, hidden: Hidden) -> None:

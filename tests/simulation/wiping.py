@@ -112,7 +112,9 @@ class WipingWorld(World):
         move, topic = next(moves, ("end", ""))
         found: list[Outgoing] = []
         if move == "look":
-            search.look(topic, self.log.read(topic, partition, 0, self.log.end(topic, partition)))
+            search.examine(
+                topic, self.log.read(topic, partition, 0, self.log.end(topic, partition))
+            )
         elif move == "count":
             found = wipes.record_found(search.counted())
         elif move == "remove":

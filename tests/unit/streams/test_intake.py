@@ -122,7 +122,7 @@ def step(intake: Owner, *records: Incoming, at: int = 0, now_ms: int = NOW) -> l
 
 def restored(intake: Owner, *records: Incoming) -> None:
     for record in records:
-        intake.states[0].restored(record)
+        intake.states[0].restore_record(record)
     intake.states[0].write(PartitionCheckpoint())
 
 

@@ -118,7 +118,7 @@ class Log:
         await self.acknowledges.wait()
         for batch in sent:
             if self.broker_clock is not None and batch.sent_at is not None:
-                self.broker_clock.seen(batch.sent_at, self.broker_ms)
+                self.broker_clock.record_append(batch.sent_at, self.broker_ms)
         return [each.acknowledged.result() for each in sent]
 
     # -- as offsets

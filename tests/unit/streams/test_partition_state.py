@@ -124,11 +124,11 @@ def test_a_tombstone_deletes_a_row(disk: Disk):
     disk.state.rows.merge(update("user_1"))
     (record,) = disk.state.rows.changed()
     disk.state.write(PartitionCheckpoint())
-    disk.state.restored(read_back(record._replace(value=None)))
+    disk.state.restore_record(read_back(record._replace(value=None)))
     assert users(disk.state) is None
     (again,) = disk.state.again(record.topic, [record.key or b""])
     assert again.value is None
-    disk.state.restored(read_back(record))
+    disk.state.restore_record(read_back(record))
     assert users(disk.state) == "user_1"
 
 
@@ -152,7 +152,7 @@ def test_of_two_claims_of_an_id_the_lower_offset_counts_and_old_ones_are_dropped
     (record,) = disk.state.claims.changed(NOW)
     disk.state.write(PartitionCheckpoint())
     disk.state.claims.load([b"e1"])
-    disk.state.claims.restored(read_back(record))
+    disk.state.claims.restore_record(read_back(record))
     disk.state.write(PartitionCheckpoint())
     disk.state.claims.load([b"e1"])
     assert disk.state.claims.first("e1", 99) == 8

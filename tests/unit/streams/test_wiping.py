@@ -213,7 +213,7 @@ def test_a_delivery_that_a_copy_took_with_it_is_counted_and_what_went_before_the
     deliveries = [raw(received(event_id=f"e{at}", reference="user_1"), at) for at in range(3)]
     earlier = dataclasses.replace(raw(received(event_id="e1"), 3), value=None)
     since = dataclasses.replace(raw(received(event_id="e0"), 9), value=None)
-    search.look(WEBHOOKS, [*deliveries, earlier, since])
+    search.examine(WEBHOOKS, [*deliveries, earlier, since])
     done = search.done(NOW)
     assert dict(zip(done.found, done.counts, strict=True))["raw_events"] == 2
     assert [record.key for record in search.removals(WEBHOOKS, [])] == [b"e2"]
@@ -255,7 +255,7 @@ def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():
     wipe = forgotten(step(intake, ordered(6)))
     search = WipeSearch(wipe, 0)
     said = [record for records in emitted.values() for record in records]
-    search.look(OUTCOMES, [read_back(record) for record in on(said, OUTCOMES)])
+    search.examine(OUTCOMES, [read_back(record) for record in on(said, OUTCOMES)])
     assert {r.key for r in search.removals(OUTCOMES, [])} == {b"auth", b"mine", b"bad"}
     deliveries = [
         raw(received(event_id="named", reference="user_1"), 0),
@@ -266,10 +266,10 @@ def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():
         ordered(6),
         raw(received(event_id="new", reference="user_1"), 7),
     ]
-    search.look(WEBHOOKS, deliveries)
+    search.examine(WEBHOOKS, deliveries)
     assert {r.key for r in search.removals(WEBHOOKS, [])} == {b"named", b"unnamed", b"wipe-w1"}
     letters = [read_back(record) for record in on(said, DEAD_LETTERS)]
-    search.look(DEAD_LETTERS, letters)
+    search.examine(DEAD_LETTERS, letters)
     assert [r.key for r in search.removals(DEAD_LETTERS, [])] == [letters[0].key]
     counts = search.done(NOW)
     found = dict(zip(counts.found, counts.counts, strict=True))
