@@ -21,9 +21,7 @@ from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBHOOKS, Cleanup
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.record_batch import phases
-from headwater.streams.pipeline.session_deadline import (
+from headwater.streams.pipeline.partition_lease import (
     FENCED,
     Fold,
     Gap,
@@ -33,6 +31,8 @@ from headwater.streams.pipeline.session_deadline import (
     claim,
     last_values,
 )
+from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.record_batch import phases
 from headwater.streams.pipeline.staged import PartitionCheckpoint
 from tests.fakes.memory_store import MemoryStore
 

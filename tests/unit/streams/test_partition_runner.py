@@ -27,8 +27,7 @@ from headwater.streams.kafka.appender import Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreCorrupted
-from headwater.streams.pipeline import agent as agents
-from headwater.streams.pipeline import sweeps
+from headwater.streams.pipeline import partition_runner, sweeps
 from headwater.streams.pipeline._faust import TP
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_lease import Fold, LogCut, PartitionLost
@@ -180,7 +179,7 @@ class Batch:
 
 @pytest.fixture(autouse=True)
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "read_partition", read_partition)
+    monkeypatch.setattr(partition_runner, "read_partition", read_partition)
 
 
 class Time:
@@ -562,7 +561,7 @@ def test_a_rebalance_while_hidden_records_are_read_ends_nobody(
         if goes_on == "prepare":
             two.revoked()
             two.assigned(ALL)
-        monkeypatch.setattr(agents, "read_partition", read)
+        monkeypatch.setattr(partition_runner, "read_partition", read)
         await (two.tick() if goes_on == "tick" else two.prepare(0))
         assert rebalances
         await agent_of(log, "three").prepare(0)
