@@ -85,7 +85,7 @@ class Watched(Intake):
         self, state: PartitionState, topic: str, records: Sequence[Incoming], now_ms: int
     ) -> list[Outgoing]:
         self.while_stepping()
-        self.stepped_with.append(state.again(ROWS, [KEY])[0].value)
+        self.stepped_with.append(state.current(ROWS, [KEY])[0].value)
         self.headers = state.headers
         for value in self.emits:
             state.restore_record(Incoming(ROWS, PARTITION, 0, 0, 0, KEY, value, None, 1, 1, ()))

@@ -364,7 +364,7 @@ class World:
                     for key, value in last_values(Fold(), known, records).items()
                 ]
             else:
-                again = worker.states[partition].again(topic, records)
+                again = worker.states[partition].current(topic, records)
             self._append(worker, lease, again)
 
     def _append_some(self, emitted: list[Outgoing]) -> None:

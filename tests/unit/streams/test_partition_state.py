@@ -126,7 +126,7 @@ def test_a_tombstone_deletes_a_row(disk: Disk):
     disk.state.write(PartitionCheckpoint())
     disk.state.restore_record(read_back(record._replace(value=None)))
     assert users(disk.state) is None
-    (again,) = disk.state.again(record.topic, [record.key or b""])
+    (again,) = disk.state.current(record.topic, [record.key or b""])
     assert again.value is None
     disk.state.restore_record(read_back(record))
     assert users(disk.state) == "user_1"

@@ -177,7 +177,7 @@ def test_an_order_that_is_read_again_after_a_crash_goes_on_and_after_its_end_doe
     again = forgotten(step(restart, ordered(3)))
     assert (again.names, again.found) == (["user_1", "t1"], forgotten(first).found)
     done = WipeSearch(again, 0).done(NOW)
-    (said,) = restart.states[0].wipes.found(done)
+    (said,) = restart.states[0].wipes.record_found(done)
     assert (restart.states[0].wipes.pending(), decode(said.value, UserForgotten).names) == ([], [])
     assert [record.topic for record in step(restart, ordered(3))] == [EFFECTS]
 
@@ -192,7 +192,7 @@ def test_a_search_that_was_cut_off_amid_its_removals_still_tells_all_that_it_fou
     first.look(OUTCOMES, said)
     first.look(WEBHOOKS, deliveries)
     first.look(DEAD_LETTERS, [read_back(record) for record in on(letters, DEAD_LETTERS)])
-    (counted,) = intake.states[0].wipes.found(first.counted())
+    (counted,) = intake.states[0].wipes.record_found(first.counted())
     assert first.removals(DEAD_LETTERS, [])
     assert first.removals(WEBHOOKS, [])
     assert intake.states[0].wipes.pending(), "it is not done"
