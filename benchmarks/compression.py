@@ -52,11 +52,11 @@ async def _append(
 
 
 async def _read(servers: str, topic: str, count: int) -> float:
-    where = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     async with AIOKafkaConsumer(
         bootstrap_servers=servers, auto_offset_reset="earliest"
     ) as consumer:
-        consumer.assign([where])
+        consumer.assign([tp])
         began = time.process_time()
         while count > 0:
             for records in (await consumer.getmany(timeout_ms=1_000, max_records=2_000)).values():

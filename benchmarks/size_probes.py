@@ -91,9 +91,9 @@ class Probes:
         index = [column.name for column in DAILY_SUMMARY.columns].index(_KEPT)
         consumer = await _consumer(self._bootstrap, DAILY_SUMMARY.topic)
         try:
-            for where, end in (await consumer.end_offsets(consumer.assignment())).items():
-                consumer.seek(where, end - 1)
-                record = await consumer.getone(where)
+            for tp, end in (await consumer.end_offsets(consumer.assignment())).items():
+                consumer.seek(tp, end - 1)
+                record = await consumer.getone(tp)
                 row = decode_row(DAILY_SUMMARY, record.value)
                 if row.values[index] is None or len(set(row.stamps) - {None}) < 2:
                     raise BenchmarkFailed(f"expected {row.key} to keep its {_KEPT}, found {row}")

@@ -49,12 +49,12 @@ async def _commit_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> None:
     known = {}
-    for where, committed in offsets.items():
-        read = read_up_to(assignment, where)
+    for tp, committed in offsets.items():
+        read = read_up_to(assignment, tp)
         if read is not None and not committed.metadata and committed.offset <= read.position:
-            known[where] = Committed(committed.offset, read.leader_epoch).as_committed()
+            known[tp] = Committed(committed.offset, read.leader_epoch).as_committed()
         else:
-            known[where] = committed
+            known[tp] = committed
     await _COMMIT(self, assignment, known)  # type: ignore[no-untyped-call]
 
 
@@ -69,8 +69,8 @@ async def committed_offsets(
     coordinator: Any = consumer._coordinator  # noqa: SLF001 (its methods leave out the text)
     offsets = await coordinator.fetch_committed_offsets(list(partitions))
     return {
-        where: Committed(committed.offset, _leader_epoch(committed.metadata))
-        for where, committed in offsets.items()
+        tp: Committed(committed.offset, _leader_epoch(committed.metadata))
+        for tp, committed in offsets.items()
         if committed.offset >= 0
     }
 
@@ -81,13 +81,13 @@ def _leader_epoch(text: str) -> int:
 
 
 async def resume_offset(
-    consumer: AIOKafkaConsumer, where: TopicPartition, committed: Committed
+    consumer: AIOKafkaConsumer, tp: TopicPartition, committed: Committed
 ) -> Committed:
     """Return where a group continues: at its committed offset, or where the log was cut before it.
 
     Args:
         consumer: A consumer to which the partition is assigned.
-        where: The partition.
+        tp: The partition.
         committed: The committed offset.
 
     Raises:
@@ -95,23 +95,23 @@ async def resume_offset(
     """
     offset, leader_epoch = committed
     if leader_epoch == NO_LEADER_EPOCH:
-        end = (await consumer.end_offsets([where]))[where]
+        end = (await consumer.end_offsets([tp]))[tp]
         cut = UNKNOWN_END if end < offset else None
     else:
-        cut = await truncation_before(consumer, where, offset, leader_epoch)
+        cut = await truncation_before(consumer, tp, offset, leader_epoch)
     if cut is None:
         return committed
     if cut == UNKNOWN_END:
-        first: int = (await consumer.beginning_offsets([where]))[where]
+        first: int = (await consumer.beginning_offsets([tp]))[tp]
         log.error(
             "%s/%d is not the log any more that %s has read up to offset %d: reading it from "
             "its beginning",
-            *(*where, consumer._group_id, offset - 1),  # noqa: SLF001
+            *(*tp, consumer._group_id, offset - 1),  # noqa: SLF001
         )
         return Committed(first)
     log.error(
         "the broker has lost %s/%d from offset %d to %d, which was read: continuing from there",
-        *(*where, cut, offset - 1),
+        *(*tp, cut, offset - 1),
     )
     return Committed(cut, leader_epoch)
 
@@ -128,8 +128,8 @@ async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, 
     assigned = list(consumer.assignment())
     committed = await committed_offsets(consumer, *assigned)
     starts: dict[TopicPartition, int | None] = dict.fromkeys(assigned)
-    for where, position in committed.items():
-        start = await resume_offset(consumer, where, position)
-        seek_with_epoch(consumer, where, *start)
-        starts[where] = start.offset
+    for tp, position in committed.items():
+        start = await resume_offset(consumer, tp, position)
+        seek_with_epoch(consumer, tp, *start)
+        starts[tp] = start.offset
     return starts

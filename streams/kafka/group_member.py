@@ -174,18 +174,18 @@ class GroupMember:
             KafkaError: They are not committed, or it is unknown whether they are.
             IllegalStateError: The membership has ended, or a partition is not assigned.
         """
-        committed = {where: position.as_committed() for where, position in offsets.items()}
+        committed = {tp: position.as_committed() for tp, position in offsets.items()}
         await self._call_in_thread(lambda consumer: consumer.commit(committed))
 
-    async def committed(self, where: TopicPartition) -> Committed | None:
+    async def committed(self, tp: TopicPartition) -> Committed | None:
         """Return the committed offset of a partition, if there is one.
 
         Raises:
             KafkaError: The coordinator does not answer.
             IllegalStateError: The membership has ended.
         """
-        committed = await self._call_in_thread(lambda consumer: committed_offsets(consumer, where))
-        return committed.get(where)
+        committed = await self._call_in_thread(lambda consumer: committed_offsets(consumer, tp))
+        return committed.get(tp)
 
     async def _call_in_thread(self, call: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
         consumer = self._consumer
@@ -309,13 +309,13 @@ class _Listener(ConsumerRebalanceListener):
 
     @override
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
-        await self._member.revoked(where.partition for where in revoked)
+        await self._member.revoked(tp.partition for tp in revoked)
 
     @override
     async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
         # The user fetches them with a consumer of its own.
         self._consumer.pause(*assigned)
-        self._member.assigned(where.partition for where in assigned)
+        self._member.assigned(tp.partition for tp in assigned)
 
     def on_confirmed(self, sent_s: float) -> None:
         """Called by `group_confirmations`."""

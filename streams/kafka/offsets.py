@@ -45,7 +45,7 @@ class Offsets:
                 ends = await (await self._connected()).end_offsets(partitions)
         except (KafkaError, OSError) as error:  # also TimeoutError
             raise await self._away(error) from error
-        return {where.topic: end for where, end in ends.items()}
+        return {tp.topic: end for tp, end in ends.items()}
 
     async def cut_before(
         self, topic: str, partition: int, offset: int, leader_epoch: int
@@ -61,14 +61,14 @@ class Offsets:
         Raises:
             BrokerUnavailable: No broker answered.
         """
-        where = TopicPartition(topic, partition)
+        tp = TopicPartition(topic, partition)
         try:
             async with asyncio.timeout(_ANSWER_S):
                 consumer = await self._connected()
-                end = (await consumer.end_offsets([where]))[where]
+                end = (await consumer.end_offsets([tp]))[tp]
                 if leader_epoch == NO_LEADER_EPOCH:
                     return Cut(end, leader_epoch) if end < offset else None
-                cut = await truncation_before(consumer, where, offset, leader_epoch)
+                cut = await truncation_before(consumer, tp, offset, leader_epoch)
         except (KafkaError, OSError) as error:  # also TimeoutError
             raise await self._away(error) from error
         if cut == UNKNOWN_END:
@@ -89,8 +89,8 @@ class Offsets:
                 partitions = [TopicPartition(topic, partition) for topic in topics]
                 firsts = await consumer.beginning_offsets(partitions)
                 return {
-                    where.topic: max(await consumer.committed(where) or 0, firsts[where])
-                    for where in partitions
+                    tp.topic: max(await consumer.committed(tp) or 0, firsts[tp])
+                    for tp in partitions
                 }
         except (KafkaError, OSError) as error:
             raise await self._away(error) from error

@@ -77,19 +77,19 @@ async def read_partition(
         # Only if there is something to read: fetches that have just begun do not stop cleanly.
         if reading.is_unfinished():
             consumer.assign(partitions)
-            for where in partitions:
-                consumer.seek(where, starts[where])
+            for tp in partitions:
+                consumer.seek(tp, starts[tp])
         while reading.is_unfinished():
             fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
-            for where, records in fetched.items():
+            for tp, records in fetched.items():
                 # After a seek below its first record a partition is read from that one on.
-                first, last = starts[where], ends[where]
+                first, last = starts[tp], ends[tp]
                 for batch in batches([one for one in records if first <= one.offset < last]):
                     yield batch
                     await asyncio.sleep(0)
             # Positions also advance over gaps that compaction and control records leave.
             async with asyncio.timeout(stall_s):
-                reading.reached({where: await consumer.position(where) for where in partitions})
+                reading.reached({tp: await consumer.position(tp) for tp in partitions})
 
 
 def batches(records: list[Incoming]) -> Iterator[list[Incoming]]:
@@ -113,7 +113,7 @@ async def _starts(
         return dict.fromkeys(partitions, start)
     first: Mapping[TopicPartition, int] = await consumer.beginning_offsets(partitions)
     offsets = start or {}
-    return {where: max(offset, offsets.get(where.topic, 0)) for where, offset in first.items()}
+    return {tp: max(offset, offsets.get(tp.topic, 0)) for tp, offset in first.items()}
 
 
 class _Progress:
@@ -134,7 +134,7 @@ class _Progress:
         self._moved_at = self._reported_at = self._now()
 
     def is_unfinished(self) -> bool:
-        return any(self._positions[where] < end for where, end in self._ends.items())
+        return any(self._positions[tp] < end for tp, end in self._ends.items())
 
     def reached(self, positions: Mapping[TopicPartition, int]) -> None:
         """Record positions.
@@ -156,7 +156,7 @@ class _Progress:
 
     def _left(self) -> str:
         return ", ".join(
-            f"{where.topic}/{where.partition}@{self._positions[where]} up to {end}"
-            for where, end in self._ends.items()
-            if self._positions[where] < end
+            f"{tp.topic}/{tp.partition}@{self._positions[tp]} up to {end}"
+            for tp, end in self._ends.items()
+            if self._positions[tp] < end
         )

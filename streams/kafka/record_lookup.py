@@ -86,28 +86,28 @@ async def iter_records_at(
         assigned = consumer.assignment()
         consumer.pause(*assigned)
         for partition, targets in offsets.items():
-            where = TopicPartition(topic, partition)
-            if where in assigned:
-                consumer.resume(where)
-                async for records in _read(consumer, where, targets):
+            tp = TopicPartition(topic, partition)
+            if tp in assigned:
+                consumer.resume(tp)
+                async for records in _read(consumer, tp, targets):
                     yield records
-                consumer.pause(where)
+                consumer.pause(tp)
 
 
 async def _read(
-    consumer: AIOKafkaConsumer, where: TopicPartition, targets: list[int]
+    consumer: AIOKafkaConsumer, tp: TopicPartition, targets: list[int]
 ) -> AsyncGenerator[list[Incoming]]:
     """Read offsets of a partition, which are in ascending order."""
-    first = (await consumer.beginning_offsets([where]))[where]
-    end = (await consumer.end_offsets([where]))[where]
+    first = (await consumer.beginning_offsets([tp]))[tp]
+    end = (await consumer.end_offsets([tp]))[tp]
     pending = [offset for offset in targets if first <= offset < end]
     # Far enough away that the first record is sought.
     position = -_BATCH_RECORDS
     while pending:
         if not 0 <= pending[0] - position < _BATCH_RECORDS:
-            consumer.seek(where, pending[0])
+            consumer.seek(tp, pending[0])
         async with asyncio.timeout(_STALL_S):
-            fetched, position = await _fetched(consumer, where)
+            fetched, position = await _fetched(consumer, tp)
         remaining = set(pending)
         records = [record for record in fetched if record.offset in remaining]
         pending = [offset for offset in pending if offset >= position]
@@ -116,12 +116,12 @@ async def _read(
 
 
 async def _fetched(
-    consumer: AIOKafkaConsumer, where: TopicPartition
+    consumer: AIOKafkaConsumer, tp: TopicPartition
 ) -> tuple[Sequence[Incoming], int]:
     """Return the records of the next fetch, and its end; compaction may leave no records."""
-    before = position = await consumer.position(where)
+    before = position = await consumer.position(tp)
     fetched: Mapping[TopicPartition, Sequence[Incoming]] = {}
     while position == before:
-        fetched = await consumer.getmany(where, timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
-        position = await consumer.position(where)
-    return fetched.get(where, ()), position
+        fetched = await consumer.getmany(tp, timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
+        position = await consumer.position(tp)
+    return fetched.get(tp, ()), position

@@ -113,22 +113,22 @@ def raise_when_truncated(consumer: AIOKafkaConsumer) -> None:
 # -- positions that outlive a consumer
 
 
-def leader_epoch_of(consumer: AIOKafkaConsumer, where: TopicPartition) -> int:
+def leader_epoch_of(consumer: AIOKafkaConsumer, tp: TopicPartition) -> int:
     """Return the leader epoch of the record before a position, if anything was read."""
-    state = _state(consumer, where)
+    state = _state(consumer, tp)
     read = None if state is None else _READ.get(state)
     return NO_LEADER_EPOCH if read is None else read.leader_epoch
 
 
-def read_up_to(assignment: Any, where: TopicPartition) -> Read | None:  # noqa: ANN401 (aiokafka's)
+def read_up_to(assignment: Any, tp: TopicPartition) -> Read | None:  # noqa: ANN401 (aiokafka's)
     """Return up to where a partition of an assignment was read; None if nothing of it was."""
-    state = assignment.state_value(where)
+    state = assignment.state_value(tp)
     return None if state is None else _READ.get(state)
 
 
 def seek_with_epoch(
     consumer: AIOKafkaConsumer,
-    where: TopicPartition,
+    tp: TopicPartition,
     offset: int,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> None:
@@ -137,21 +137,21 @@ def seek_with_epoch(
     Raises:
         IllegalStateError: The partition is not assigned.
     """
-    consumer.seek(where, offset)
+    consumer.seek(tp, offset)
     if leader_epoch == NO_LEADER_EPOCH:
-        _READ.pop(_state(consumer, where), None)
+        _READ.pop(_state(consumer, tp), None)
     else:
-        _READ[_state(consumer, where)] = Read(offset, leader_epoch)
+        _READ[_state(consumer, tp)] = Read(offset, leader_epoch)
 
 
 async def truncation_before(
-    consumer: AIOKafkaConsumer, where: TopicPartition, offset: int, leader_epoch: int
+    consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int, leader_epoch: int
 ) -> int | None:
     """Query the leader of a partition whether its log still has what was read of it.
 
     Args:
         consumer: A consumer to which the partition is assigned.
-        where: The partition.
+        tp: The partition.
         offset: Up to where it was read.
         leader_epoch: Value of `leader_epoch_of` at that offset.
 
@@ -163,23 +163,23 @@ async def truncation_before(
         KafkaError: The leader does not answer.
     """
     client = consumer._client  # noqa: SLF001 (there is no other way to send a request)
-    node = client.cluster.leader_for_partition(where)
+    node = client.cluster.leader_for_partition(tp)
     if node in _NO_NODE:
         await client.force_metadata_update()
-        node = client.cluster.leader_for_partition(where)
-    read = {where: Read(offset, leader_epoch)}
+        node = client.cluster.leader_for_partition(tp)
+    read = {tp: Read(offset, leader_epoch)}
     cuts = {} if node in _NO_NODE else await _cuts(client, node, read)
-    if where not in cuts:
+    if tp not in cuts:
         client.force_metadata_update()
-        raise LeaderNotAvailableError(str(where))
-    return cuts[where]
+        raise LeaderNotAvailableError(str(tp))
+    return cuts[tp]
 
 
-def _state(consumer: AIOKafkaConsumer, where: TopicPartition) -> Any:  # noqa: ANN401 (aiokafka's)
+def _state(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Any:  # noqa: ANN401 (aiokafka's)
     """Return the state of a partition; None if it is not assigned."""
     subscription: Any = consumer._subscription.subscription  # noqa: SLF001
     assignment = None if subscription is None else subscription.assignment
-    return None if assignment is None else assignment.state_value(where)
+    return None if assignment is None else assignment.state_value(tp)
 
 
 # -- fetches
@@ -239,7 +239,7 @@ async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, requ
     if not doubts:
         return has_data
     try:
-        read = {where: doubt.read for where, doubt in doubts.items()}
+        read = {tp: doubt.read for tp, doubt in doubts.items()}
         cuts = await _cuts(self._client, node_id, read)
     except KafkaError as error:
         log.warning("fetched records wait for the leader's answer where its epochs end: %r", error)
@@ -247,8 +247,8 @@ async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, requ
         return has_data
     except asyncio.CancelledError:  # The client is closed, or has another assignment: as aiokafka.
         return False
-    for where, cut in cuts.items() if assignment.active else ():
-        has_data |= _decide(self, assignment.state_value(where), where, doubts[where], cut)
+    for tp, cut in cuts.items() if assignment.active else ():
+        has_data |= _decide(self, assignment.state_value(tp), tp, doubts[tp], cut)
     return has_data  # What has no answer is fetched again.
 
 
@@ -261,19 +261,19 @@ def _take_doubtful(
     doubts = {}
     for topic, partitions in request.topics:
         for number, offset, _ in partitions:
-            where = TopicPartition(topic, number)
-            state = assignment.state_value(where)
-            read, result = _READ.get(state), fetcher._records.get(where)  # noqa: SLF001
+            tp = TopicPartition(topic, number)
+            state = assignment.state_value(tp)
+            read, result = _READ.get(state), fetcher._records.get(tp)  # noqa: SLF001
             if read is None or offset > read.position or read.leader_epoch == NO_LEADER_EPOCH:
                 continue
             if type(result) is FetchResult:
                 epoch = _epoch(result._partition_records)  # noqa: SLF001
                 if epoch not in {read.leader_epoch, NO_LEADER_EPOCH}:
-                    del fetcher._records[where]  # noqa: SLF001
-                    doubts[where] = _Doubt(Read(offset, read.leader_epoch), result)
+                    del fetcher._records[tp]  # noqa: SLF001
+                    doubts[tp] = _Doubt(Read(offset, read.leader_epoch), result)
             elif result is None and (state.awaiting_reset or _is_due(state)):
                 # It was out of range, or is at the end.
-                doubts[where] = _Doubt(Read(offset, read.leader_epoch), None)
+                doubts[tp] = _Doubt(Read(offset, read.leader_epoch), None)
     return doubts
 
 
@@ -288,7 +288,7 @@ def _is_due(state: Any) -> bool:  # noqa: ANN401 (aiokafka's)
 def _decide(
     fetcher: Fetcher,
     state: Any,  # noqa: ANN401 (aiokafka's)
-    where: TopicPartition,
+    tp: TopicPartition,
     doubt: _Doubt,
     cut: int | None,
 ) -> bool:
@@ -302,16 +302,16 @@ def _decide(
         return False  # The user has sought meanwhile.
     if cut is None:
         if held is not None:
-            fetcher._records[where] = held  # noqa: SLF001
+            fetcher._records[tp] = held  # noqa: SLF001
         return held is not None
     first = "an unknown one" if cut == UNKNOWN_END else cut
-    lost = f"{where.topic}/{where.partition} from offset {first} to {offset - 1}"
+    lost = f"{tp.topic}/{tp.partition} from offset {first} to {offset - 1}"
     strategy = fetcher._default_reset_strategy  # noqa: SLF001
     if strategy == OffsetResetStrategy.NONE or fetcher._subscriptions in _STRICT:  # noqa: SLF001
         state.seek(offset)  # aiokafka would reset the position elsewhere.
-        error = LogTruncated({where: offset}, f"the broker has lost {lost}, which was read")
+        error = LogTruncated({tp: offset}, f"the broker has lost {lost}, which was read")
         backoff = fetcher._prefetch_backoff  # noqa: SLF001
-        fetcher._records[where] = FetchError(error=error, backoff=backoff)  # noqa: SLF001
+        fetcher._records[tp] = FetchError(error=error, backoff=backoff)  # noqa: SLF001
         return True
     log.error("the broker has lost %s, which was read: continuing from there", lost)
     if cut == UNKNOWN_END:
@@ -381,8 +381,7 @@ class _OffsetForLeaderEpoch(Request[_Request]):
     @override
     def build(self, request_struct_class: type[_Request]) -> _Request:
         topics = [
-            (where.topic, [(where.partition, _CONSUMER, epoch)])
-            for where, epoch in self._epochs.items()
+            (tp.topic, [(tp.partition, _CONSUMER, epoch)]) for tp, epoch in self._epochs.items()
         ]
         return request_struct_class(_CONSUMER, topics)
 
@@ -398,17 +397,17 @@ async def _cuts(
     Raises:
         KafkaError: The broker does not answer, or refuses.
     """
-    epochs = {where: position.leader_epoch for where, position in read.items()}
+    epochs = {tp: position.leader_epoch for tp, position in read.items()}
     ends = await _ends(client, node, epochs)
-    cuts = {where: end if end < read[where].position else None for where, end in ends.items()}
+    cuts = {tp: end if end < read[tp].position else None for tp, end in ends.items()}
     # A leader that appends after a loss has a later epoch. Without one, the log is another one.
-    cut = {where: read[where].leader_epoch + 1 for where, end in cuts.items() if end is not None}
+    cut = {tp: read[tp].leader_epoch + 1 for tp, end in cuts.items() if end is not None}
     later = await _ends(client, node, cut) if cut else {}
-    for where in cut:
-        if where not in later:
-            del cuts[where]
-        elif later[where] == UNKNOWN_END:
-            cuts[where] = UNKNOWN_END
+    for tp in cut:
+        if tp not in later:
+            del cuts[tp]
+        elif later[tp] == UNKNOWN_END:
+            cuts[tp] = UNKNOWN_END
     return cuts
 
 

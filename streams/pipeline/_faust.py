@@ -202,8 +202,8 @@ class BatchConsumer(driver.Consumer):
         records, active = await self._wait_next_records(timeout)
         if records is None or self.should_stop:
             return
-        for where, batch in records.items():
-            tp = TP(where.topic, where.partition)
+        for source, batch in records.items():
+            tp = TP(source.topic, source.partition)
             if self._overtaken():
                 self._dropped = True
                 return

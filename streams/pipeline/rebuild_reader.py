@@ -92,8 +92,8 @@ class RawDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1)
     def record(self, partition: int) -> Incoming:
         """Return the record."""
         key, value, headers = self.key, self.value, cast("Any", self.headers)
-        where = (WEBHOOKS, partition, self.offset, self.timestamp, 0)
-        return Incoming(*where, key, value, None, len(key), len(value), headers)
+        position = (WEBHOOKS, partition, self.offset, self.timestamp, 0)
+        return Incoming(*position, key, value, None, len(key), len(value), headers)
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):

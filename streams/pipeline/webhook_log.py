@@ -323,10 +323,10 @@ class WebhookLog:
             try:
                 await consumer.start()
                 ends = await consumer.end_offsets(list(consumer.assignment()))
-                for where, end in ends.items():
+                for tp, end in ends.items():
                     # Below the first offset, a consumer would continue from the end.
-                    (first,) = (await consumer.beginning_offsets([where])).values()
-                    consumer.seek(where, max(first, end - _LOOK_BACK))
+                    (first,) = (await consumer.beginning_offsets([tp])).values()
+                    consumer.seek(tp, max(first, end - _LOOK_BACK))
                 retrying.succeeded()
                 await self._follow(consumer)
             except (KafkaError, OSError) as error:

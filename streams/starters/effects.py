@@ -132,30 +132,30 @@ class Starter:
             await reading.until_done(self._poll, errors)
 
     async def _poll(self) -> None:
-        for where in list(self._fresh):
-            await self._begin(where)
+        for tp in list(self._fresh):
+            await self._begin(tp)
         fetched = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
-        for where, records in fetched.items():
-            if where in self._memories:
-                await self._process(where, records)
+        for tp, records in fetched.items():
+            if tp in self._memories:
+                await self._process(tp, records)
         for line in self._waiting.due(self._clock()):
             log.warning("effects: %s", line)
 
-    async def _process(self, where: TopicPartition, records: Sequence[Incoming]) -> None:
+    async def _process(self, tp: TopicPartition, records: Sequence[Incoming]) -> None:
         """Carry out a batch, up to a record that only a newer release can read."""
         known, newer = readable(records)
         if known:
-            await self._carry_out(self._memories[where], known)
-            await self._commit(where, known[-1].offset + 1)
-        if newer is not None and where in self._memories:
-            self._block(where, why_waits(newer))
+            await self._carry_out(self._memories[tp], known)
+            await self._commit(tp, known[-1].offset + 1)
+        if newer is not None and tp in self._memories:
+            self._block(tp, why_waits(newer))
 
-    def _block(self, where: TopicPartition, reason: str) -> None:
+    def _block(self, tp: TopicPartition, reason: str) -> None:
         """Stop reading a partition until it is assigned again."""
-        self._waiting.begin(where, reason)
-        self._consumer.pause(where)
-        self._memories.pop(where, None)
-        self._fresh.discard(where)
+        self._waiting.begin(tp, reason)
+        self._consumer.pause(tp)
+        self._memories.pop(tp, None)
+        self._fresh.discard(tp)
 
     # -- partitions
 
@@ -171,10 +171,10 @@ class Starter:
         """Discard partitions."""
         self._consumer.pause(*self._consumer.assignment())
         for number in numbers:
-            where = TopicPartition(EFFECTS, number)
-            self._memories.pop(where, None)
-            self._fresh.discard(where)
-            self._waiting.end(where)
+            tp = TopicPartition(EFFECTS, number)
+            self._memories.pop(tp, None)
+            self._fresh.discard(tp)
+            self._waiting.end(tp)
 
     def confirmed(self, sent_s: float) -> None:
         """Do nothing: commands that are sent again change nothing."""
@@ -182,27 +182,27 @@ class Starter:
     def revocation_ended(self) -> None:
         """Do nothing, for the same reason."""
 
-    async def _begin(self, where: TopicPartition) -> None:
+    async def _begin(self, tp: TopicPartition) -> None:
         """Continue at the committed offset; a new group begins with the first effect."""
-        committed = await self._member.committed(where) or Committed(0)
-        start = await resume_offset(self._consumer, where, committed)
+        committed = await self._member.committed(tp) or Committed(0)
+        start = await resume_offset(self._consumer, tp, committed)
         try:
-            memory = await restore_memory(self._cluster, where.partition, start.offset)
+            memory = await restore_memory(self._cluster, tp.partition, start.offset)
         except NewerSchema as error:
             # Without that record, later duplicates cannot be recognized.
-            self._block(where, error.message)
+            self._block(tp, error.message)
             return
-        if where in self._fresh:
-            seek_with_epoch(self._consumer, where, *start)
-            self._consumer.resume(where)
-            self._fresh.discard(where)
-            self._memories[where] = memory
+        if tp in self._fresh:
+            seek_with_epoch(self._consumer, tp, *start)
+            self._consumer.resume(tp)
+            self._fresh.discard(tp)
+            self._memories[tp] = memory
 
-    async def _commit(self, where: TopicPartition, offset: int) -> None:
+    async def _commit(self, tp: TopicPartition, offset: int) -> None:
         """Commit an offset; after a reassignment, the new owner reads the batch again."""
         with contextlib.suppress(KafkaError, IllegalStateError):
-            leader_epoch = leader_epoch_of(self._consumer, where)
-            await self._member.commit({where: Committed(offset, leader_epoch)})
+            leader_epoch = leader_epoch_of(self._consumer, tp)
+            await self._member.commit({tp: Committed(offset, leader_epoch)})
 
     # -- batches
 
