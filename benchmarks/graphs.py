@@ -1,12 +1,12 @@
 """Graphs: nodes per second compared with raw appends, and the cost of a branch.
 
 Method: as for workflows of code (`benchmarks.workflows`), with the same worker, generator and raw
-appends. A line has ten nodes whose task does nothing, one after the other; a fan-out has a hundred
-branches, each with such a task, between two more, and a join. An append counts as a node: results
+appends. A line has ten nodes in sequence with a task that does nothing; a fan-out has a hundred
+branches with such a task, between two more, and a join. An append counts as a node: results
 that hosts return at the same time share a record, so a fan-out has fewer records than nodes.
 
 In memory: the production owner and code host over a log that is a list (`WorkflowTest`), lines as
-above, and a fan-out of 10 to 10,000 branches, whose rates should not differ.
+above, and a fan-out of 10 to 10,000 branches; their rates should not differ.
 
 `python -m benchmarks.graphs KIND SIZE TOTAL` measures once in memory and reports `nodes_s`.
 """
@@ -33,7 +33,7 @@ _PATIENCE_S: Final = 120.0
 _MEMORY: Final = ((LINE, 1), (LINE, 50), (LINE, 500), *((FAN, 10**n) for n in range(1, 5)))
 
 _WHAT: Final = {
-    HEADWATER: "nodes whose task does nothing, each durable before the next begins",
+    HEADWATER: "nodes that do nothing, each durable before the next begins",
     RAW: "the same records, one append each; an append counts for a node",
     READ: "the same, while the generator reads them as it reads the history",
 }

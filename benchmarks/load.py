@@ -22,7 +22,7 @@ from typing_extensions import override
 from benchmarks.payloads import delivery
 from benchmarks.reporting import report
 
-#: Requests prepared for the warm-up, whose rate determines how many the measurement needs.
+#: Requests prepared for the warm-up; its rate determines how many the measurement needs.
 _WARM_REQUESTS: Final = 15_000
 #: Factor above the rate of the warm-up.
 _HEADROOM: Final = 1.5

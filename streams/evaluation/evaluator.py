@@ -1,4 +1,4 @@
-"""An evaluator whose tasks run in a process with time and memory limits."""
+"""An evaluator that runs tasks in a process with time and memory limits."""
 
 import os
 import select
@@ -199,7 +199,7 @@ def _await(pipe: int, events: int, deadline: float) -> None:
 
 
 def started_evaluator(limits: EvaluationLimits = EvaluationLimits()) -> EvaluatorProcess:  # noqa: B008, frozen
-    """Return an evaluator whose process is started ahead of the first task."""
+    """Return an evaluator, and start its process ahead of the first task."""
     evaluator = EvaluatorProcess(limits)
     evaluator.start()
     return evaluator

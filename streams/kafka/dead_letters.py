@@ -38,7 +38,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         CONNECT_PREFIX + "partition": "Where the record was read.",
         CONNECT_PREFIX + "offset": "Where the record was read.",
         CONNECT_PREFIX + "connector.name": "Always headwater.",
-        CONNECT_PREFIX + "task.id": "The partition whose processing failed.",
+        CONNECT_PREFIX + "task.id": "The partition of the failed stage.",
         CONNECT_PREFIX + "stage": "The stage that failed.",
         CONNECT_PREFIX + "class.name": "The stage, as viewers of Connect expect it.",
         CONNECT_PREFIX + "exception.class.name": "The exception, or the reason without one.",
@@ -100,7 +100,7 @@ def dead_letter(  # noqa: PLR0913, the headers are what a dead letter is
         event_id: Id of the delivery, if known.
         request_id: Id of the request that brought it, if known.
         error: The exception, if there was one.
-        rule: The rule whose effect failed, "" for none. It replaces a rule in the headers of the
+        rule: The rule of the failed effect, "" for none. It replaces a rule in the headers of the
             record; None keeps that.
     """
     kind = type(error) if error is not None else None

@@ -1,4 +1,4 @@
-"""A small topic whose records every reader folds into the same state.
+"""A small topic that every reader folds into the same state.
 
 It has one partition, so that the order of the log decides. A writer appends a record, reads up to
 it, and learns its outcome from the fold. A reader queries the end offset of the topic before an

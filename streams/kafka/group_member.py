@@ -1,8 +1,8 @@
 """A member of a consumer group that runs in a thread of its own.
 
-Heartbeats and rebalances continue however long the event loop of the process computes. A consumer
-whose heartbeats share a loop with that work is removed from its group while the loop is busy;
-another member gets its partitions, does the same work, and is removed in turn.
+Heartbeats and rebalances continue however long the event loop of the process computes. If they
+shared a loop with that work, the consumer would be removed from its group while the loop is busy;
+another member would get its partitions, do the same work, and be removed in turn.
 
 The member fetches nothing: its user reads the assigned partitions with a consumer without a group,
 on its own event loop. Assignments, revocations and confirmations pass from the thread to the loop;
@@ -77,7 +77,7 @@ class GroupMember:
     Args:
         cluster: The cluster.
         group: The group's name.
-        topic: The topic whose partitions are shared among the members.
+        topic: The topic that the members consume.
         member: A name that the member keeps over restarts (static membership), or None.
         client_id: Names this client in the broker's logs.
         rebalances: Callbacks for changes of its partitions.

@@ -35,7 +35,7 @@ class PartitionQueues(Generic[E]):
         records: Makes the records of some entries, in order, right before they are appended.
             NotYetReadable causes a retry; after any other error the entry that causes it is
             dropped.
-        appended: Called with each entry whose records are durable.
+        appended: Called with every entry when its records are durable.
         ready: An entry is not appended before this returns True for it.
     """
 
@@ -58,7 +58,7 @@ class PartitionQueues(Generic[E]):
         self._ready = ready
         self._waiting: defaultdict[int, list[E]] = defaultdict(list)
         self._appending: dict[int, asyncio.Task[None]] = {}
-        #: Entries whose append is in flight, by partition.
+        #: Entries in flight, by partition.
         self._in_flight: dict[int, list[E]] = {}
         self._errors: asyncio.Queue[BaseException] = asyncio.Queue()
         #: Number of partitions; 0 until connected.
@@ -120,7 +120,7 @@ class PartitionQueues(Generic[E]):
             raise
 
     def _records_of(self, entries: Sequence[E]) -> Sequence[Outgoing]:
-        """Return the records of entries; drop an entry whose records cannot be made."""
+        """Return the records of entries; drop an entry that cannot be encoded."""
         try:
             return self._records(entries)
         except (BrokerUnavailable, NotYetReadable):

@@ -81,7 +81,7 @@ async def find_skippable(
     text = f"{position.topic}/{position.partition}@{position.offset}"
     schemas = _VALUES.get(position.topic)
     if schemas is None:
-        raise UndecodableRecord(f"expected a topic whose records Headwater decodes, found {text}")
+        raise UndecodableRecord(f"expected a topic that Headwater decodes, found {text}")
     record = await _first(cluster, position)
     if record is None or record.offset != position.offset:
         raise UndecodableRecord(f"expected a record at {text}, found none")

@@ -257,7 +257,7 @@ def _take_doubtful(
     assignment: Any,  # noqa: ANN401 (aiokafka's)
     request: Any,  # noqa: ANN401
 ) -> dict[TopicPartition, _Doubt]:
-    """Remove results whose leader epoch differs from that of the record read before them."""
+    """Remove results with another leader epoch than the record read before them."""
     doubts = {}
     for topic, partitions in request.topics:
         for number, offset, _ in partitions:

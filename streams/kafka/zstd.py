@@ -31,7 +31,7 @@ def compress(payload: bytes | bytearray | memoryview) -> bytes:
 
 
 def decompress(frame: bytes | bytearray | memoryview) -> bytes:
-    """Return the records of a frame, whose header may omit their size.
+    """Return the records of a frame; its header may omit their size.
 
     Raises:
         ZstdError: The frame is invalid.

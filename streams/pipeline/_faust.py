@@ -1,4 +1,4 @@
-"""The one module that imports Faust: an app whose agents take whole batches.
+"""The one module that imports Faust: an app with agents that take whole batches.
 
 Faust's stock transport passes messages to its agents one by one, at about 220 microseconds each.
 `BatchTransport`, registered under the URL scheme `batched` at Faust's own extension point, passes

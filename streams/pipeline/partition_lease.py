@@ -20,11 +20,11 @@ from headwater.schemas.topics import OUTCOMES, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline.staged import PartitionCheckpoint
 
-#: The topics whose records carry their writer's epoch. Claims of event ids are true whoever writes
-#: them; hops, effects, traces and dead letters may be duplicated.
+#: Topics with the writer's epoch in every record. Claims of event ids are valid from any writer;
+#: hops, effects, traces and dead letters may be duplicated.
 FENCED: Final = (*(table.topic for table in ALL_TABLES), WAITING, WIPES, OUTCOMES)
 
-#: Void records by topic and key, the last of each key.
+#: The last void records, by topic and key.
 Hidden: TypeAlias = Mapping[str, Mapping[bytes, Incoming]]
 
 
@@ -57,7 +57,7 @@ class Fold:
         self._newest: defaultdict[str, Newest] = defaultdict(
             Newest, {topic: Newest(epoch) for topic, epoch in checkpoint.epochs.items()}
         )
-        #: The keys whose last record is void.
+        #: Keys with a void last record.
         self._hidden: defaultdict[str, dict[bytes, Incoming]] = defaultdict(dict)
         #: Next offset by topic.
         self.positions: dict[str, int] = dict(checkpoint.positions)

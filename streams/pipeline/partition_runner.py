@@ -279,7 +279,7 @@ class PartitionRunner:
 
     @contextmanager
     def _clearing(self, lease: PartitionLease) -> Iterator[None]:
-        """Clear the store of a partition whose log was truncated: it has what the log lost."""
+        """Clear the store if the log was truncated: the store has what the log lost."""
         try:
             yield
         except LogCut:

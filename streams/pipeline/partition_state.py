@@ -404,7 +404,7 @@ class Waits:
 
 
 class Wipes:
-    """The wipes of a partition: fences, and wipes whose records are still searched for."""
+    """The wipes of a partition: their fences, and their pending searches."""
 
     def __init__(self, partition: int, headers: Headers, staged: Staged) -> None:
         self._partition = partition
@@ -427,7 +427,7 @@ class Wipes:
         return self.known.get(digest(user).encode())
 
     def pending(self) -> list[UserForgotten]:
-        """Return the wipes whose records are still searched for."""
+        """Return the wipes with a pending search."""
         return [wipe for wipe in self.known.values() if wipe.names]
 
     def put(self, wipe: UserForgotten) -> Outgoing:

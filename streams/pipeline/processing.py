@@ -1,7 +1,7 @@
 """Processing of a delivery at a partition: rows that the partition owns, or a hop to their owner.
 
 Rows of a user belong to the partition of the user's key; rows in which users are looked up belong
-to the partition of the subject's. A delivery whose user is unknown is parked in the compacted topic
+to the partition of the subject's. A delivery of an unknown user is parked in the compacted topic
 `waiting`. The delivery that brings the user releases it; a wait that lasts too long ends as a dead
 letter.
 
@@ -49,7 +49,7 @@ _WAIT_BYTES: Final = 1024
 
 
 class _Resolution(NamedTuple):
-    """A delivery whose user is looked up by one of its subjects, with its declared type."""
+    """A delivery with the subject that resolves its user, and its declared type."""
 
     event: WebhookAdmitted
     subject: str
@@ -187,7 +187,7 @@ class Processing:
     # -- rows and outcomes
 
     def _normalize(self, event: WebhookAdmitted, record: Incoming) -> NormalizeResult:
-        """Normalize a delivery whose owner is known, and record its outcome."""
+        """Normalize a delivery, and record its outcome."""
         result = self._provider_of(event).normalize(event)
         self._record_outcome(event, record, result)
         return result
@@ -327,7 +327,7 @@ class Processing:
                 self._merge(event, result)
 
     def _park(self, resolution: _Resolution) -> None:
-        """Park a delivery whose user is unknown, unless it is to be skipped."""
+        """Park a delivery of an unknown user, unless it is to be skipped."""
         event, record = resolution.event, resolution.record
         reason = resolution.kind.skip_reason(event.body)
         if reason is not None:
@@ -351,7 +351,7 @@ class Processing:
     # -- ends of waits
 
     def _release(self, resolution: _Resolution) -> None:
-        """Process the parked deliveries of a subject whose user is known now."""
+        """Process the parked deliveries of a subject after its user became known."""
         waits, lookup_key = self._state.waits, resolution.lookup_key
         if self._state.user_of(resolution.lookup, resolution.subject) is None:
             return  # The delivery that fills the lookup was a dead letter itself.

@@ -52,7 +52,7 @@ class Patch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
-    """A normalized delivery whose owner is known, and belongs to its partition.
+    """A normalized delivery of an owner in the same partition.
 
     Attributes:
         offset: Offset of its record.

@@ -115,8 +115,8 @@ class Rebuild:
         placement: The providers.
         stores: One store for each partition of `webhooks`.
         park_for_ms: Duration of waits, in milliseconds.
-        table: The only table whose rows will be right, because deliveries that are irrelevant for
-            it are skipped; None for all tables.
+        table: The only table with correct rows, because deliveries that are irrelevant for it are
+            skipped; None for all tables.
     """
 
     def __init__(

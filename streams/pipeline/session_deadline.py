@@ -15,9 +15,9 @@ class SessionExpired(HeadwaterError):
 class SessionDeadline:
     """Prevents a worker that was suspended from appending outdated state.
 
-    Its partitions may have another owner, whose newer rows these appends would hide. The pulse
-    stops with the process, so the deadline is checked before each append and at each pulse,
-    whichever comes first when the process resumes.
+    Its partitions may have another owner, and its appends would hide newer rows. The pulse stops
+    with the process, so the deadline is checked before every append and at every pulse, whichever
+    comes first when the process resumes.
     """
 
     def __init__(self, *, valid_for_s: float, monotonic: Callable[[], float]) -> None:

@@ -35,7 +35,7 @@ from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
-#: Event ids remembered for answering duplicates: about 200 bytes each.
+#: Event ids remembered for answering duplicates, of about 200 bytes.
 _REMEMBERED: Final = 250_000
 #: Records of admissions that a start reads of each partition, each with one event id or some
 #: hundreds. Older duplicates are recognized only by intake.
@@ -108,7 +108,7 @@ class WebhookLog:
         self._placement = placement
         self._clock = clock
         producers = producers or Producers(cluster, "headwater-gateway")
-        # No linger: deliveries that are appended together have waited for each other already.
+        # No linger: deliveries that are appended together have waited already.
         self._commit = GroupCommit(producers, WEBHOOKS, settled=self._settled, linger_s=0)
         self._known = _Known()
         #: Deliveries that are queued or in flight, by event id.
@@ -243,7 +243,7 @@ class WebhookLog:
                 del self._in_flight[pending.event_id]
 
     async def _expire_answers(self) -> NoReturn:
-        """Fail answers whose deadline has passed."""
+        """Fail answers after their deadline."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_TIMEOUT_CHECK_S)
@@ -263,7 +263,7 @@ class WebhookLog:
                     )
 
     def _settled(self, entries: Sequence[_Delivery], error: BrokerUnavailable | None) -> None:
-        """Resolve the answers of deliveries that were appended, or whose append failed."""
+        """Resolve the answers of deliveries that were appended or failed."""
         self._late = self._late and error is not None
         if self._next:  # once the other partitions of the same request are settled
             asyncio.get_running_loop().call_soon(self._do_next)

@@ -1,7 +1,7 @@
 """The pipeline worker: a partition runner in one Faust app.
 
-The worker is crash-only: an error in the runner ends the process, whose memory may be ahead of the
-log, and the next process restarts from committed state.
+The worker is crash-only: an error in the runner ends the process, because its memory may be ahead
+of the log, and the next process restarts from committed state.
 """
 
 import logging
@@ -70,7 +70,7 @@ EXIT_FENCED: Final = 78
 _TOMBSTONES_KEPT_MS: Final = 24 * 60 * 60 * 1_000
 #: A partition that makes no progress for as long, although it has work, is stuck.
 _PATIENCE_S: Final = 60.0
-#: A process whose threads hang for as long is ended from C.
+#: A process is ended from C if its threads hang for as long.
 _LAST_RESORT_S: Final = 90.0
 
 

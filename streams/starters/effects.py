@@ -83,7 +83,7 @@ class Starter:
         self._appender = Appender(cluster=cluster, client_id=group)
         self._memories: dict[TopicPartition, EffectMemory] = {}
         self._waiting = Waiting()
-        #: Assigned partitions whose start is not known yet.
+        #: Assigned partitions without a known start.
         self._fresh: set[TopicPartition] = set()
         self._options = {
             **cluster.options(),
