@@ -132,7 +132,7 @@ async def _thousand(length: int, total: int) -> float:
 
 def _main(kind: str, length: int, total: int) -> None:
     measure = {LIVE: _live, REPLAY: _replay, HARNESS: _thousand}[kind]
-    # Once before, shorter: code is imported and specialised.
+    # Once before, shorter: code is imported and specialized.
     asyncio.run(measure(length, length * _AT_ONCE))
     cpu = time.process_time()
     took = asyncio.run(measure(length, total))

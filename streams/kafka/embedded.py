@@ -74,7 +74,7 @@ _SETTINGS = f"""\
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 
-# A topic exists because the catalogue declares it, never because a name was misspelled.
+# A topic exists because the catalog declares it, never because a name was misspelled.
 auto.create.topics.enable=false
 message.max.bytes={_RECORD_BYTES_MAX}
 replica.fetch.max.bytes={_RECORD_BYTES_MAX}

@@ -66,10 +66,10 @@ class _Assignor(AbstractPartitionAssignor):
     name: Final = "headwater-forms"
 
     def __init__(
-        self, announcement: Announcement, learnt: Callable[[Mapping[str, Form]], None]
+        self, announcement: Announcement, on_versions: Callable[[Mapping[str, Form]], None]
     ) -> None:
         self._announcement = msgspec.json.encode(announcement)
-        self._learnt = learnt
+        self._on_versions = on_versions
 
     @override
     def metadata(  # type: ignore[override] # aiokafka calls it on the instance
@@ -91,7 +91,7 @@ class _Assignor(AbstractPartitionAssignor):
     ) -> None:
         forms = read_forms(assignment.user_data or b"")
         if forms is not None:
-            self._learnt(forms)
+            self._on_versions(forms)
 
 
 class Membership:
@@ -101,7 +101,7 @@ class Membership:
         cluster: The cluster.
         member: Names it in others' logs: the kind of process, and its host.
         reads: Schema versions that this process reads.
-        learnt: Called in a thread, with the versions to write, whenever these are assigned.
+        on_versions: Called in a thread, with the versions to write, whenever these are assigned.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Membership:
         cluster: Cluster,
         member: str,
         reads: Mapping[str, int] = READS,
-        learnt: Callable[[Mapping[str, Form]], None] = write_forms,
+        on_versions: Callable[[Mapping[str, Form]], None] = write_forms,
     ) -> None:
         self._cluster = cluster
         self._reads = dict(reads)
         self._assignor = _Assignor(Announcement(member, self._reads), self._learn)
-        self._learnt = learnt
+        self._on_versions = on_versions
         self._known: Mapping[str, Form] = {}
         self._started = False
         self._joined = threading.Event()
@@ -165,7 +165,7 @@ class Membership:
         if self._known and not held_back and forms != self._known:
             log.info("all members read what this release writes")
         self._known = forms
-        self._learnt(forms)
+        self._on_versions(forms)
         self._joined.set()
 
     def _run(self) -> None:

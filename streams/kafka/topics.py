@@ -1,4 +1,4 @@
-"""The topics of the catalogue in Kafka: create them, and compare them with the catalogue."""
+"""The topics of the catalog in Kafka: create them, and compare them with the catalog."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +22,7 @@ _OF_TOPIC: Final = 1
 #: services do not let users set. With another value, a replica that lags may become leader, and
 #: records that it lacks are lost.
 _TO_HAVE: Final = {"unclean.leader.election.enable": "false"}
-#: Settings that may be greater than in the catalogue.
+#: Settings that may be greater than in the catalog.
 _MORE_IS_FINE: Final = frozenset(
     {"max.message.bytes", "min.insync.replicas", "min.compaction.lag.ms", "delete.retention.ms"}
 )
@@ -45,7 +45,7 @@ class TopicState(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A difference between a topic and the catalogue."""
+    """A difference between a topic and the catalog."""
 
     topic: str
     what: str
@@ -61,7 +61,7 @@ class Difference(NamedTuple):
 
 
 async def create_topics(cluster: Cluster, *, partitions: int, replication: int) -> list[str]:
-    """Create the topics of the catalogue that are missing; return their names.
+    """Create the topics of the catalog that are missing; return their names.
 
     Raises:
         BrokerUnavailable: No broker answered, or it refused; with the broker's reason.
@@ -108,8 +108,8 @@ async def _create(
     return created
 
 
-async def describe_catalogue(cluster: Cluster) -> dict[str, TopicState]:
-    """Return the topics of the catalogue that exist, by name.
+async def describe_catalog(cluster: Cluster) -> dict[str, TopicState]:
+    """Return the topics of the catalog that exist, by name.
 
     Raises:
         BrokerUnavailable: No broker answered, or this user may not describe topics.
@@ -153,7 +153,7 @@ def compare(
     partitions: int | None = None,
     replication: int | None = None,
 ) -> list[Difference]:
-    """Return the differences between topics and the catalogue.
+    """Return the differences between topics and the catalog.
 
     Args:
         topics: The topics by name.
@@ -223,7 +223,7 @@ def _fits(name: str, expected: str, actual: str) -> bool:
 async def alter_topics(
     cluster: Cluster, topics: Mapping[str, TopicState], differences: Sequence[Difference]
 ) -> list[Difference]:
-    """Give topics the configuration of the catalogue; return the differences that this removed.
+    """Give topics the configuration of the catalog; return the differences that this removed.
 
     Raises:
         BrokerUnavailable: No broker answered, or it refused; with the broker's reason.
@@ -299,7 +299,7 @@ async def check_topics(cluster: Cluster) -> None:
     Raises:
         TopicsLoseData: Acknowledged records may be lost, so that the process must not start.
     """
-    differences = compare(await _retrying().until_done(lambda: describe_catalogue(cluster)))
+    differences = compare(await _retrying().until_done(lambda: describe_catalog(cluster)))
     for difference in differences:
         log.warning("%s", difference.line())
     unsafe = [difference.line() for difference in differences if difference.loses_data]

@@ -29,7 +29,7 @@ from headwater.streams.kafka.dead_letters import (
 )
 from headwater.streams.kafka.record_lookup import iter_records_at
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.topics import TopicState, describe_catalogue
+from headwater.streams.kafka.topics import TopicState, describe_catalog
 
 _TOPIC: Final = CONNECT_PREFIX + "topic"
 _PARTITION: Final = CONNECT_PREFIX + "partition"
@@ -92,7 +92,7 @@ class DeadLetters:
         """
         # Query bounds first: dead letters that are appended later are not missing.
         bounds = await self._bounds({partition for partition, _ in positions})
-        topics = await describe_catalogue(self._cluster)
+        topics = await describe_catalog(self._cluster)
         replayed: dict[tuple[int, int], Replayed] = {}
         async with aclosing(iter_records_at(self._cluster, DEAD_LETTERS, positions)) as batches:
             async for letters in batches:

@@ -136,7 +136,7 @@ def test_every_client_gets_in(way: Ways, name: str):
         await publish(cluster, name)
 
     asyncio.run(scenario())
-    membership = Membership(cluster=cluster, member=name, learnt=lambda _forms: None)
+    membership = Membership(cluster=cluster, member=name, on_versions=lambda _forms: None)
     try:
         assert membership.join(PATIENCE_S)
     finally:

@@ -19,7 +19,7 @@ from headwater.gateway.commands.topics_check import check
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, EVENTS, TOPICS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.topics import compare, create_topics, describe_catalogue
+from headwater.streams.kafka.topics import compare, create_topics, describe_catalog
 from tests.e2e.house import free_port
 from tests.throwaway_kafka import ThrowawayKafka
 
@@ -72,9 +72,7 @@ def headwater(kafka: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_topics_are_compared_and_mended(kafka: str):
     checked = headwater(kafka, "topics", "check", "--partitions", str(PARTITIONS))
     assert (checked.returncode, checked.stdout) == (0, ""), checked.stdout
-    assert asyncio.run(describe_catalogue(Cluster(kafka))).keys() == {
-        topic.name for topic in TOPICS
-    }
+    assert asyncio.run(describe_catalog(Cluster(kafka))).keys() == {topic.name for topic in TOPICS}
 
     other = {"retention_ms": "1000", "max_message_bytes": "1000", "segment_bytes": "1048576"}
     alter(kafka, EVENTS, **other, unclean_leader_election_enable="true")
@@ -102,7 +100,7 @@ def test_topics_are_compared_and_mended(kafka: str):
     mended = headwater(kafka, "topics", "check", "--mend", "--partitions", str(PARTITIONS))
     assert mended.returncode == 0, mended.stdout
     assert f"Mended: topic {EVENTS}: expected retention.ms 604800000, found 1000" in mended.stderr
-    topics = asyncio.run(describe_catalogue(Cluster(kafka)))
+    topics = asyncio.run(describe_catalog(Cluster(kafka)))
     assert compare(topics, partitions=PARTITIONS, replication=1) == []
     assert topics[EVENTS].own["segment.bytes"] == "1048576", "what others have set stays"
 
