@@ -72,7 +72,6 @@ async def iter_records_at(
         offsets[partition].append(offset)
     if not offsets:
         return
-        return
     reading = standalone_consumer(
         cluster,
         topic,
