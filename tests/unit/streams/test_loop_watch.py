@@ -37,7 +37,7 @@ def test_a_block_is_reported_with_the_request_and_the_callback() -> None:
         watch.start()
 
         async def application(scope: dict[str, Any]) -> None:
-            block_until(lambda: watch._seen != "")
+            block_until(lambda: watch._captured != "")
             since = time.thread_time()
             block_until(lambda: time.thread_time() - since > BLOCKED_S)
 

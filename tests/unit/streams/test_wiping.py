@@ -189,9 +189,9 @@ def test_a_search_that_was_cut_off_amid_its_removals_still_tells_all_that_it_fou
     deliveries = [raw(received(event_id=f"e{at}", reference="user_1"), at) for at in range(4)]
     said = [read_back(record) for record in on(letters, OUTCOMES)]
     first = WipeSearch(wipe, 0)
-    first.look(OUTCOMES, said)
-    first.look(WEBHOOKS, deliveries)
-    first.look(DEAD_LETTERS, [read_back(record) for record in on(letters, DEAD_LETTERS)])
+    first.examine(OUTCOMES, said)
+    first.examine(WEBHOOKS, deliveries)
+    first.examine(DEAD_LETTERS, [read_back(record) for record in on(letters, DEAD_LETTERS)])
     (counted,) = intake.states[0].wipes.record_found(first.counted())
     assert first.removals(DEAD_LETTERS, [])
     assert first.removals(WEBHOOKS, [])
@@ -200,8 +200,8 @@ def test_a_search_that_was_cut_off_amid_its_removals_still_tells_all_that_it_fou
     restored(restart, read_back(counted))
     (left,) = restart.states[0].wipes.pending()
     second = WipeSearch(left, 0)
-    second.look(OUTCOMES, said)
-    second.look(WEBHOOKS, [dataclasses.replace(deliveries[0], value=None), *deliveries[1:]])
+    second.examine(OUTCOMES, said)
+    second.examine(WEBHOOKS, [dataclasses.replace(deliveries[0], value=None), *deliveries[1:]])
     done = second.done(NOW)
     found = dict(zip(done.found, done.counts, strict=True))
     assert (found["raw_events"], found["traces"], found["dead_letters"]) == (4, 1, 1)
