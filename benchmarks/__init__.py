@@ -1,1 +1,1 @@
-"""Benchmarks: Headwater beside the least that anybody could do, in the same run on one machine."""
+"""Benchmarks: Headwater compared with minimal alternatives, in the same run on one machine."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measures, shows a table to people and gives JSON to programs."""
+"""`python -m benchmarks`: measure, show a table at a terminal, and write JSON to a pipe."""
 
 import dataclasses
 import json
@@ -21,12 +21,12 @@ from benchmarks import (
     workflows,
 )
 from benchmarks.children import BenchmarkFailed
-from benchmarks.house import say
 from benchmarks.machine import facts
 from benchmarks.profiles import Profiler, profiler
 from benchmarks.results import Comparison
+from benchmarks.system import log_progress
 
-#: Every run is kept here, beside the code and out of git.
+#: Every run is kept here, next to the code and ignored by git.
 _OUT: Final = Path(__file__).parent / "out"
 _TOP: Final = 25
 
@@ -52,28 +52,28 @@ _TOP: Final = 25
 def main(
     which: str | None, rounds: int | None, quick: bool, file: Path | None, profile: Path | None
 ) -> None:
-    """Measure Headwater beside the least that anybody could do.
+    """Measure Headwater and minimal alternatives.
 
-    All but `size`, which takes an hour and 20 GB of disk, unless WHICH says one.
+    Without WHICH, all but `size`, which takes an hour and 20 GB of disk.
     """
     signal.signal(signal.SIGTERM, _end)
     machine = facts()
     profiled = which not in {"ingest", "rebuild", "reconcile", "service", "size"}
     recorder = profiler(profile) if profile and profiled else None
     try:
-        found = _measured(which, quick, rounds, recorder)
+        results = _measured(which, quick, rounds, recorder)
     except BenchmarkFailed as failure:
         raise click.ClickException(str(failure)) from failure
     document = {
         "machine": machine,
         "options": {"quick": quick, "rounds": rounds, "profiled": recorder is not None},
-        "benchmarks": {each.name: each.document() for each in found},
+        "benchmarks": {result.name: result.document() for result in results},
     }
     if recorder is not None:
         document["profile"] = recorder.top(_TOP)
-    _deliver(document, file)
+    _write(document, file)
     if sys.stdout.isatty():
-        tables.show(found, machine)
+        tables.show(results, machine)
         if recorder is not None:
             tables.show_profile(recorder.top(_TOP))
 
@@ -81,24 +81,24 @@ def main(
 def _measured(
     which: str | None, quick: bool, rounds: int | None, recorder: Profiler | None
 ) -> list[Comparison | size.Sized]:
-    found: list[Comparison | size.Sized] = []
+    results: list[Comparison | size.Sized] = []
     if which in {None, "pipeline"}:
-        found.append(_pipeline(quick, rounds, recorder))
+        results.append(_pipeline(quick, rounds, recorder))
     if which in {None, "ingest"}:
-        found.append(_ingest(quick, rounds))
+        results.append(_ingest(quick, rounds))
     if which in {None, "rebuild"}:
-        found.append(_rebuild(quick, rounds))
+        results.append(_rebuild(quick, rounds))
     if which in {None, "reconcile"}:
-        found.append(_reconcile(quick, rounds))
+        results.append(_reconcile(quick, rounds))
     if which in {None, "workflows"}:
-        found += _workflows(quick, rounds, recorder)
+        results += _workflows(quick, rounds, recorder)
     if which in {None, "graphs"}:
-        found += _graphs(quick, rounds, recorder)
+        results += _graphs(quick, rounds, recorder)
     if which in {None, "service"}:
-        found += _service(quick, rounds)
+        results += _service(quick, rounds)
     if which == "size":
-        found.append(size.run(size.QUICK if quick else size.FULL))
-    return found
+        results.append(size.run(size.QUICK if quick else size.FULL))
+    return results
 
 
 def _pipeline(quick: bool, rounds: int | None, recorder: Profiler | None) -> Comparison:
@@ -150,14 +150,14 @@ def _service(quick: bool, rounds: int | None) -> list[Comparison]:
     return service.run(sizes)
 
 
-def _deliver(document: dict[str, Any], file: Path | None) -> None:
-    """Keeps the JSON, and writes it to the file that was asked for, or into a pipe."""
+def _write(document: dict[str, Any], file: Path | None) -> None:
+    """Keep the JSON, and write it to the requested file, or into a pipe."""
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     _OUT.mkdir(exist_ok=True)
     name = str(document["machine"]["at"]).replace(":", "").replace("+0000", "Z")
     kept = _OUT / f"{name}.json"
     kept.write_text(text, "utf-8")
-    say(f"Kept in {kept.relative_to(_OUT.parent.parent)}")
+    log_progress(f"Kept in {kept.relative_to(_OUT.parent.parent)}")
     if file is not None:
         file.write_text(text, "utf-8")
     elif not sys.stdout.isatty():
@@ -165,7 +165,7 @@ def _deliver(document: dict[str, Any], file: Path | None) -> None:
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
-    """Lets SIGTERM stop the children and servers on the way out."""
+    """Let SIGTERM stop the children and servers on the way out."""
     sys.exit(128 + signal.SIGTERM)
 
 

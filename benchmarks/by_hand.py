@@ -1,4 +1,4 @@
-"""The comparison that sets the scale: one hand-written aiokafka loop that makes the same rows.
+"""The baseline: a hand-written aiokafka loop that makes the same rows.
 
 `python -m benchmarks.by_hand BOOTSTRAP DSN` reads its raw topic, merges into a dictionary, produces
 the merged rows (`acks=all`, in batches), upserts them into Postgres and commits; it reports `rows`,
@@ -26,7 +26,7 @@ _TABLE: Final = "bench_by_hand"
 
 
 class Loop:
-    """Everything: the rows in memory and the three connections."""
+    """The rows in memory and the three connections."""
 
     def __init__(self, bootstrap: str, connection: psycopg.AsyncConnection[Any]) -> None:
         self._consumer = AIOKafkaConsumer(
@@ -36,10 +36,10 @@ class Loop:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             max_partition_fetch_bytes=4 * 1024 * 1024,
-            # aiokafka asks a broker one thing at a time: a fetch that waits for partitions without
-            # data, half a second by default, keeps the others waiting.
+            # aiokafka sends a broker one fetch at a time: one that waits for partitions without
+            # data, half a second by default, delays the others.
             fetch_max_wait_ms=50,
-            # Longer than it is held while its topic is filled.
+            # Longer than it is suspended while its topic is filled.
             session_timeout_ms=30_000,
         )
         self._producer = AIOKafkaProducer(
@@ -54,7 +54,7 @@ class Loop:
         self._count = 0
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Run until cancelled."""
         await self._consumer.start()
         await self._producer.start()
         writing: asyncio.Task[None] | None = None
@@ -104,10 +104,10 @@ class Loop:
         return await self._producer.send_batch(batch, topics.BY_HAND_ROWS, partition=partition)
 
     async def _store(self, changed: dict[int, list[dict[str, Any]]]) -> None:
-        every = [row for group in changed.values() for row in group]
+        all_rows = [row for group in changed.values() for row in group]
         async with self._connection.pipeline(), self._connection.transaction():
-            for at in range(0, len(every), _ROWS_A_STATEMENT):
-                part = orjson.dumps(every[at : at + _ROWS_A_STATEMENT]).decode()
+            for start in range(0, len(all_rows), _ROWS_A_STATEMENT):
+                part = orjson.dumps(all_rows[start : start + _ROWS_A_STATEMENT]).decode()
                 await self._connection.execute(self._upsert, (part,))
 
 

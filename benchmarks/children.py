@@ -1,7 +1,7 @@
-"""Child processes of a benchmark: started, listened to, held, let go and stopped.
+"""Child processes of a benchmark: started, read, suspended, resumed and stopped.
 
-A child that reports does so on its standard output, one JSON object a line. Its errors go to a log
-file, whose last lines a failure quotes.
+A child reports on its standard output, one JSON object per line. Its errors go to a log file, whose
+last lines a failure quotes.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-#: A child finishes the batch it is in; one that needs longer is stuck.
+#: A child finishes its current batch; one that needs longer is stuck.
 _STOP_WITHIN_S: Final = 15.0
 _QUOTED_LINES: Final = 12
 
@@ -25,11 +25,11 @@ Message = dict[str, Any]
 
 
 class BenchmarkFailed(Exception):
-    """Nothing could be measured; says why."""
+    """The measurement failed; the message states why."""
 
 
 class Child:
-    """One process, `python -m MODULE ARGUMENTS`, in a session of its own."""
+    """A process, `python -m MODULE ARGUMENTS`, in a session of its own."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Child:
         self._log_file = logs / f"{name.replace(' ', '-')}.log"
         self._reports: queue.Queue[tuple[float, Message | None]] = queue.Queue()
         with self._log_file.open("ab") as log:
-            # Its own session: Ctrl-C reaches the benchmark alone, which then stops its children.
+            # Its own session: Ctrl-C reaches only the benchmark, which then stops its children.
             self._process = subprocess.Popen(
                 (python, "-m", *arguments),
                 env={**os.environ, **(variables or {})},
@@ -52,7 +52,7 @@ class Child:
                 stderr=log,
                 start_new_session=True,
             )
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_reports, daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -64,22 +64,23 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """Return the process id."""
         return self._process.pid
 
-    def _listen(self) -> None:
+    def _read_reports(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            # Stock Faust's spinner leaves control characters in front.
+            # Stock Faust's spinner writes control characters first.
             _, brace, rest = line.partition(b"{")
             if brace:
                 self._reports.put((time.perf_counter(), json.loads(brace + rest)))
         self._reports.put((time.perf_counter(), None))
 
     def expect(self, field: str, *, within_s: float) -> tuple[float, Message]:
-        """Waits for a report that has a field; returns when it arrived, and the report.
+        """Wait for a report that has a field; return when it arrived, and the report.
 
-        Errors: BenchmarkFailed when the child ends or the time is over.
+        Raises:
+            BenchmarkFailed: The child exited, or the time is over.
         """
         deadline = time.monotonic() + within_s
         while True:
@@ -93,46 +94,47 @@ class Child:
                 return at, report
 
     def check(self) -> None:
-        """Makes sure that the child still runs.
+        """Check that the child is still running.
 
-        Errors: BenchmarkFailed.
+        Raises:
+            BenchmarkFailed: It has exited.
         """
         if self._process.poll() is not None:
             raise self.failure(f"ended (exit {self._process.returncode})")
 
     def failure(self, what: str) -> BenchmarkFailed:
-        """Says what went wrong, with the end of the child's log."""
+        """Return an error with the end of the child's log."""
         lines = self._log_file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
-        said = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return BenchmarkFailed(f"{self.name} {what}; it said last:\n{said}")
+        quoted = "\n".join(f"  {line}" for line in lines) or "  nothing"
+        return BenchmarkFailed(f"{self.name} {what}; last lines:\n{quoted}")
 
-    def tell(self, line: str) -> None:
-        """Writes a line to the child's standard input."""
+    def send_line(self, line: str) -> None:
+        """Write a line to the child's standard input."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
 
-    def hold(self) -> None:
-        """Suspends the process, threads and all."""
+    def suspend(self) -> None:
+        """Suspend the process."""
         self._process.send_signal(signal.SIGSTOP)
 
-    def let_go(self) -> None:
-        """Lets the process run on."""
+    def resume(self) -> None:
+        """Resume the process."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends the process as a crash would."""
+        """Kill the process, as a crash would."""
         self._process.kill()
         self._process.wait()
 
     def ask_to_stop(self) -> None:
-        """Tells the process to end, without waiting for it."""
+        """Request the process to stop, without waiting for it."""
         if self._process.poll() is None:
-            self.let_go()
+            self.resume()
             self._process.terminate()
 
     def stop(self) -> None:
-        """Ends the process in order, or by force if it takes too long."""
+        """Stop the process in order, or by force if it takes too long."""
         if self._process.poll() is None:
             self.ask_to_stop()
             try:

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.codec`: what it costs to write and to read a record, in microseconds.
+"""`python -m benchmarks.codec`: the cost of writing and reading a record, in microseconds.
 
-Method. Records as flow one and flow two have them, each written and read in a loop; the fastest of
-several loops counts, by the processor's time, because what disturbs a loop only makes it slower.
+Method. Records of the delivery pipeline and the workflow engine are written and read in a loop. The
+fastest of several loops counts, in processor time, because disturbances only make a loop slower.
 """
 
 import sys
@@ -36,14 +36,14 @@ _NOW_MS: Final = 1_782_900_000_000
 
 
 def _row() -> Row:
-    """A day that a daily and a sleep delivery have filled, but for three columns."""
+    """Return a day that a daily and a sleep delivery have filled, except for three columns."""
     daily, sleep = (
         Stamp(rank, _NOW_MS + rank, _NOW_MS, f"{rank:064x}", 3, 1_000 + rank) for rank in (0, 1)
     )
     columns = DAILY_SUMMARY.columns
     samples: dict[type, Any] = {str: "2026-07-01T22:10:00.000000+02:00", int: 11_894, float: 61.25}
     values = [samples[column.type] for column in columns[:-3]]
-    stamps = [daily if at < len(columns) // 2 else sleep for at in range(len(values))]
+    stamps = [daily if index < len(columns) // 2 else sleep for index in range(len(values))]
     unset = (None,) * 3
     return Row(("user-1", "garmin", "2026-07-01"), (*values, *unset), (*stamps, *unset))
 
@@ -90,7 +90,7 @@ def _us(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Measures, and shows a line a record."""
+    """Measure, and print a line per record."""
     row = _row()
     data = encode_row(DAILY_SUMMARY, row)
     lines = [

@@ -1,8 +1,8 @@
-"""What a codec costs and saves: the deliveries of the other benchmarks, appended and read again.
+"""Cost and savings of codecs: the deliveries of the other benchmarks, appended and read again.
 
-`python -m benchmarks.compression` prints a line for each codec and size of a batch: microseconds of
-processor time a record in the producer, the consumer and the broker, and the bytes that it takes in
-the log. ADR 0024 has a run.
+`python -m benchmarks.compression` prints a line for each codec and batch size: microseconds of
+processor time per record in the producer, the consumer and the broker, and its bytes in the log.
+ADR 0024 has a run.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from benchmarks.house import House, opened
 from benchmarks.raw import ours
+from benchmarks.system import System, opened
 from headwater.streams.kafka.records import Outgoing
 
 _CODECS: Final = (None, "snappy", "lz4", "zstd", "gzip")
@@ -34,11 +34,14 @@ async def _append(
     async with producer:
         began = time.process_time()
         sent = []
-        for at in range(0, len(records), size):
+        for start in range(0, len(records), size):
             batch = producer.create_batch()
-            for each in records[at : at + size]:
+            for record in records[start : start + size]:
                 batch.append(
-                    timestamp=None, key=each.key, value=each.value, headers=each.headers or []
+                    timestamp=None,
+                    key=record.key,
+                    value=record.value,
+                    headers=record.headers or [],
                 )
             sent.append(await producer.send_batch(batch, topic, partition=0))
             if len(sent) == _IN_FLIGHT:
@@ -49,11 +52,11 @@ async def _append(
 
 
 async def _read(servers: str, topic: str, count: int) -> float:
-    where = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     async with AIOKafkaConsumer(
         bootstrap_servers=servers, auto_offset_reset="earliest"
     ) as consumer:
-        consumer.assign([where])
+        consumer.assign([tp])
         began = time.process_time()
         while count > 0:
             for records in (await consumer.getmany(timeout_ms=1_000, max_records=2_000)).values():
@@ -61,18 +64,21 @@ async def _read(servers: str, topic: str, count: int) -> float:
         return time.process_time() - began
 
 
-def _measure(house: House, codec: str | None, size: int, records: list[Outgoing]) -> str:
+def _measure(system: System, codec: str | None, size: int, records: list[Outgoing]) -> str:
     topic = f"{codec or 'none'}-{size}"
-    house.make_topics(topic)
-    before = house.meter()
+    system.make_topics(topic)
+    before = system.meter()
     count = len(records)
-    produced = asyncio.run(_append(house.bootstrap, topic, codec, records, size))
-    appended = house.meter()
-    consumed = asyncio.run(_read(house.bootstrap, topic, count))
-    read = house.meter()
-    log = Path(house.logs.parent / "kafka" / "broker" / f"{topic}-0")
-    stored = sum(each.stat().st_size for each in log.glob("*.log"))
-    broker = before.each(appended, count)["kafka"], appended.each(read, count)["kafka"]
+    produced = asyncio.run(_append(system.bootstrap, topic, codec, records, size))
+    appended = system.meter()
+    consumed = asyncio.run(_read(system.bootstrap, topic, count))
+    read = system.meter()
+    log = Path(system.logs.parent / "kafka" / "broker" / f"{topic}-0")
+    stored = sum(file.stat().st_size for file in log.glob("*.log"))
+    broker = (
+        before.us_per_event(appended, count)["kafka"],
+        appended.us_per_event(read, count)["kafka"],
+    )
     cells = (
         codec or "none", size, produced / count * 1e6, broker[0], consumed / count * 1e6, broker[1],
         stored / count,
@@ -85,12 +91,12 @@ def _main() -> None:
     records = [ours(number, now_ms, 1) for number in range(_RECORDS)]
     heads = ("codec", "batch", "producer", "broker", "consumer", "broker", "bytes")
     sys.stdout.write("{:>6} {:>5} {:>9} {:>9} {:>9} {:>9} {:>7}\n".format(*heads))
-    with opened() as house:
-        _measure(house, None, 100, records)  # warms up
+    with opened() as system:
+        _measure(system, None, 100, records)  # warms up
         for size in _BATCHES:
             for codec in _CODECS:
                 few = records[: _RECORDS // 5] if size == 1 else records
-                sys.stdout.write(_measure(house, codec, size, few) + "\n")
+                sys.stdout.write(_measure(system, codec, size, few) + "\n")
                 sys.stdout.flush()
 
 

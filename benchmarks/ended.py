@@ -1,10 +1,10 @@
-"""`python -m benchmarks.ended`: what ended instances weigh, and what they cost a takeover.
+"""`python -m benchmarks.ended`: memory of ended instances, and their cost in a takeover.
 
 Method. An owner, the log of production and an embedded Kafka; no host, because an instance that is
-terminated before it begins leaves the same bytes. Each instance is started, ended, evicted, and
-written down as a worker does it. Weighed is the process that owns them, before and after; then it
-is killed, and others take the partition over: from the store on disk, from Kafka into an empty one,
-and from Kafka into memory. A process each, so that nothing is left of the one before.
+terminated before it begins leaves the same bytes. Instances are started, ended, evicted, and
+written to checkpoints as by a worker. Measured is the process that owns them, before and after;
+then it is killed, and others take the partition over: from the store on disk, from Kafka into an
+empty store, and from Kafka into memory. Each is a new process, without state of the one before.
 
     python -m benchmarks.ended --instances 200000
 """
@@ -43,9 +43,9 @@ _WORKFLOW: Final = "order"
 _ENGINES: Final = {ReplayEngine.kind: ReplayEngine()}
 _PARAMS: Final = json.dumps({"customer": "c-1029384756", "lines": [{"sku": "a-1", "n": 2}] * 3})
 _BATCH: Final = 1_000
-#: What the store on disk may take of an owner's memory.
+#: Memory that the store on disk may use.
 STORE_MIB: Final = 64
-#: The partition of each kind of store: both are filled alike.
+#: The partition of each kind of store; both are filled alike.
 _PARTITIONS: Final = {"disk": 0, "memory": 1}
 
 
@@ -68,7 +68,7 @@ class Owned:
         self.partition: Partition
 
     async def take(self) -> Restored:
-        """Takes the partition over."""
+        """Take the partition over."""
         number, workflows = self._number, {_WORKFLOW: ReplayEngine.kind}
         instances = LiveInstances(_ENGINES, await self._stores.open(number))
         epoch = await self.log.claim(number, "bench", workflows)
@@ -88,7 +88,7 @@ class Owned:
         return restored
 
     async def end(self, first: int) -> None:
-        """Has a thousand instances begin and end."""
+        """Start and end a thousand instances."""
         partition, owner = self.partition, self.partition.owner
         commands: list[Command] = [StartRun(_PARAMS), TerminateRun("done")]
         for command in commands:
@@ -96,7 +96,8 @@ class Owned:
                 owner.receive(owner.claims.cause + 1, _sent(number, command), now_ms())
         batch = owner.take()
         records = [
-            (instance_key(_WORKFLOW, each.instance_id).encode(), each) for each in batch.records
+            (instance_key(_WORKFLOW, record.instance_id).encode(), record)
+            for record in batch.records
         ]
         first = await self.log.append(self._number, records)
         partition.position = first + len(records)
@@ -107,8 +108,8 @@ class Owned:
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Writes down what has changed, as a worker does it."""
-        self._checkpoints.is_due(self.partition, time.monotonic())  # Before the first, it asks.
+        """Write a checkpoint, as a worker does."""
+        self._checkpoints.is_due(self.partition, time.monotonic())  # The first call sets a timer.
         taken = self._checkpoints.take(self.partition)
         while await self._checkpoints.write(taken, time.monotonic()) and taken.left:
             taken = self._checkpoints.take(self.partition, taken)
@@ -151,9 +152,9 @@ async def _take_over(owned: Owned, count: int) -> dict[str, float]:
     before, began, used = _resident(), time.perf_counter(), time.process_time()
     restored = await owned.take()
     took = time.perf_counter() - began
-    found = restored.instances.find(f"{_WORKFLOW}/order-{count // 2:08}")
-    assert found
-    assert found.run.ended
+    instance = restored.instances.find(f"{_WORKFLOW}/order-{count // 2:08}")
+    assert instance
+    assert instance.run.ended
     return {
         "seconds": took,
         "cpu_seconds": time.process_time() - used,
@@ -177,7 +178,7 @@ def _run(what: str, bootstrap: str, kind: str, folder: Path | None, count: int) 
 
 
 def main() -> None:
-    """Measures, and shows a line for each."""
+    """Measure, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=200_000)
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
@@ -199,15 +200,15 @@ def main() -> None:
 
 
 def filled(count: int) -> dict[str, float]:
-    """What so many instances that ended weigh for an owner with a store on disk."""
+    """Return the memory of ended instances for an owner with a store on disk."""
     with kafka() as (bootstrap, scratch):
-        found: dict[str, float] = _run("fill", bootstrap, "disk", scratch / "store", count)
-        return found
+        measured: dict[str, float] = _run("fill", bootstrap, "disk", scratch / "store", count)
+        return measured
 
 
 @contextlib.contextmanager
 def kafka() -> Iterator[tuple[str, Path]]:
-    """A broker with our topics, and a folder that goes with it."""
+    """Yield the address of a broker with our topics, and a temporary folder."""
     with tempfile.TemporaryDirectory() as scratch:
         kafka = EmbeddedKafka(Path(scratch) / "kafka", port=0, report=lambda _: None)
         bootstrap = kafka.start()
@@ -219,7 +220,7 @@ def kafka() -> Iterator[tuple[str, Path]]:
 
 
 def show(what: str, measured: dict[str, float]) -> None:
-    """Prints a line of results."""
+    """Print a line of results."""
     values = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
     sys.stdout.write(f"{what:36}{values}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""One HTTP connection on a bare socket: a client library costs several times what is measured."""
+"""An HTTP connection on a bare socket: a client library costs several times what is measured."""
 
 import asyncio
 from typing import Final, Self, cast
@@ -9,7 +9,7 @@ _LENGTH: Final = b"content-length: "
 
 
 class Connection(asyncio.Protocol):
-    """A connection that is kept: a request, its answer, the next request."""
+    """A persistent connection: a request, its response, the next request."""
 
     def __init__(self, port: int, key: str) -> None:
         self._head = f"host: 127.0.0.1:{port}\r\nx-api-key: {key}\r\n"
@@ -19,15 +19,16 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, port: int, key: str) -> Self:
-        """Connects to this machine."""
+        """Connect to this machine."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(lambda: cls(port, key), "127.0.0.1", port)
         return connection
 
-    async def ask(self, method: str, path: str, body: bytes = b"", *, prefer: str = "") -> int:
-        """Sends a request; returns the status of its answer, which has been read whole.
+    async def request(self, method: str, path: str, body: bytes = b"", *, prefer: str = "") -> int:
+        """Send a request; return the status of its response, which is read completely.
 
-        Errors: ConnectionError.
+        Raises:
+            ConnectionError: The connection is closed.
         """
         if self._transport is None:
             raise ConnectionError("expected a connection, found it closed")
@@ -41,7 +42,7 @@ class Connection(asyncio.Protocol):
         return await self._status
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
@@ -54,7 +55,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._status is not None and not self._status.done():
-            self._status.set_exception(exc or ConnectionError("expected an answer, found none"))
+            self._status.set_exception(exc or ConnectionError("expected a response, found none"))
 
     @override
     def data_received(self, data: bytes) -> None:

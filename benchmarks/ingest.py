@@ -1,13 +1,13 @@
-"""Taking deliveries: requests a second and latency of the signed POST, beside two emptier servers.
+"""Accepting deliveries: rate and latency of the signed POST, compared with two minimal servers.
 
-Method. All three servers run all the time, each a process with the gateway's own HTTP server in it.
-A generator in a process of its own posts from 64 connections, each as soon as it is answered (a
-closed loop); every delivery is another one, signed beforehand. Each target has the same time in
-each round, after a warm-up. No worker runs: this is about taking deliveries, not about processing.
+Method. All three servers run all the time, each as a process with the gateway's HTTP server.
+A generator in a process of its own posts from 64 connections; a connection sends its next request
+when it has a response (a closed loop). All deliveries differ, and are signed beforehand. Each
+target has the same time in each round, after a warm-up. No pipeline worker runs.
 
 The generator shares the machine with what it measures. `busy` is the share of a core that it used;
 it is not the bottleneck as long as that stays well below 1 and the empty server, which it drives
-the same way, answers more than the others.
+in the same way, answers more requests than the others.
 """
 
 import time
@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.children import BenchmarkFailed, Child
-from benchmarks.house import House, free_port, opened, say
 from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.servers import TOPIC
+from benchmarks.system import System, free_port, log_progress, opened
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS
 
 CONNECTIONS: Final = 64
 _READY_WITHIN_S: Final = 30.0
 _PATIENCE_S: Final = 60.0
-#: Deliveries set apart for one measurement, so that no two post the same.
+#: Numbers of deliveries reserved for one measurement, so that no two post the same.
 _APART: Final = 1_000_000
 
 HEADWATER: Final = "headwater"
@@ -62,7 +62,7 @@ class Server:
     process: Child
 
     def wait_until_ready(self) -> None:
-        """Waits until it takes requests; the gateway also until Kafka is connected."""
+        """Wait until it accepts requests; the gateway also until it is connected to Kafka."""
         path = "/health/ready" if self.name == HEADWATER else "/"
         deadline = time.monotonic() + _READY_WITHIN_S
         while not _answers(f"http://127.0.0.1:{self.port}{path}", any_status=path == "/"):
@@ -73,21 +73,21 @@ class Server:
 
 
 def run(sizes: Sizes) -> Comparison:
-    """Measures all three, in turn, for as many rounds as asked."""
-    with opened() as house, ExitStack() as stack:
-        house.make_topics(TOPIC)
-        servers = _servers(house, stack)
+    """Measure all three in turn, for the requested number of rounds."""
+    with opened() as system, ExitStack() as stack:
+        system.make_topics(TOPIC)
+        servers = _servers(system, stack)
         for server in servers:
             server.wait_until_ready()
         rounds: dict[str, list[Round]] = {server.name: [] for server in servers}
         first = 0
         for number in range(sizes.rounds):
             for server in turns(servers, number):
-                measured = _measure(house, server, sizes, first)
+                measured = _measure(system, server, sizes, first)
                 first += _APART
                 rounds[server.name].append(measured)
                 rate = measured.values["requests_s"]
-                say(f"Round {number + 1}: {server.name} {rate:,.0f} requests/s")
+                log_progress(f"Round {number + 1}: {server.name} {rate:,.0f} requests/s")
     return Comparison(
         name="ingest",
         title=f"Taking 2 KB deliveries over {CONNECTIONS} connections",
@@ -97,37 +97,39 @@ def run(sizes: Sizes) -> Comparison:
     )
 
 
-def _servers(house: House, stack: ExitStack) -> list[Server]:
+def _servers(system: System, stack: ExitStack) -> list[Server]:
     secret = DEVELOPMENT_SECRETS["terra_secrets"]
     ports = {name: free_port() for name in (NOTHING, HEADWATER, BARE)}
-    gateway = house.part("serve", port=str(ports[HEADWATER]), terra_secrets=secret)
+    gateway = system.start_process("serve", port=str(ports[HEADWATER]), terra_secrets=secret)
     module, port = "benchmarks.servers", str(ports[BARE])
     return [
         Server(name, ports[name], stack.enter_context(process))
         for name, process in (
-            (NOTHING, house.child(NOTHING, module, NOTHING, str(ports[NOTHING]))),
+            (NOTHING, system.child(NOTHING, module, NOTHING, str(ports[NOTHING]))),
             (HEADWATER, gateway),
-            (BARE, house.child(BARE, module, BARE, port, house.bootstrap, secret)),
+            (BARE, system.child(BARE, module, BARE, port, system.bootstrap, secret)),
         )
     ]
 
 
-def _measure(house: House, server: Server, sizes: Sizes, first: int) -> Round:
+def _measure(system: System, server: Server, sizes: Sizes, first: int) -> Round:
     secret = DEVELOPMENT_SECRETS["terra_secrets"]
     numbers = (server.port, CONNECTIONS, first, sizes.seconds, sizes.warm_s)
-    with house.child("load", "benchmarks.load", *map(str, numbers), secret) as load:
+    with system.child("load", "benchmarks.load", *map(str, numbers), secret) as load:
         load.expect("ready", within_s=_PATIENCE_S)
-        before = house.meter(server=server.process)
-        load.tell("go")
+        before = system.meter(server=server.process)
+        load.send_line("go")
         _, report = load.expect("requests_s", within_s=_PATIENCE_S)
-        after = house.meter(server=server.process)
+        after = system.meter(server=server.process)
     if report["failed"]:
         raise BenchmarkFailed(
-            f"{server.name}: expected 200 for each of {report['requests']} requests, found "
+            f"{server.name}: expected 200 for all of {report['requests']} requests, found "
             f"{report['failed']} others"
         )
     others = before.others(after, also_ours=report["busy"] * report["seconds"])
-    return Round(values={**report, "others": others}, cpu_us=before.each(after, report["requests"]))
+    return Round(
+        values={**report, "others": others}, cpu_us=before.us_per_event(after, report["requests"])
+    )
 
 
 def _answers(url: str, *, any_status: bool) -> bool:

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.large`: a takeover of runs whose states are as large as they may be.
+"""`python -m benchmarks.large`: a takeover of runs with states of the maximum size.
 
 Method. As in `benchmarks.ended`: an owner, the log of production and an embedded Kafka; no host.
-The states are made as code would leave them that waits: results of 1 MiB each, of numbers in JSON.
-They are written down as a worker does it, a portion at a time; then the process is killed, and
+The states are as waiting code would leave them: results of 1 MiB each, of numbers in JSON. They are
+written to a checkpoint as by a worker, one portion at a time; then the process is killed, and
 others take the partition over: from the store on disk, and from Kafka into an empty one.
 
     python -m benchmarks.large --instances 1000 --mib 31
@@ -32,11 +32,11 @@ _PARTITION: Final = 0
 
 
 def _result() -> str:
-    """A result of nearly 1 MiB, as compressible as numbers are."""
-    chance = random.Random(1)  # noqa: S311, no secret
+    """Return a result of nearly 1 MiB, as compressible as numbers are."""
+    draw = random.Random(1)  # noqa: S311, no secret
     numbers: list[int] = []
     while len(numbers) * 8 < _RESULT_BYTES:
-        numbers.append(chance.randint(100_000, 999_999))
+        numbers.append(draw.randint(100_000, 999_999))
     return json.dumps(numbers)[: _RESULT_BYTES - 1] + "]"
 
 
@@ -59,7 +59,7 @@ def _large(number: int, entries: dict[str, Entry]) -> CodeRun:
 
 
 def _add(instances: LiveInstances, count: int, mib: int) -> None:
-    """States that share their texts in memory, and nowhere else."""
+    """Add states that share their texts in memory, and nowhere else."""
     result = _result()
     done = Entry(
         name="s",
@@ -85,10 +85,10 @@ async def _fill(owned: Owned, count: int, mib: int) -> None:
 
 async def _take_over(owned: Owned, count: int, mib: int) -> None:
     restored = await owned.take()
-    found = restored.instances.find(f"order/order-{count // 2:08}")
-    assert found
-    assert isinstance(found.run, CodeRun)
-    assert len(found.run.entries) == mib
+    instance = restored.instances.find(f"order/order-{count // 2:08}")
+    assert instance
+    assert isinstance(instance.run, CodeRun)
+    assert len(instance.run.entries) == mib
 
 
 async def _child(what: str, bootstrap: str, folder: str, count: int, mib: int) -> None:
@@ -113,7 +113,7 @@ def _run(what: str, bootstrap: str, folder: Path, count: int, mib: int) -> Any: 
 
 
 def main() -> None:
-    """Measures, and shows a line for each."""
+    """Measure, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=1_000)
     parser.add_argument("--mib", type=int, default=31, help="of each state")

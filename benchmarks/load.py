@@ -1,11 +1,11 @@
-"""The load generator: a fixed number of connections, each posting as soon as it is answered.
+"""The load generator: a fixed number of connections that post in a closed loop.
 
 `python -m benchmarks.load PORT CONNECTIONS FIRST SECONDS WARM_SECONDS SECRET` posts deliveries from
 number FIRST on, all different and signed before the clock runs, and reports `requests_s`, the
 latencies and `busy`, the share of one core that it used itself.
 
-Written on bare sockets because a client library costs several times what is measured. Answers are
-read as far as their status and length.
+It uses bare sockets because a client library costs several times what is measured. Only status and
+length of responses are parsed.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ from typing_extensions import override
 from benchmarks.payloads import delivery
 from benchmarks.reporting import report
 
-#: What may be prepared for the warm-up, whose rate then says how much the measurement needs.
+#: Requests prepared for the warm-up; its rate determines how many the measurement needs.
 _WARM_REQUESTS: Final = 15_000
-#: Room above the rate of the warm-up.
-_ROOM: Final = 1.5
+#: Factor above the rate of the warm-up.
+_HEADROOM: Final = 1.5
 _ENOUGH: Final = 2_000
 _LENGTH: Final = b"content-length: "
 
 
 def requests(first: int, count: int, port: int, secret: bytes) -> list[bytes]:
-    """Signed requests, ready to be sent."""
+    """Return signed requests, ready to be sent."""
     now = str(int(time.time())).encode()
-    made = []
+    prepared = []
     for number in range(first, first + count):
         body = delivery(number).body
         signature = hmac.digest(secret, now + b"." + body, hashlib.sha256).hex().encode()
@@ -42,12 +42,12 @@ def requests(first: int, count: int, port: int, secret: bytes) -> list[bytes]:
             b"content-type: application/json\r\nterra-signature: t=%b,v1=%b\r\n"
             b"content-length: %d\r\n\r\n" % (port, now, signature, len(body))
         )
-        made.append(head + body)
-    return made
+        prepared.append(head + body)
+    return prepared
 
 
 class Run:
-    """One run: what is left to send, and what came back."""
+    """A run: requests left to send, and results."""
 
     def __init__(self, prepared: list[bytes], seconds: float, connections: int) -> None:
         self._prepared = iter(prepared)
@@ -58,20 +58,20 @@ class Run:
         self._open = connections
 
     def next(self) -> bytes | None:
-        """The next request; None when the run is over."""
+        """Return the next request; None when the run is over."""
         if time.perf_counter() >= self.deadline:
             return None
         return next(self._prepared, None)
 
     def finished(self) -> None:
-        """One connection has nothing more to do."""
+        """Record that a connection is done."""
         self._open -= 1
         if self._open == 0:
             self.ended.set()
 
 
 class Connection(asyncio.Protocol):
-    """One connection: a request, its answer, the next request."""
+    """A connection: a request, its response, the next request."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
             self._run = None
 
     def begin(self, run: Run) -> None:
-        """Posts until the run is over."""
+        """Post until the run is over."""
         self._run = run
         self._post(run)
 
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         self._post(run)
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
@@ -163,9 +163,9 @@ async def _main(arguments: list[str]) -> None:
         (await loop.create_connection(Connection, "127.0.0.1", port))[1] for _ in range(count)
     ]
     warm = await _drive(connections, requests(first, _WARM_REQUESTS, port, secret), warm_s)
-    needed = int(warm["requests_s"] * seconds * _ROOM) + _ENOUGH
+    needed = int(warm["requests_s"] * seconds * _HEADROOM) + _ENOUGH
     prepared = requests(first + _WARM_REQUESTS, needed, port, secret)
-    # A collection of garbage here would show up as somebody else's latency.
+    # A garbage collection here would show up as latency of the server.
     gc.collect()
     gc.disable()
     report(ready=needed)

@@ -1,4 +1,4 @@
-"""The facts about the machine and the code that a figure means nothing without."""
+"""Facts about the machine and the code, without which a figure means nothing."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ _PACKAGES: Final = (
 
 
 def facts() -> dict[str, Any]:
-    """What the figures were taken on; no name of the machine or of its folders."""
+    """Return what the figures were measured on, without names of the machine or its folders."""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "cores": os.cpu_count(),
@@ -48,7 +48,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The commit that is checked out, with a plus when files differ from it."""
+    """Return the commit that is checked out, with a plus if files differ from it."""
     try:
         commit = _git("rev-parse", "--short", "HEAD")
         return commit + ("+" if _git("status", "--porcelain") else "")
@@ -58,5 +58,7 @@ def _commit() -> str:
 
 def _git(*arguments: str) -> str:
     here = Path(__file__).parent
-    done = subprocess.run(("git", *arguments), cwd=here, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    result = subprocess.run(
+        ("git", *arguments), cwd=here, capture_output=True, text=True, check=True
+    )
+    return result.stdout.strip()

@@ -1,4 +1,4 @@
-"""Processor time: what the parts under test use, and what everything else on the machine does."""
+"""Processor time of the processes under test, and of everything else on the machine."""
 
 import time
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ import psutil  # type: ignore[import-untyped]  # its stubs are not among our pac
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """Seconds used so far: of each part, and of all processors together, at a moment."""
+class CpuReading:
+    """Processor seconds used so far, by process and by the whole machine, at a moment."""
 
     parts: Mapping[str, float]
     machine: float
@@ -18,7 +18,7 @@ class Reading:
 
     @classmethod
     def of(cls, pids: Mapping[str, int | None]) -> Self:
-        """Reads the meter for some processes, their children included."""
+        """Read the processor time of some processes, including their children."""
         times = psutil.cpu_times()
         idle = times.idle + getattr(times, "iowait", 0.0)
         # Guests are counted within user and nice already.
@@ -29,31 +29,31 @@ class Reading:
             at=time.perf_counter(),
         )
 
-    def each(self, later: "Reading", count: int) -> dict[str, float]:
-        """Microseconds an event up to a later reading, by part and in `all`."""
+    def us_per_event(self, later: "CpuReading", count: int) -> dict[str, float]:
+        """Return microseconds per event up to a later reading, by process and in `all`."""
         used = {name: (later.parts[name] - self.parts[name]) / count for name in self.parts}
         used["all"] = sum(used.values())
         return {name: round(seconds * 1e6, 1) for name, seconds in used.items()}
 
-    def others(self, later: "Reading", also_ours: float = 0.0) -> float:
-        """Cores that were busy with anything but the parts (and `also_ours` seconds) meanwhile."""
+    def others(self, later: "CpuReading", also_ours: float = 0.0) -> float:
+        """Return how many cores other processes kept busy; `also_ours` adds seconds to ours."""
         ours = sum(later.parts.values()) - sum(self.parts.values()) + also_ours
         cores = (later.machine - self.machine - ours) / (later.at - self.at)
         return round(max(0.0, cores), 2)
 
 
 def _seconds(pid: int | None) -> float:
-    """Processor time of a process and its children, live or gone."""
+    """Return the processor time of a process and its children, running or exited."""
     if pid is None:
         return 0.0
     process = psutil.Process(pid)
     used = 0.0
-    for one in (process, *process.children(recursive=True)):
+    for child in (process, *process.children(recursive=True)):
         try:
-            times = one.cpu_times()
+            times = child.cpu_times()
         except psutil.NoSuchProcess:
             continue
         used += times.user + times.system
     times = process.cpu_times()
-    # macOS does not tell of children that are gone.
+    # macOS does not report children that have exited.
     return used + float(getattr(times, "children_user", 0) + getattr(times, "children_system", 0))

@@ -1,8 +1,8 @@
-"""Daily deliveries of 2 KB: every one different, all of them plausible.
+"""Daily deliveries of 2 KB, all different and plausible.
 
-A delivery is a function of its number, so that every process makes the same ones. Wearables send
-a day again each time they sync, so each row is made of five deliveries: numbers go through the
-users first, then once more for each version of their day, and then through the days.
+A delivery is a function of its number, so that all processes generate the same ones. Wearables send
+a day again each time they sync, so five deliveries make a row: numbers iterate over the users, then
+over the versions of their day, and then over the days.
 """
 
 import json
@@ -11,11 +11,11 @@ from datetime import date, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
-#: Users that the deliveries are spread over.
+#: Number of users.
 USERS: Final = 2_000
-#: Deliveries of one user's day, each with other numbers; a whole round has all of them.
+#: Deliveries of one user's day, with different numbers; a whole round has all of them.
 VERSIONS: Final = 5
-#: A number of deliveries that is a multiple of this makes whole rows.
+#: A multiple of this number of deliveries makes complete rows.
 WHOLE: Final = USERS * VERSIONS
 
 _FIRST_DAY: Final = date(1995, 1, 1)
@@ -24,7 +24,7 @@ _HEART_SAMPLES: Final = 11
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A delivery: whose it is, Terra's name for that, and the body."""
+    """A delivery: the user, Terra's name of the user, and the body."""
 
     user: str
     subject: str
@@ -32,12 +32,12 @@ class Delivery:
 
 
 def rows_of(count: int) -> int:
-    """How many rows the first so many deliveries make."""
+    """Return how many rows the first `count` deliveries make."""
     return count // WHOLE * USERS + min(count % WHOLE, USERS)
 
 
 def delivery(number: int) -> Delivery:
-    """The delivery of a number, from 0."""
+    """Return the delivery with a number, from 0."""
     user, day, version = number % USERS, number // WHOLE, number // USERS % VERSIONS
     mixed = user * 7_919 + day * 104_729 + version * 15_485_863
     name, subject = f"user_{user:06d}", f"00000000-0000-4000-8000-{user:012d}"
@@ -54,7 +54,7 @@ def _day(number: int) -> str:
 
 
 def _record() -> dict[str, Any]:
-    """A day as Terra sends it; "%s" and "%d" are the places of what differs."""
+    """Return a day as Terra sends it; "%s" and "%d" are placeholders."""
     samples = [
         {"timestamp": f"2026-07-01T{hour:02d}:00:00.000000+01:00", "bpm": 55 + 3 * hour}
         for hour in range(_HEART_SAMPLES)

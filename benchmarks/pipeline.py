@@ -1,10 +1,10 @@
-"""From the raw topic to rows in Postgres: events a second, beside two other ways to get there.
+"""From the raw topic to rows in Postgres: events per second, compared with three alternatives.
 
-Method. The consumer under test runs and is warm, idle at the end of its raw topic. It is held
-(SIGSTOP), the load is appended by another process, and then it is let go (SIGCONT): the clock runs
-from there until the last row is committed in Postgres. So the whole load is visible at once, nobody
-pays for appending it, and start-up, group join and first connections are not in the figure, while
-the ramp from an empty pipeline to a full one and back is. Five deliveries make a row, two thousand
+Method. The consumer under test is running and warm, idle at the end of its raw topic. It is
+suspended (SIGSTOP), another process appends the load, and the consumer is resumed (SIGCONT): the
+clock runs from then until the last row is committed in Postgres. So the whole load is available at
+once, and the figure excludes appending it, start-up, group join and first connections. It includes
+the ramp from an empty pipeline to a full one and back. Five deliveries make a row, two thousand
 deliveries apart, so that merging is work for the state and not for the batch.
 
 All processes of all targets run all the time; those not measured are idle. Headwater is done when
@@ -26,24 +26,24 @@ from aiokafka import AIOKafkaConsumer
 
 from benchmarks import topics
 from benchmarks.children import BenchmarkFailed, Child
-from benchmarks.house import House, opened, say
 from benchmarks.payloads import rows_of
 from benchmarks.profiles import Profiler
 from benchmarks.results import Comparison, Round, Target, turns
+from benchmarks.system import System, log_progress, opened
 from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import OUTCOMES, WEBHOOKS
 
-#: A worker that is held longer than this would lose its partitions (10 s) when it is let go.
+#: A worker that is suspended for longer would lose its partitions (10 s) when it is resumed.
 _HELD_MAX_S: Final = 7.0
 _PATIENCE_S: Final = 120.0
-#: How exactly the end is seen: 1 % of the shortest round, at 2 % of a core.
-_LOOK_EVERY_S: Final = 0.01
-#: Between rounds, so that nobody's commits and flushes fall into the next one's time.
+#: Precision of the end: 1 % of the shortest round, at 2 % of a core.
+_CHECK_EVERY_S: Final = 0.01
+#: Between rounds, so that commits and flushes of one do not fall into the next.
 _SETTLE_S: Final = 0.5
 #: Events before the first round: connections are made, tables looked up, code is imported.
 _WARM: Final = 200
 
-#: Quix Streams has an environment of its own: it needs other releases of what Headwater pins.
+#: Quix Streams has an environment of its own: it needs other versions of what Headwater pins.
 _PYTHON_OF_QUIX: Final = Path(__file__).parent.parent / ".venv-bench" / "bin" / "python"
 
 HEADWATER: Final = "headwater"
@@ -68,59 +68,60 @@ QUICK: Final = Sizes(rounds=2, headwater=10_000, by_hand=20_000, faust=2_000, qu
 
 
 class Contestant(Protocol):
-    """One way from the raw topic to Postgres."""
+    """An implementation that reads the raw topic and writes rows to Postgres."""
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Return its name in tables."""
 
     @property
     def topic(self) -> str:
-        """Its raw topic."""
+        """Return its raw topic."""
 
     @property
     def consumer(self) -> Child:
-        """The process that reads the raw topic: the one that is held."""
+        """Return the process that reads the raw topic, and is suspended."""
 
     @property
     def parts(self) -> dict[str, Child]:
-        """All its processes."""
+        """Return all its processes."""
 
     def wait(self, total: int) -> tuple[float, dict[str, float]]:
-        """Waits until so many events, all rounds together, are in Postgres.
+        """Wait until a total number of events, of all rounds, is in Postgres.
 
-        Shape:  when that was, and what else is known of it, in perf_counter seconds.
+        Returns:
+            When that was, and other times by name, in perf_counter seconds.
         """
 
     def stored(self) -> dict[str, int]:
-        """Counts what it has in Postgres: rows, and outcomes where it keeps any."""
+        """Return the number of rows in Postgres, and of outcomes if it has any."""
 
 
 class Headwater:
-    """The worker and the projector, as production runs them: a process each."""
+    """Pipeline worker and projector as in production: a process each."""
 
     name = HEADWATER
     topic = WEBHOOKS
 
-    def __init__(self, house: House, stack: ExitStack) -> None:
-        self.consumer = stack.enter_context(house.part("worker"))
-        self.projector = stack.enter_context(house.part("project"))
+    def __init__(self, system: System, stack: ExitStack) -> None:
+        self.consumer = stack.enter_context(system.start_process("worker"))
+        self.projector = stack.enter_context(system.start_process("project"))
         self.parts = {"worker": self.consumer, "projector": self.projector}
-        self._connection = stack.enter_context(psycopg.connect(house.dsn, autocommit=True))
-        self._bootstrap = house.bootstrap
-        #: Records of the outcomes that are none, as writers leave them when they begin.
+        self._connection = stack.enter_context(psycopg.connect(system.dsn, autocommit=True))
+        self._bootstrap = system.bootstrap
+        #: Records in the topic of outcomes that are none: the claims of writers.
         self._others = 0
 
     def wait(self, total: int) -> tuple[float, dict[str, float]]:
-        """Watches how far Postgres is: every outcome, and every row that was appended with them."""
+        """Poll the projection's offsets: all outcomes, and all rows appended before them."""
         self._when(OUTCOMES, total + self._others)
-        # All that is still to come in the topics of rows was appended before the outcomes.
+        # All remaining rows were appended before the outcomes.
         done = self._when(DAILY_SUMMARY.topic, asyncio.run(_end(self._bootstrap)))
         self._others = self._applied(OUTCOMES) - total
         latest = self._connection.execute("select max(at) from webhook_outcomes").fetchone()
         assert latest is not None
         ago = time.time() - latest[0].timestamp()
-        # Wall clock to perf_counter: when the worker took up its last batch.
+        # Wall clock to perf_counter: when the worker began its last batch.
         return done, {"worker_s": time.perf_counter() - ago}
 
     def _when(self, topic: str, offset: int) -> float:
@@ -130,16 +131,16 @@ class Headwater:
                 part.check()
             if time.monotonic() > deadline:
                 raise self.consumer.failure(f"was not done within {_PATIENCE_S:.0f} s")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_CHECK_EVERY_S)
         return time.perf_counter()
 
     def _applied(self, topic: str) -> int:
         query = "select coalesce(sum(next_offset), 0) from projection_offsets where topic = %s"
-        found = self._connection.execute(query, (topic,)).fetchone()
-        return int(found[0]) if found else 0
+        row = self._connection.execute(query, (topic,)).fetchone()
+        return int(row[0]) if row else 0
 
     def stored(self) -> dict[str, int]:
-        """Rows, and outcomes of deliveries that were processed."""
+        """Return the number of rows, and of outcomes of processed deliveries."""
         processed = "select count(*) from webhook_outcomes where status = 'processed'"
         return {
             "rows": self._count("select count(*) from daily_summary"),
@@ -147,12 +148,12 @@ class Headwater:
         }
 
     def _count(self, query: LiteralString) -> int:
-        found = self._connection.execute(query).fetchone()
-        return int(found[0]) if found else 0
+        row = self._connection.execute(query).fetchone()
+        return int(row[0]) if row else 0
 
 
 async def _end(bootstrap: str) -> int:
-    """How many records the topic of the rows has had."""
+    """Return how many records the topic of the rows has had."""
     consumer = AIOKafkaConsumer(DAILY_SUMMARY.topic, bootstrap_servers=bootstrap)
     await consumer.start()
     try:
@@ -162,11 +163,11 @@ async def _end(bootstrap: str) -> int:
 
 
 class Rival:
-    """A comparison: one process that reports how many rows it has written."""
+    """An alternative: one process that reports how many rows it has written."""
 
     def __init__(
         self,
-        house: House,
+        system: System,
         stack: ExitStack,
         *,
         name: str,
@@ -176,57 +177,57 @@ class Rival:
     ) -> None:
         self.name = name
         self.topic = topic
-        arguments = (f"benchmarks.{module}", house.bootstrap, house.dsn)
-        self.consumer = stack.enter_context(house.child(name, *arguments, python=python))
+        arguments = (f"benchmarks.{module}", system.bootstrap, system.dsn)
+        self.consumer = stack.enter_context(system.child(name, *arguments, python=python))
         self.parts = {name: self.consumer}
         self._table = f"bench_{module.removeprefix('stock_')}"
-        self._dsn = house.dsn
+        self._dsn = system.dsn
 
     def wait(self, total: int) -> tuple[float, dict[str, float]]:
-        """Waits for its report."""
+        """Wait for its report."""
         while True:
             at, report = self.consumer.expect("rows", within_s=_PATIENCE_S)
             if report["rows"] >= total:
                 return at, {}
 
     def stored(self) -> dict[str, int]:
-        """Rows of its table."""
+        """Return the number of rows in its table."""
         with psycopg.connect(self._dsn) as connection:
-            found = connection.execute(f"select count(*) from {self._table}".encode()).fetchone()  # noqa: S608 (ours)
-        return {"rows": int(found[0]) if found else 0}
+            row = connection.execute(f"select count(*) from {self._table}".encode()).fetchone()  # noqa: S608 (ours)
+        return {"rows": int(row[0]) if row else 0}
 
 
-class Course:
-    """A contestant and how many events it has had."""
+class Trial:
+    """A contestant and the number of events it has had."""
 
-    def __init__(self, house: House, contestant: Contestant, events: int) -> None:
+    def __init__(self, system: System, contestant: Contestant, events: int) -> None:
         self.contestant = contestant
-        self._house = house
+        self._system = system
         self._events = events
         self._had = 0
 
     def send_first(self) -> None:
-        """Sends a few events, to be waited for."""
+        """Send a few events."""
         with self._load(_WARM) as append:
             append()
         self._had = _WARM
 
     def wait_for_first(self) -> None:
-        """Waits until those are in Postgres, however long the start takes."""
+        """Wait until those are in Postgres, however long the start takes."""
         self.contestant.wait(_WARM)
 
     def run(self, profiler: Profiler | None = None) -> Round:
-        """Measures a round."""
-        contestant, house = self.contestant, self._house
+        """Measure a round."""
+        contestant, system = self.contestant, self._system
         with self._load(self._events) as append:
-            contestant.consumer.hold()
+            contestant.consumer.suspend()
             append()
-            before = house.meter(**contestant.parts)
+            before = system.meter(**contestant.parts)
             began = time.perf_counter()
-            contestant.consumer.let_go()
+            contestant.consumer.resume()
             with _profiled(profiler, contestant):
                 ended, marks = contestant.wait(self._had + self._events)
-            after = house.meter(**contestant.parts)
+            after = system.meter(**contestant.parts)
         self._had += self._events
         self._verify()
         took = ended - began
@@ -238,31 +239,31 @@ class Course:
                 "others": before.others(after),
                 **{name: round(at - began, 3) for name, at in marks.items()},
             },
-            cpu_us=before.each(after, self._events),
+            cpu_us=before.us_per_event(after, self._events),
         )
 
     @contextmanager
     def _load(self, count: int) -> Iterator[Callable[[], None]]:
-        arguments = (self._house.bootstrap, self.contestant.topic, str(self._had), str(count))
-        with self._house.child("preload", "benchmarks.preload", *arguments) as preload:
+        arguments = (self._system.bootstrap, self.contestant.topic, str(self._had), str(count))
+        with self._system.child("preload", "benchmarks.preload", *arguments) as preload:
             preload.expect("built", within_s=_PATIENCE_S)
 
             def append() -> None:
                 began = time.monotonic()
-                preload.tell("go")
+                preload.send_line("go")
                 preload.expect("appended", within_s=_PATIENCE_S)
                 took = time.monotonic() - began
                 if took > _HELD_MAX_S:
-                    raise BenchmarkFailed(f"appending took {took:.1f} s: too long to be held")
+                    raise BenchmarkFailed(f"appending took {took:.1f} s: too long to suspend it")
 
             yield append
 
     def _verify(self) -> None:
-        for what, found in self.contestant.stored().items():
+        for what, count in self.contestant.stored().items():
             expected = {"rows": rows_of(self._had), "outcomes": self._had}[what]
-            if found != expected:
+            if count != expected:
                 raise BenchmarkFailed(
-                    f"{self.contestant.name}: expected {expected} {what} in Postgres, found {found}"
+                    f"{self.contestant.name}: expected {expected} {what} in Postgres, found {count}"
                 )
 
 
@@ -276,42 +277,42 @@ def _profiled(profiler: Profiler | None, contestant: Contestant) -> Iterator[Non
 
 
 def run(sizes: Sizes, profiler: Profiler | None) -> Comparison:
-    """Measures all of them, in turn, for as many rounds as asked."""
-    with opened() as house, ExitStack() as stack:
-        house.make_topics(*topics.ALL)
-        courses = _courses(house, stack, sizes)
-        # All at once at the end: each takes a second or two.
-        for part in (part for course in courses for part in course.contestant.parts.values()):
+    """Measure all contestants in turn, for the requested number of rounds."""
+    with opened() as system, ExitStack() as stack:
+        system.make_topics(*topics.ALL)
+        trials = _trials(system, stack, sizes)
+        # Request all stops at once at the end: each takes a second or two.
+        for part in (part for trial in trials for part in trial.contestant.parts.values()):
             stack.callback(part.ask_to_stop)
-        say("Warming up")
-        for course in courses:
-            course.send_first()
-        for course in courses:
-            course.wait_for_first()
-        rounds: dict[str, list[Round]] = {course.contestant.name: [] for course in courses}
+        log_progress("Warming up")
+        for trial in trials:
+            trial.send_first()
+        for trial in trials:
+            trial.wait_for_first()
+        rounds: dict[str, list[Round]] = {trial.contestant.name: [] for trial in trials}
         for number in range(sizes.rounds):
-            for course in turns(courses, number):
+            for trial in turns(trials, number):
                 time.sleep(_SETTLE_S)
-                measured = course.run(profiler)
-                rounds[course.contestant.name].append(measured)
+                measured = trial.run(profiler)
+                rounds[trial.contestant.name].append(measured)
                 rate = measured.values["events_s"]
-                say(f"Round {number + 1}: {course.contestant.name} {rate:,.0f} events/s")
+                log_progress(f"Round {number + 1}: {trial.contestant.name} {rate:,.0f} events/s")
     return _comparison(rounds)
 
 
-def _courses(house: House, stack: ExitStack, sizes: Sizes) -> list[Course]:
-    rival = partial(Rival, house, stack)
+def _trials(system: System, stack: ExitStack, sizes: Sizes) -> list[Trial]:
+    rival = partial(Rival, system, stack)
 
     if not _PYTHON_OF_QUIX.exists():
         raise BenchmarkFailed("Quix Streams is not installed here; `make bench` installs it")
     quix = rival(name=QUIX, topic=topics.QUIX, module="quix", python=str(_PYTHON_OF_QUIX))
     contestants: list[tuple[Contestant, int]] = [
         (rival(name=BY_HAND, topic=topics.BY_HAND, module="by_hand"), sizes.by_hand),
-        (Headwater(house, stack), sizes.headwater),
+        (Headwater(system, stack), sizes.headwater),
         (rival(name=FAUST, topic=topics.FAUST, module="stock_faust"), sizes.faust),
         (quix, sizes.quix),
     ]
-    return [Course(house, contestant, events) for contestant, events in contestants]
+    return [Trial(system, contestant, events) for contestant, events in contestants]
 
 
 def _comparison(rounds: dict[str, list[Round]]) -> Comparison:

@@ -1,4 +1,4 @@
-"""A process that puts deliveries into a raw topic: built first, then appended when told to.
+"""Append deliveries to a raw topic: build them first, then append them on request.
 
 `python -m benchmarks.preload BOOTSTRAP TOPIC FIRST COUNT` reports `built`, waits for a line on its
 standard input, appends as fast as it can, and reports `appended`.
@@ -26,8 +26,8 @@ async def _preload(bootstrap: str, topic: str, first: int, count: int) -> None:
         records = _build(topic, first, count, await appender.partitions(topic))
         report(built=count, bytes=sum(len(record.value or b"") for record in records))
         await asyncio.to_thread(sys.stdin.readline)
-        for at in range(0, count, _AT_ONCE):
-            await appender.append(records[at : at + _AT_ONCE])
+        for start in range(0, count, _AT_ONCE):
+            await appender.append(records[start : start + _AT_ONCE])
         report(appended=count)
     finally:
         await appender.stop()

@@ -1,7 +1,7 @@
-"""Where the time goes: py-spy beside the parts of Headwater while they are measured.
+"""Profiles: py-spy samples the processes of Headwater while they are measured.
 
-py-spy sees Python functions; time in C code counts for the function that called it. It stops the
-process for each look, so figures of a profiled run are a little lower than others.
+py-spy sees Python functions; time in C code counts for the function that called it. It pauses the
+process for each sample, so figures of a profiled run are a little lower than others.
 """
 
 import shutil
@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.house import say
+from benchmarks.system import log_progress
 
-_LOOKS_A_SECOND: Final = "200"
+_SAMPLES_A_SECOND: Final = "200"
 _STOP_WITHIN_S: Final = 15.0
 
 
 class Profiler:
-    """Records profiles into a directory, a file a part and round."""
+    """Records profiles into a directory, a file per process and round."""
 
     def __init__(self, directory: Path, program: str) -> None:
         self._directory = directory
@@ -32,7 +32,7 @@ class Profiler:
 
     @contextmanager
     def watching(self, pids: Mapping[str, int]) -> Iterator[None]:
-        """Records processes while the block runs."""
+        """Record processes while the block runs."""
         self._round += 1
         recorders = [self._record(name, pid) for name, pid in pids.items()]
         try:
@@ -46,7 +46,7 @@ class Profiler:
     def _record(self, name: str, pid: int) -> subprocess.Popen[bytes]:
         file = self._directory / f"{name}-{self._round}.txt"
         self._files.setdefault(name, []).append(file)
-        shape = ("--format", "raw", "--rate", _LOOKS_A_SECOND, "--duration", "unlimited")
+        shape = ("--format", "raw", "--rate", _SAMPLES_A_SECOND, "--duration", "unlimited")
         return subprocess.Popen(
             (self._program, "record", *shape, "--output", str(file), "--pid", str(pid)),
             stdin=subprocess.DEVNULL,
@@ -56,22 +56,22 @@ class Profiler:
         )
 
     def top(self, count: int) -> dict[str, list[tuple[str, float]]]:
-        """The functions that most time was spent in themselves, and their share, by part."""
+        """Return the functions with the most time of their own, and its share, by process."""
         return {name: _top(files, count) for name, files in self._files.items()}
 
 
 def profiler(directory: Path) -> Profiler | None:
-    """A profiler; None, with a line that says so, where py-spy is not installed."""
-    beside = Path(sys.executable).with_name("py-spy")
-    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    """Return a profiler; None, with a line that says so, if py-spy is not installed."""
+    installed = Path(sys.executable).with_name("py-spy")
+    program = str(installed) if installed.exists() else shutil.which("py-spy")
     if program is None:
-        say("No profile: py-spy is not installed (.venv/bin/pip install py-spy).")
+        log_progress("No profile: py-spy is not installed (.venv/bin/pip install py-spy).")
         return None
     return Profiler(directory, program)
 
 
 def _top(files: list[Path], count: int) -> list[tuple[str, float]]:
-    """Each line is `outer;…;inner SAMPLES`, a frame `function (file:line)`."""
+    """Count samples by innermost frame; a line is `outer;…;inner SAMPLES`."""
     own: Counter[str] = Counter()
     for file in files:
         if not file.exists():
@@ -85,5 +85,5 @@ def _top(files: list[Path], count: int) -> list[tuple[str, float]]:
 
 
 def _without_line(frame: str) -> str:
-    function, _, place = frame.partition(" (")
-    return f"{function} ({place.partition(':')[0].rstrip(')')})"
+    function, _, location = frame.partition(" (")
+    return f"{function} ({location.partition(':')[0].rstrip(')')})"

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.projection`: what it costs to make rows of records, in microseconds.
+"""`python -m benchmarks.projection`: the cost of turning records into rows, in microseconds.
 
 Method. A delivery is an outcome and a changed row of `daily_summary`. Five deliveries share a row,
-but never in one batch, which is the dearest order. The records are planned and applied batch by
-batch to a Postgres of this benchmark's own, as the projector does. Figures are processor time a
-delivery: of planning (decoding and making parameters), of applying (speaking to Postgres), and of
+but never in one batch, which is the most expensive order. The records are planned and applied batch
+by batch to a Postgres of this benchmark, as the projector does. Figures are processor time per
+delivery: of planning (decoding and making parameters), of applying (talking to Postgres), and of
 Postgres, all its processes together. Kafka is left out. The first round, a warm-up, is not shown.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from benchmarks.meter import Reading
+from benchmarks.meter import CpuReading
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
@@ -33,11 +33,11 @@ _SHARING: Final = 5
 _BATCH: Final = 2_000
 _ROUNDS: Final = 6
 _NOW_MS: Final = 1_782_900_000_000
-_SET: Final = 12  # columns that a daily delivery of the load sets, about
+_SET: Final = 12  # columns that a daily delivery of the load sets, approximately
 
 
 class Record(NamedTuple):
-    """A record as aiokafka gives it."""
+    """A record as aiokafka returns it."""
 
     topic: str
     partition: int
@@ -69,7 +69,7 @@ def _day(number: int, offset: int) -> Record:
     key = (f"user_{shared % 2_000:06d}", "garmin", f"20{10 + shared // 2_000:02d}-07-01")
     stamp = Stamp(0, _NOW_MS + number // 9 * 1_000, _NOW_MS, _event_id(number), 3, offset)
     unset = (None,) * (len(DAILY_SUMMARY.columns) - _SET)
-    values = [at + number % 1_000 / 8 for at in range(1, _SET)]
+    values = [index + number % 1_000 / 8 for index in range(1, _SET)]
     row = Row(key, (number % 20_000, *values, *unset), (*[stamp] * _SET, *unset))
     value = encode_row(DAILY_SUMMARY, row)
     return Record(
@@ -86,20 +86,20 @@ def _batches(first: int) -> Iterator[tuple[list[Record], dict[tuple[str, int], S
 
 
 async def _round(store: Store, pid: int | None, first: int) -> dict[str, float]:
-    made = list(_batches(first))
+    batches = list(_batches(first))
     gc.collect()
     planning = applying = 0.0
-    before, began = Reading.of({"postgres": pid}), time.perf_counter()
-    for records, spans in made:
-        at = time.process_time()
+    before, began = CpuReading.of({"postgres": pid}), time.perf_counter()
+    for records, spans in batches:
+        started = time.process_time()
         plan = DELIVERIES.plan(records)
         planned = time.process_time()
         batch = Batch(records=records, spans=spans, plan=plan)
         await store.apply(batch)
-        planning += planned - at
+        planning += planned - started
         applying += time.process_time() - planned
     took = time.perf_counter() - began
-    postgres = before.each(Reading.of({"postgres": pid}), _DELIVERIES)["postgres"]
+    postgres = before.us_per_event(CpuReading.of({"postgres": pid}), _DELIVERIES)["postgres"]
     us = 1e6 / _DELIVERIES
     return {
         "planning": planning * us, "applying": applying * us, "postgres": postgres,
@@ -112,7 +112,7 @@ async def _measure(dsn: str, pid: int | None, rounds: int) -> None:
     await store.offsets([(OUTCOMES, 3), (DAILY_SUMMARY.topic, 3)])
     measured = [await _round(store, pid, number * _DELIVERIES) for number in range(rounds)][1:]
     for name in measured[0]:
-        values = [each[name] for each in measured]
+        values = [round_[name] for round_ in measured]
         sys.stdout.write(
             f"{name:12}{median(values):8.1f}   ({min(values):.1f} to {max(values):.1f})\n"
         )
@@ -120,7 +120,7 @@ async def _measure(dsn: str, pid: int | None, rounds: int) -> None:
 
 
 def main() -> None:
-    """Measures, and shows medians."""
+    """Measure, and print medians."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else _ROUNDS
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
         postgres = EmbeddedPostgres(Path(directory), report=lambda _line: None)

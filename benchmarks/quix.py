@@ -1,9 +1,9 @@
-"""The comparison with Quix Streams as it comes: its state on disk, its changelog, its sinks.
+"""The alternative with Quix Streams as it is: its state on disk, its changelog, its sinks.
 
 `python -m benchmarks.quix BOOTSTRAP DSN` reads its raw topic, merges into its state (RocksDB, one
-changelog record a change: that is its topic of rows) and upserts what has changed into Postgres
-through a sink of its own kind, at each checkpoint; it reports `rows`, the deliveries so far. Its
-package is installed by `make bench` alone: a dependency of the benchmark, not of Headwater.
+changelog record per change: that is its topic of rows) and upserts changed rows into Postgres
+through a custom sink, at each checkpoint; it reports `rows`, the deliveries so far. Its package is
+installed by `make bench` only: a dependency of the benchmark, not of Headwater.
 """
 
 import shutil
@@ -23,14 +23,14 @@ from benchmarks.reporting import report
 
 _TABLE: Final = "bench_quix"
 _ROWS_A_STATEMENT: Final = 1_000
-#: Its default of 5 s would be most of a round. Shorter ones cost it more than they gain.
+#: Its default of 5 s would be most of a round. Shorter intervals cost more than they save.
 _CHECKPOINT_EVERY_S: Final = 0.5
-#: Longer than it is held while its topic is filled.
+#: Longer than it is suspended while its topic is filled.
 _SESSION_MS: Final = 30_000
 
 
 class PostgresSink(BatchingSink):  # type: ignore[misc]  # not installed where types are checked
-    """Upserts what a checkpoint has changed, each row once."""
+    """Upserts the rows that a checkpoint has changed, each row once."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ class PostgresSink(BatchingSink):  # type: ignore[misc]  # not installed where t
         for item in batch:
             row = item.value
             changed[row["user_id"], row["source"], row["datetime"]] = row
-        every = list(changed.values())
+        all_rows = list(changed.values())
         with self._connection.pipeline(), self._connection.transaction():
-            for at in range(0, len(every), _ROWS_A_STATEMENT):
-                part = orjson.dumps(every[at : at + _ROWS_A_STATEMENT]).decode()
+            for start in range(0, len(all_rows), _ROWS_A_STATEMENT):
+                part = orjson.dumps(all_rows[start : start + _ROWS_A_STATEMENT]).decode()
                 self._connection.execute(self._upsert, (part,))
         self._count += batch.size
         report(rows=self._count)

@@ -1,7 +1,7 @@
-"""What lies in the raw topics: our record of a delivery, and the same as plain JSON.
+"""Records of the raw topics: our record of a delivery, and the same as plain JSON.
 
-The plain form is for what Headwater is compared with. All topics are partitioned by user, as the
-gateway places deliveries that name one of ours; nothing else about the records differs.
+The plain form is for the alternatives to Headwater. All topics are partitioned by user, as the
+gateway partitions deliveries that name one; the records do not differ otherwise.
 """
 
 import msgspec
@@ -16,25 +16,25 @@ from headwater.streams.kafka.records import Outgoing, partition_of
 
 
 def received(number: int, now_ms: int) -> WebhookReceived:
-    """A delivery as the gateway would have taken it."""
-    made = delivery(number)
-    name = event_id("terra", "daily", made.subject, made.body)
+    """Return a delivery as the gateway would have accepted it."""
+    generated = delivery(number)
+    name = event_id("terra", "daily", generated.subject, generated.body)
     return WebhookReceived(
         event_id=name,
         request_id=f"bench-{name[:20]}",
         source="terra",
         type="daily",
-        subject=made.subject,
-        reference=made.user,
+        subject=generated.subject,
+        reference=generated.user,
         sent_at_ms=now_ms,
         updated_at_ms=0,
         received_at_ms=now_ms,
-        body=made.body,
+        body=generated.body,
     )
 
 
 def ours(number: int, now_ms: int, partitions: int) -> Outgoing:
-    """A record of the topic `webhooks`, as the gateway appends it."""
+    """Return a record of the topic `webhooks`, as the gateway appends it."""
     record = received(number, now_ms)
     key = record.event_id.encode()
     headers = [
@@ -50,7 +50,7 @@ def ours(number: int, now_ms: int, partitions: int) -> Outgoing:
 
 
 def plain(topic: str, number: int, now_ms: int, partitions: int) -> Outgoing:
-    """The same record as JSON, the body as text in it."""
+    """Return the same record as JSON, with the body as text."""
     record = received(number, now_ms)
     fields = {**msgspec.structs.asdict(record), "body": record.body.decode()}
     key = (record.reference or "").encode()

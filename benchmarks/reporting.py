@@ -1,10 +1,10 @@
-"""How a child tells the benchmark what it did: one JSON object a line on its standard output."""
+"""Reports of a child to the benchmark: one JSON object per line on standard output."""
 
 import json
 import sys
 
 
 def report(**fields: object) -> None:
-    """Prints a report."""
+    """Print a report."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What was measured: every round's numbers, their medians, and the ratios that they come to."""
+"""Results: every round's numbers, their medians, and their ratios."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
-#: The share of a comparison's figure that Headwater aims at, by benchmark and comparison. What is
-#: not named has no aim. Aims are printed beside what was found and never make a run fail.
+#: Target ratios of Headwater's figure to another's, by benchmark and comparison. Those not listed
+#: have no aim. Aims are printed with the results and never make a run fail.
 AIMS: Final[Mapping[tuple[str, str], float]] = {
     ("ingest", "bare"): 0.80,
     ("pipeline", "by hand"): 0.50,
@@ -24,7 +24,7 @@ AIMS: Final[Mapping[tuple[str, str], float]] = {
     ("steps replay", "10 steps"): 1.0,
 }
 
-#: What a measure may be at most, by benchmark; as little a reason to fail as an aim.
+#: Upper limits of measures, by benchmark; like an aim, a limit never makes a run fail.
 LIMITS: Final[Mapping[str, float]] = {"sleepers": 1_024}
 
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def turns(targets: Sequence[T], number: int) -> Sequence[T]:
-    """The order of a round: each begins with another target, so that none always follows one."""
+    """Return the order of a round, rotated so that no target always follows the same one."""
     first = number % len(targets)
     return [*targets[first:], *targets[:first]]
 
@@ -41,8 +41,9 @@ def turns(targets: Sequence[T], number: int) -> Sequence[T]:
 class Round:
     """One measurement of one target.
 
-    Shape:  `cpu_us` is processor time an event, by part and in `all`; the value `others` is the
-            cores that were busy with something else meanwhile.
+    Attributes:
+        values: Values by name; `others` is the number of cores that other processes kept busy.
+        cpu_us: Processor microseconds per event, by process and in `all`.
     """
 
     values: dict[str, float]
@@ -51,26 +52,26 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What was measured, and its rounds in order."""
+    """A description of what was measured, and its rounds in order."""
 
     what: str
     rounds: list[Round] = field(default_factory=list)
 
     def medians(self) -> dict[str, float]:
-        """The median of each value over the rounds."""
-        return _medians([taken.values for taken in self.rounds])
+        """Return the medians of the values over the rounds."""
+        return _medians([measured.values for measured in self.rounds])
 
     def cpu_medians(self) -> dict[str, float]:
-        """The median processor time an event, by part."""
-        return _medians([taken.cpu_us for taken in self.rounds])
+        """Return the median processor time per event, by process."""
+        return _medians([measured.cpu_us for measured in self.rounds])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
     """The subject's figure divided by another's: the median over the rounds, and their range.
 
-    Shape:  `cpu` is the subject's processor time an event divided by the other's. It hardly
-            depends on what else the machine does, where the figures themselves do.
+    `cpu` is the subject's processor time per event divided by the other's. It hardly depends on
+    what else the machine does, unlike the figures themselves.
     """
 
     to: str
@@ -84,16 +85,21 @@ class Ratio:
     def __str__(self) -> str:
         aim = "no aim" if self.aim is None else f"aim {self.aim:.2f}"
         spread = f"{self.lowest:.2f} to {self.highest:.2f}"
-        found = f"found {self.found:.2f} of {self.to} (rounds: {spread})"
+        result = f"found {self.found:.2f} of {self.to} (rounds: {spread})"
         cpu = "" if self.cpu is None else f", at {self.cpu:.1f} times its processor time"
-        return f"{aim}, {found}{cpu}"
+        return f"{aim}, {result}{cpu}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A benchmark's outcome.
+    """The result of a benchmark.
 
-    Shape:  `measure` names the value that ratios are about; `subject` the target that is ours.
+    Attributes:
+        name: Its name.
+        title: Its title.
+        measure: Name of the value that ratios compare.
+        subject: Name of our target.
+        targets: The targets by name.
     """
 
     name: str
@@ -103,18 +109,18 @@ class Comparison:
     targets: dict[str, Target]
 
     def ratios(self) -> list[Ratio]:
-        """The subject beside each other target, round by round: both had the machine as it was."""
+        """Return the subject's ratios to the other targets, round by round on the same machine."""
         ours = self._figures(self.subject)
         ratios = []
         for name in self.targets:
             if name != self.subject:
-                each = [a / b for a, b in zip(ours, self._figures(name), strict=True)]
+                by_round = [a / b for a, b in zip(ours, self._figures(name), strict=True)]
                 ratios.append(
                     Ratio(
                         to=name,
-                        found=round(median(each), 3),
-                        lowest=round(min(each), 3),
-                        highest=round(max(each), 3),
+                        found=round(median(by_round), 3),
+                        lowest=round(min(by_round), 3),
+                        highest=round(max(by_round), 3),
                         cpu=self._cpu_ratio(name),
                         aim=AIMS.get((self.name, name)),
                     )
@@ -122,23 +128,23 @@ class Comparison:
         return ratios
 
     def _figures(self, name: str) -> list[float]:
-        return [taken.values[self.measure] for taken in self.targets[name].rounds]
+        return [measured.values[self.measure] for measured in self.targets[name].rounds]
 
     def _cpu_ratio(self, name: str) -> float | None:
         ours, theirs = (
-            self.targets[each].cpu_medians().get("all") for each in (self.subject, name)
+            self.targets[target].cpu_medians().get("all") for target in (self.subject, name)
         )
         return round(ours / theirs, 2) if ours and theirs else None
 
     def limit(self) -> str:
-        """The limit and what was found, in words; empty where there is none."""
+        """Return the limit and the measured value as text; "" if there is none."""
         if self.name not in LIMITS:
             return ""
-        found = self.targets[self.subject].medians()[self.measure]
-        return f"aim at most {LIMITS[self.name]:,.0f}, found {found:,.0f}"
+        value = self.targets[self.subject].medians()[self.measure]
+        return f"aim at most {LIMITS[self.name]:,.0f}, found {value:,.0f}"
 
     def document(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return everything for JSON."""
         return {
             "title": self.title,
             "measure": self.measure,
@@ -146,7 +152,9 @@ class Comparison:
             "targets": {
                 name: {
                     "what": target.what,
-                    "rounds": [{**t.values, "cpu_us": t.cpu_us} for t in target.rounds],
+                    "rounds": [
+                        {**measured.values, "cpu_us": measured.cpu_us} for measured in target.rounds
+                    ],
                     "median": {**target.medians(), "cpu_us": target.cpu_medians()},
                 }
                 for name, target in self.targets.items()
@@ -157,4 +165,4 @@ class Comparison:
 
 
 def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
-    return {name: round(median(each[name] for each in rounds), 3) for name in rounds[0]}
+    return {name: round(median(values[name] for values in rounds), 3) for name in rounds[0]}

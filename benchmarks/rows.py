@@ -1,7 +1,7 @@
-"""Daily rows without any of Headwater's structure: what both comparisons do with a delivery.
+"""Daily rows in plain dictionaries and orjson, as the alternatives to Headwater make them.
 
-Plain dictionaries and orjson. A column keeps the signed time of what set it, the later one wins,
-and a null says nothing: the same rows as Headwater's, without saying which delivery set what.
+A column keeps the signed time of what set it, the later one wins, and a null changes nothing: the
+same rows as Headwater's, without the origin of values.
 """
 
 from typing import Any, Final, TypeAlias
@@ -33,7 +33,7 @@ _KEY: Final = {"user_id": "text", "source": "text", "datetime": "date"}
 
 
 def read(value: bytes) -> list[tuple[Key, int, dict[str, Any]]]:
-    """The rows of a raw record: key, signed time and columns of each day in it."""
+    """Return the rows of a raw record: key, signed time and columns of each day in it."""
     record = orjson.loads(value)
     body = orjson.loads(record["body"])
     source = body["user"]["provider"].lower()
@@ -67,14 +67,14 @@ def _columns(day: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge(held: Held, sent_at_ms: int, columns: dict[str, Any]) -> None:
-    """Merges columns into a row: the later one wins."""
+    """Merge columns into a row: the later one wins."""
     for name, value in columns.items():
         if value is not None and (name not in held or held[name][0] <= sent_at_ms):
             held[name] = (sent_at_ms, value)
 
 
 def flat(key: Key, held: Held) -> dict[str, Any]:
-    """A row as it is produced and stored."""
+    """Return a row as it is produced and stored."""
     row: dict[str, Any] = dict(zip(_KEY, key, strict=True))
     for name, (_, value) in held.items():
         row[name] = value
@@ -82,13 +82,13 @@ def flat(key: Key, held: Held) -> dict[str, Any]:
 
 
 def make_table(dsn: str, table: str) -> None:
-    """Makes a table like daily_summary, its indexes too."""
+    """Create a table like daily_summary, including its indexes."""
     with psycopg.connect(dsn) as connection:
         connection.execute(f"create table {table} (like daily_summary including all)".encode())
 
 
 def upsert(table: str) -> bytes:
-    """The statement that writes rows, given as one JSON array: as fast as COPY, in one trip."""
+    """Return the statement that writes rows from a JSON array: as fast as COPY, in one trip."""
     both = _KEY | _COLUMNS
     names, values = ", ".join(both), ", ".join(f"r.{name}" for name in both)
     definitions = ", ".join(f"{name} {kind}" for name, kind in both.items())

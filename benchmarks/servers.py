@@ -1,8 +1,8 @@
-"""The two servers that the gateway is compared with; each is the gateway's own server, emptied.
+"""The two minimal servers that the gateway is compared with; both use the gateway's HTTP server.
 
 `python -m benchmarks.servers nothing PORT` answers 200 and does nothing else: the ceiling.
 `python -m benchmarks.servers bare PORT BOOTSTRAP SECRET` verifies Terra's signature with the
-standard library, appends the body to a topic with aiokafka (`acks=all`, idempotent), answers.
+standard library, appends the body to a topic with aiokafka (`acks=all`, idempotent), and answers.
 """
 
 import hmac
@@ -35,7 +35,7 @@ async def _answer(send: Send, status: Any = 200) -> None:  # noqa: ANN401 (Lites
 
 
 async def nothing(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """Answers 200."""
+    """Answer 200."""
     await _answer(send)
 
 
@@ -49,7 +49,7 @@ class Bare:
 
     @asynccontextmanager
     async def connected(self, _app: Litestar) -> AsyncIterator[None]:
-        """Connects while the server runs."""
+        """Connect while the server runs."""
         self._producer = AIOKafkaProducer(
             bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True
         )
@@ -60,7 +60,7 @@ class Bare:
             await self._producer.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answer one request."""
         message: Any = await receive()
         body: bytes = message["body"]
         signature, length = b"", 0
@@ -96,7 +96,7 @@ def _app(
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         await answer(scope, receive, send)
 
-    # The gateway's server leads these paths past Litestar's routing, for its own route as for ours.
+    # The gateway's server bypasses Litestar's routing for these paths, as for its own route.
     state = State({"receivers": {PATH: answer}, "host_known": lambda _: True})
     return Litestar(
         [route], lifespan=list(lifespan), state=state, openapi_config=None, logging_config=None

@@ -1,13 +1,13 @@
-"""The workflow service over HTTP: what creating and sending cost, beside ways with less in between.
+"""The workflow service over HTTP: cost of creating and sending, compared with shorter paths.
 
-Method. Gateway, worker and projector run as production runs them. A generator in a process of its
-own creates workflows of one step, then sends events to workflows that wait for them, as many at
-once as `concurrency`, and reads in `workflow-history`, acknowledged and durable, when a wait is
-over and when a workflow has ended. Callers ask for the next as soon as the last has ended, but for
-the case `now and then`, where a single one rests first: so all that waits for anything is idle, as
-it mostly is. The same is asked in three ways, in turn: over HTTP, where an
-answer follows when Postgres has what came of it; with `Prefer: respond-async`, where it does not
-wait for that; and over Kafka, as the gateway itself sends commands, while the projector is held.
+Method. Gateway, worker and projector run as in production. A generator in a process of its own
+creates workflows of one step, then sends events to workflows that wait for them, as many at once as
+`concurrency`, and reads in `workflow-history` when a wait is over and when a workflow has ended.
+Callers send the next request as soon as the last workflow has ended, except in the case `now and
+then`, where a single caller pauses first, so that all waiting components are idle, as they mostly
+are. The same is requested in three ways, in turn: over HTTP, where the response follows when
+Postgres has the result; with `Prefer: respond-async`, where it does not wait for that; and over
+Kafka, as the gateway itself sends commands, while the projector is suspended.
 
 The generator shares the machine with what it measures: `busy` is the share of a core it used.
 """
@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from benchmarks.children import Child
-from benchmarks.house import House, free_port, opened, say
 from benchmarks.results import Comparison, Round, Target, turns
+from benchmarks.system import System, free_port, log_progress, opened
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS
 
 APP: Final = "benchmarks.workflow_app"
@@ -31,9 +31,9 @@ ASYNC: Final = "respond-async"
 KAFKA: Final = "over Kafka"
 _HOW: Final = {HEADWATER: "http", ASYNC: "async", KAFKA: "kafka"}
 _WHAT: Final = {
-    HEADWATER: "over HTTP, answered when Postgres has what came of it",
+    HEADWATER: "over HTTP, answered when Postgres has the result",
     ASYNC: "over HTTP, answered when the worker has decided",
-    KAFKA: "WorkflowClient alone: no HTTP, and nobody projects meanwhile",
+    KAFKA: "WorkflowClient alone: no HTTP, and no projector meanwhile",
 }
 _RATES: Final = {"create": "creates_s", "send": "events_s"}
 _PATIENCE_S: Final = 90.0
@@ -42,9 +42,15 @@ _WARM: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is measured.
+    """A measurement.
 
-    Shape:  what is `create` or `send`; measure the value that ways are compared by.
+    Attributes:
+        name: Its name.
+        title: Its title.
+        what: `create` or `send`.
+        measure: Name of the value to compare.
+        callers: Number of concurrent callers.
+        gap_s: Seconds that a caller pauses.
     """
 
     name: str
@@ -95,7 +101,7 @@ class Sizes:
     many: int
 
     def of(self, case: Case) -> int:
-        """The workflows of a round."""
+        """Return the workflows of a round."""
         if case.gap_s:
             return self.now_and_then
         return self.one if case.callers == 1 else self.many
@@ -107,84 +113,90 @@ _FIRST: Final = Case(name="", title="", what="create", measure="", callers=1)
 _WARMING: Final = [replace(_FIRST, what=what, callers=16) for what in _RATES]
 
 
-class Course:
-    """The parts, and the generator."""
+class ServiceBench:
+    """The processes, and the generator."""
 
-    def __init__(self, house: House, stack: ExitStack) -> None:
-        self._house = house
+    def __init__(self, system: System, stack: ExitStack) -> None:
+        self._system = system
         key, port = DEVELOPMENT_SECRETS["workflow_key"], free_port()
         self._parts = {
-            "gateway": stack.enter_context(house.part("serve", port=str(port), workflow_key=key)),
-            "worker": stack.enter_context(house.part("worker", app=APP, member="bench")),
-            "projector": stack.enter_context(house.part("project")),
+            "gateway": stack.enter_context(
+                system.start_process("serve", port=str(port), workflow_key=key)
+            ),
+            "worker": stack.enter_context(system.start_process("worker", app=APP, member="bench")),
+            "projector": stack.enter_context(system.start_process("project")),
         }
         _wait_until_ready(self._parts["gateway"], port)
         self._load = stack.enter_context(
-            house.child("service load", "benchmarks.service_load", house.bootstrap, str(port), key)
+            system.child(
+                "service load", "benchmarks.service_load", system.bootstrap, str(port), key
+            )
         )
         self._load.expect("ready", within_s=_PATIENCE_S)
 
     def warm_up(self) -> None:
-        """Asks for everything once in every way, however long the start takes."""
-        self._ask(_FIRST, KAFKA, 1)
+        """Use every operation once in every way, however long the start takes."""
+        self._request(_FIRST, KAFKA, 1)
         self._settle()
         for name in _HOW:
             for case in _WARMING:
-                self._ask(case, name, _WARM)
+                self._request(case, name, _WARM)
         self._settle()
 
     def round(self, case: Case, name: str, count: int) -> Round:
-        """Measures one way; the projector has caught up before and afterwards."""
-        with self._held(name == KAFKA):
-            before = self._house.meter(**self._parts)
-            found = self._ask(case, name, count)
-            after = self._house.meter(**self._parts)
+        """Measure one way; the projector catches up before and afterwards."""
+        with self._suspended(name == KAFKA):
+            before = self._system.meter(**self._parts)
+            report = self._request(case, name, count)
+            after = self._system.meter(**self._parts)
         self._settle()
-        others = before.others(after, also_ours=found["busy"] * found["seconds"])
-        return Round(values={**found, "others": others}, cpu_us=before.each(after, count))
+        others = before.others(after, also_ours=report["busy"] * report["seconds"])
+        return Round(values={**report, "others": others}, cpu_us=before.us_per_event(after, count))
 
-    def _ask(self, case: Case, name: str, count: int) -> dict[str, float]:
-        asked = {
+    def _request(self, case: Case, name: str, count: int) -> dict[str, float]:
+        command = {
             "do": case.what,
             "how": _HOW[name],
             "count": count,
             "concurrency": case.callers,
             "gap_s": case.gap_s,
         }
-        self._load.tell(json.dumps(asked))
+        self._load.send_line(json.dumps(command))
         return self._load.expect(_RATES[case.what], within_s=_PATIENCE_S)[1]
 
     def _settle(self) -> None:
-        self._load.tell(json.dumps({"do": "settle"}))
+        self._load.send_line(json.dumps({"do": "settle"}))
         self._load.expect("settled", within_s=_PATIENCE_S)
 
     @contextmanager
-    def _held(self, held: bool) -> Iterator[None]:
-        """Holds the projector, which would take its share of the machine."""
-        if held:
-            self._parts["projector"].hold()
+    def _suspended(self, suspends: bool) -> Iterator[None]:
+        """Suspend the projector, which would take its share of the machine."""
+        if suspends:
+            self._parts["projector"].suspend()
         try:
             yield
         finally:
-            self._parts["projector"].let_go()
+            self._parts["projector"].resume()
 
 
 def run(sizes: Sizes) -> list[Comparison]:
-    """Measures creating and sending, in every way, in turn, for as many rounds as asked."""
-    with opened() as house, ExitStack() as stack:
-        course = Course(house, stack)
-        say("Warming up")
+    """Measure creating and sending in all ways in turn, for the requested number of rounds."""
+    with opened() as system, ExitStack() as stack:
+        course = ServiceBench(system, stack)
+        log_progress("Warming up")
         course.warm_up()
         return [_compared(course, case, sizes) for case in CASES]
 
 
-def _compared(course: Course, case: Case, sizes: Sizes) -> Comparison:
+def _compared(course: ServiceBench, case: Case, sizes: Sizes) -> Comparison:
     rounds: dict[str, list[Round]] = {name: [] for name in _WHAT}
     for number in range(sizes.rounds):
         for name in turns(list(_WHAT), number):
             rounds[name].append(course.round(case, name, sizes.of(case)))
-        found = ", ".join(f"{n} {rounds[n][-1].values[case.measure]:,.0f}" for n in _WHAT)
-        say(f"Round {number + 1}, {case.name.removeprefix('service ')}: {found} ({case.measure})")
+        figures = ", ".join(f"{n} {rounds[n][-1].values[case.measure]:,.0f}" for n in _WHAT)
+        log_progress(
+            f"Round {number + 1}, {case.name.removeprefix('service ')}: {figures} ({case.measure})"
+        )
     return Comparison(
         name=case.name,
         title=case.title,
@@ -195,7 +207,7 @@ def _compared(course: Course, case: Case, sizes: Sizes) -> Comparison:
 
 
 def _wait_until_ready(gateway: Child, port: int) -> None:
-    """Waits until the gateway takes requests and has Kafka."""
+    """Wait until the gateway accepts requests and is connected to Kafka."""
     deadline = time.monotonic() + _PATIENCE_S
     url = f"http://127.0.0.1:{port}/health/ready"
     while True:

@@ -1,15 +1,15 @@
-"""A process that uses the workflow service as its callers do, and sees in the log what comes of it.
+"""Use the workflow service as its clients do, and read the results in the log.
 
-`python -m benchmarks.service_load BOOTSTRAP PORT KEY` reports `ready`, then does what each line on
-its standard input says, a JSON object with `do`, and reports it:
+`python -m benchmarks.service_load BOOTSTRAP PORT KEY` reports `ready`, then executes each line of
+its standard input, a JSON object with `do`, and reports the result:
 
 - `create`: COUNT workflows of one step, CONCURRENCY at a time; reports `creates_s`
 - `send`: an event to each of COUNT workflows that wait for it, likewise; reports `events_s`
 - `settle`: waits until Postgres has all of the history; reports `settled`
 
-HOW says which way commands go: `http`, `async` (the same, with Prefer: respond-async) or `kafka`.
-A task asks, waits for the answer and for the end of the workflow, rests for GAP_S, and asks for the
-next one.
+HOW is the path of commands: `http`, `async` (the same, with Prefer: respond-async) or `kafka`.
+A task sends a request, waits for the response and for the end of the workflow, pauses for GAP_S,
+and sends the next one.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from typing import Any, Final, TypeAlias
 import uvloop
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from benchmarks.house import PARTITIONS
 from benchmarks.http_client import Connection
 from benchmarks.reporting import report
+from benchmarks.system import PARTITIONS
 from headwater.schemas.codec import decode
 from headwater.schemas.history import (
     Command,
@@ -44,20 +44,20 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.client import WorkflowClient
 
-#: A workflow of as many steps as its params say, and one that waits behind them for an event.
+#: A workflow of as many steps as its params state, and one that then waits for an event.
 _STEPS: Final = "many"
 _WAITS: Final = "many-then-wait"
 _EVENT: Final = "go-on"
 _PATIENCE_S: Final = 60.0
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 _PREPARED_AT_ONCE: Final = 64
 
-#: Posts a body to a path below an instance, or below the instances of a workflow.
-_Ask: TypeAlias = Callable[[str], Awaitable[None]]
+#: Sends the request about an instance.
+_Request: TypeAlias = Callable[[str], Awaitable[None]]
 
 
-class Watched:
-    """What the log has said of an instance, and when it was read there."""
+class InstanceTimes:
+    """Events of an instance in the log, and when they were read."""
 
     __slots__ = ("ended", "ended_at", "resumed_at", "waits")
 
@@ -67,8 +67,8 @@ class Watched:
         self.ended: asyncio.Future[None] = loop.create_future()
         self.resumed_at = self.ended_at = 0.0
 
-    def hear(self, record: HistoryAppended, at: float) -> None:
-        """Takes note of a record that was read at a time."""
+    def apply(self, record: HistoryAppended, at: float) -> None:
+        """Apply a record that was read at a time."""
         for event in record.events:
             match event:
                 case EntryOpened():
@@ -83,7 +83,7 @@ class Watched:
 
 
 class Load:
-    """The callers, and the reader of the history beside them."""
+    """The callers, and the reader of the history."""
 
     def __init__(self, bootstrap: str, port: int, key: str) -> None:
         self._client = WorkflowClient(
@@ -98,22 +98,22 @@ class Load:
         self._key = key
         self._name = secrets.token_hex(4)
         self._numbers = itertools.count()
-        self._watched: dict[bytes, Watched] = {}
+        self._watched: dict[bytes, InstanceTimes] = {}
 
     async def start(self) -> None:
-        """Connects, and begins to read at the end of the history."""
+        """Connect, and start reading at the end of the history."""
         await self._client.start()
         await self._consumer.start()
         while not self._client.ready:  # noqa: ASYNC110, it has no event for this
-            await asyncio.sleep(_LOOK_S)
-        places = [TopicPartition(WORKFLOW_HISTORY, number) for number in range(PARTITIONS)]
-        self._consumer.assign(places)
-        await self._consumer.seek_to_end(*places)
-        for place in places:
-            await self._consumer.position(place)
+            await asyncio.sleep(_POLL_S)
+        partitions = [TopicPartition(WORKFLOW_HISTORY, number) for number in range(PARTITIONS)]
+        self._consumer.assign(partitions)
+        await self._consumer.seek_to_end(*partitions)
+        for partition in partitions:
+            await self._consumer.position(partition)
 
     async def read(self) -> None:
-        """Reads the history for ever."""
+        """Read the history until cancelled."""
         watched = self._watched
         while True:
             for records in (await self._consumer.getmany(timeout_ms=1_000)).values():
@@ -121,55 +121,55 @@ class Load:
                 for record in records:
                     key = key_of_record(record.key or b"")
                     if key in watched and record.value is not None:
-                        watched[key].hear(decode(record.value, HistoryAppended), at)
+                        watched[key].apply(decode(record.value, HistoryAppended), at)
 
-    # -- what is measured
+    # -- measurements
 
     async def create(self, how: str, count: int, concurrency: int, gap_s: float) -> dict[str, Any]:
-        """Creates workflows of one step and waits for their ends."""
+        """Create workflows of one step and wait for their ends."""
         connections = await self._connections(how, concurrency)
         seen = {name: self._watch(_STEPS, name) for name in self._names(count)}
 
-        def asks(connection: Connection | None) -> _Ask:
-            async def ask(name: str) -> None:
+        def requests(connection: Connection | None) -> _Request:
+            async def request(name: str) -> None:
                 if connection is None:
                     await self._send(_STEPS, name, StartRun("1"))
                 else:
                     body = json.dumps({"id": name, "params": 1}).encode()
                     await self._post(connection, how, f"{_STEPS}/instances", body)
 
-            return ask
+            return request
 
-        return await self._measure("creates_s", seen, asks, connections, gap_s)
+        return await self._measure("creates_s", seen, requests, connections, gap_s)
 
     async def send(self, how: str, count: int, concurrency: int, gap_s: float) -> dict[str, Any]:
-        """Sends the event that workflows wait for; they wait before the clock runs."""
+        """Send the event that workflows wait for; they wait before the clock runs."""
         connections = await self._connections(how, concurrency)
         seen = await self._waiting(self._names(count))
 
-        def asks(connection: Connection | None) -> _Ask:
-            async def ask(name: str) -> None:
+        def requests(connection: Connection | None) -> _Request:
+            async def request(name: str) -> None:
                 if connection is None:
                     await self._send(_WAITS, name, SendEvent(name, _EVENT, "1"))
                 else:
                     body = json.dumps({"type": _EVENT, "payload": 1}).encode()
                     await self._post(connection, how, f"{_WAITS}/instances/{name}/events", body)
 
-            return ask
+            return request
 
-        return await self._measure("events_s", seen, asks, connections, gap_s)
+        return await self._measure("events_s", seen, requests, connections, gap_s)
 
     async def settle(self) -> dict[str, Any]:
-        """Waits until Postgres has what is in the history."""
+        """Wait until Postgres has the whole history."""
         ends = await self._consumer.end_offsets(self._consumer.assignment())
-        wanted = [f"{at.topic}/{at.partition}@{end - 1}" for at, end in ends.items() if end]
+        targets = [f"{at.topic}/{at.partition}@{end - 1}" for at, end in ends.items() if end]
         connection = await Connection.open(self._port, self._key)
         async with asyncio.timeout(_PATIENCE_S):
-            path = f"/api/workflows/workflows?min_position={','.join(wanted)}"
-            while await connection.ask("GET", path) != 200:  # noqa: ASYNC110, it is somebody else's
-                await asyncio.sleep(_LOOK_S)
+            path = f"/api/workflows/workflows?min_position={','.join(targets)}"
+            while await connection.request("GET", path) != 200:  # noqa: ASYNC110, no event for it
+                await asyncio.sleep(_POLL_S)
         connection.close()
-        return {"settled": len(wanted)}
+        return {"settled": len(targets)}
 
     async def _connections(self, how: str, count: int) -> list[Connection | None]:
         if how == "kafka":
@@ -179,8 +179,8 @@ class Load:
     async def _measure(
         self,
         rate: str,
-        seen: dict[str, Watched],
-        asks: Callable[[Connection | None], _Ask],
+        seen: dict[str, InstanceTimes],
+        requests: Callable[[Connection | None], _Request],
         connections: list[Connection | None],
         gap_s: float,
     ) -> dict[str, Any]:
@@ -188,22 +188,22 @@ class Load:
         began_at: dict[str, float] = {}
         answered_at: dict[str, float] = {}
 
-        async def one_after_another(ask: _Ask) -> None:
+        async def one_after_another(request: _Request) -> None:
             for name in names:
                 began_at[name] = time.perf_counter()
-                await ask(name)
+                await request(name)
                 answered_at[name] = time.perf_counter()
                 await seen[name].ended
                 await asyncio.sleep(gap_s)
 
         cpu, began = time.process_time(), time.perf_counter()
-        await _together(one_after_another(asks(connection)) for connection in connections)
+        await _together(one_after_another(requests(connection)) for connection in connections)
         took, busy = time.perf_counter() - began, time.process_time() - cpu
         for connection in connections:
             if connection is not None:
                 connection.close()
         self._watched.clear()
-        resumed = [each.resumed_at - began_at[name] for name, each in seen.items()]
+        resumed = [times.resumed_at - began_at[name] for name, times in seen.items()]
         return {
             rate: round(len(seen) / took, 1),
             **_percentiles("answered", [answered_at[name] - began_at[name] for name in seen]),
@@ -213,10 +213,10 @@ class Load:
             "seconds": round(took, 3),
         }
 
-    # -- how it is asked
+    # -- requests
 
     async def _post(self, connection: Connection, how: str, path: str, body: bytes) -> None:
-        status = await connection.ask(
+        status = await connection.request(
             "POST",
             f"/api/workflows/workflows/{path}",
             body,
@@ -230,8 +230,8 @@ class Load:
         if reply.code:
             raise RuntimeError(f"a command was refused: {reply.code}, {reply.message}")
 
-    async def _waiting(self, names: list[str]) -> dict[str, Watched]:
-        """Workflows that wait for their event, and Postgres knows."""
+    async def _waiting(self, names: list[str]) -> dict[str, InstanceTimes]:
+        """Start workflows that wait for their event, and wait until they do."""
         seen = {name: self._watch(_WAITS, name) for name in names}
         rest = iter(names)
 
@@ -243,9 +243,9 @@ class Load:
         await _together(some() for _ in range(_PREPARED_AT_ONCE))
         return seen
 
-    def _watch(self, workflow: str, name: str) -> Watched:
-        watched = self._watched[instance_key(workflow, name).encode()] = Watched()
-        return watched
+    def _watch(self, workflow: str, name: str) -> InstanceTimes:
+        times = self._watched[instance_key(workflow, name).encode()] = InstanceTimes()
+        return times
 
     def _names(self, count: int) -> list[str]:
         return [f"{self._name}-{next(self._numbers)}" for _ in range(count)]
@@ -257,7 +257,7 @@ async def _together(works: Iterable[Awaitable[None]]) -> None:
 
 
 def _percentiles(what: str, seconds: list[float]) -> dict[str, float]:
-    """The median and the 99th percentile, in milliseconds."""
+    """Return the median and the 99th percentile, in milliseconds."""
     ranked = sorted(seconds)
     return {
         f"{what}_p50_ms": round(ranked[len(ranked) // 2] * 1e3, 2),
@@ -273,8 +273,8 @@ async def _main(bootstrap: str, port: str, key: str) -> None:
         group.create_task(load.read())
         report(ready=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            asked: dict[str, Any] = json.loads(line)
-            report(**await getattr(load, asked.pop("do"))(**asked))
+            command: dict[str, Any] = json.loads(line)
+            report(**await getattr(load, command.pop("do"))(**command))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""A process that writes the memory of partitions straight into the topics: rows and claims.
+"""Write the state of partitions straight into the topics: rows and claims.
 
-`python -m benchmarks.size_load BOOTSTRAP ROWS CLAIMS OF PARTITION...`: so many of each for each of
-these partitions, of `OF` partitions. It reports how far it is, and `written` at its end.
+`python -m benchmarks.size_load BOOTSTRAP ROWS CLAIMS OF PARTITION...`: so many rows and claims for
+each of these partitions, of `OF` partitions. It reports its progress, and `written` at its end.
 
-The records are those that the intake would have written: rows made by the provider's normalizer and
-the codec, with the epoch of an owner, and claims of a thousand event ids a record, over the days
-for which they are kept. Two hundred rows are made; the others are these with another user, day and
-delivery, exchanged in the bytes, because a row takes thirty times as long to make.
+The records are those that intake would have written: rows made by the provider's normalizer and the
+codec, with the epoch of an owner, and claims of a thousand event ids per record, spread over the
+days for which they are kept. Two hundred rows are made; the others are copies with another user,
+day and delivery replaced in the bytes, because making a row takes thirty times as long.
 """
 
 import random
@@ -35,35 +35,35 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Headers, Outgoing, partition_of
 
-#: Days of a user, from the first one of the payloads on.
+#: Days per user, from the first one of the payloads on.
 DAYS: Final = 400
 _FIRST_DAY: Final = date(1995, 1, 1)
 _TEMPLATES: Final = 200
 _CLAIMS_A_RECORD: Final = 1_000
 #: Records of one append.
 _AT_ONCE: Final = 5_000
-#: Lower than that of any owner to come.
+#: Lower than that of any owner.
 _HEADERS: Final[Headers] = [(EPOCH, b"0")]
 _ID_BYTES: Final = 16
 
 
 def claimed_ids(partition: int) -> Iterator[str]:
-    """The event ids claimed in a partition, from offset 0 on; the same each time."""
+    """Yield the event ids claimed in a partition, from offset 0 on; deterministic."""
     draw = random.Random(f"claims of {partition}")  # noqa: S311, the same each time
     while True:
         drawn = draw.randbytes(_ID_BYTES * _CLAIMS_A_RECORD).hex()
-        for at in range(0, len(drawn), 2 * _ID_BYTES):
-            yield drawn[at : at + 2 * _ID_BYTES]
+        for start in range(0, len(drawn), 2 * _ID_BYTES):
+            yield drawn[start : start + 2 * _ID_BYTES]
 
 
 def users_of(partition: int, partitions: int) -> Iterator[str]:
-    """The users of a partition."""
+    """Yield the users of a partition."""
     names = (f"user_{number:06d}" for number in count())
     return (name for name in names if partition_of(name.encode(), partitions) == partition)
 
 
 class _Template:
-    """A row, and where in its bytes stands what others have differently."""
+    """An encoded row, split where rows differ."""
 
     def __init__(self, number: int) -> None:
         update = _update(number)
@@ -84,7 +84,7 @@ class _Template:
 
 
 def _update(number: int) -> RowUpdate:
-    """What a delivery of the load changes; each is of another user."""
+    """Return what a delivery of the load changes; every number has another user."""
     delivery = received(number, 1_782_900_000_000)
     fields = {name: getattr(delivery, name) for name in WebhookReceived.__struct_fields__}
     event = WebhookAdmitted(
@@ -100,7 +100,7 @@ def _update(number: int) -> RowUpdate:
 
 
 def _rows(partition: int, partitions: int, rows: int) -> Iterator[Outgoing]:
-    """Day after day, each of all users: the order in which they come about."""
+    """Yield rows day by day, each day for all users, as they occur in production."""
     draw = random.Random(f"rows of {partition}")  # noqa: S311, the same each time
     templates = [_Template(USERS // _TEMPLATES * number) for number in range(_TEMPLATES)]
     users = [name.encode() for name in islice(users_of(partition, partitions), -(-rows // DAYS))]
@@ -120,10 +120,10 @@ def _claims(partition: int, claims: int) -> Iterator[Outgoing]:
     kept_ms, now_ms = retention_of(ADMISSIONS), time.time_ns() // 1_000_000
     ids = claimed_ids(partition)
     for first in range(0, claims, _CLAIMS_A_RECORD):
-        some = list(islice(ids, min(_CLAIMS_A_RECORD, claims - first)))
-        # An hour within the time for which they are kept, so that none expires meanwhile.
+        event_ids = list(islice(ids, min(_CLAIMS_A_RECORD, claims - first)))
+        # At least an hour before they expire, so that none expires during the benchmark.
         at_ms = now_ms - (kept_ms - 3_600_000) * (claims - first) // claims
-        record = WebhooksClaimed(some, list(range(first, first + len(some))), at_ms)
+        record = WebhooksClaimed(event_ids, list(range(first, first + len(event_ids))), at_ms)
         yield Outgoing(ADMISSIONS, partition, None, encode(record))
 
 
@@ -136,9 +136,9 @@ async def _main(bootstrap: str, rows: int, claims: int, of: int, numbers: list[i
                 ("claims", _claims(partition, claims)),
             ):
                 written = 0
-                while some := list(islice(records, _AT_ONCE if what == "rows" else 200)):
-                    await appender.append(some)
-                    written += len(some)
+                while batch := list(islice(records, _AT_ONCE if what == "rows" else 200)):
+                    await appender.append(batch)
+                    written += len(batch)
                     report(partition=partition, **{what: written})
         report(written=len(numbers))
     finally:

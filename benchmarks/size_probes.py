@@ -1,7 +1,8 @@
-"""Deliveries that show whether a worker has taken over its partitions, with all of their state.
+"""Deliveries that show whether a worker has acquired its partitions, with all of their state.
 
-For every partition: one for a row that is there, with fewer columns than that has; and a copy, by
-its event id, of what was claimed first. The row keeps its other columns, the copy has no outcome.
+For every partition: one for an existing row, with fewer columns than that has; and a duplicate, by
+its event id, of the first claimed delivery. The row keeps its other columns, the duplicate has no
+outcome.
 """
 
 import time
@@ -12,10 +13,10 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.children import BenchmarkFailed
-from benchmarks.house import PARTITIONS
 from benchmarks.payloads import USERS
 from benchmarks.raw import received
 from benchmarks.size_load import claimed_ids
+from benchmarks.system import PARTITIONS
 from headwater.schemas.codec import decode_row, encode
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import DAILY_SUMMARY
@@ -29,7 +30,7 @@ _PATIENCE_S: Final = 3 * 60 * 60.0
 
 
 class Probes:
-    """Deliveries of a benchmark, and how many outcomes they have to have."""
+    """Deliveries of a benchmark, and the number of outcomes to expect."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -37,7 +38,7 @@ class Probes:
         self._round = 0
 
     async def send(self) -> None:
-        """Sends one of each to every partition."""
+        """Send both deliveries to every partition."""
         self._round += 1
         appender = Appender(cluster=Cluster(self._bootstrap), client_id="bench-size-probes")
         try:
@@ -47,47 +48,54 @@ class Probes:
         self._outcomes += PARTITIONS
 
     def sent(self, deliveries: int) -> None:
-        """Takes note of deliveries that others have sent."""
+        """Count deliveries that another process has sent."""
         self._outcomes += deliveries
 
     async def answered(self, check: Callable[[], None]) -> None:
-        """Waits until everything that was sent has its outcome.
+        """Wait until all deliveries have their outcome.
 
-        Errors: BenchmarkFailed.
+        Raises:
+            BenchmarkFailed: Outcomes are missing or superfluous.
         """
-        found, deadline = set[bytes](), time.monotonic() + _PATIENCE_S
+        outcomes, deadline = set[bytes](), time.monotonic() + _PATIENCE_S
         consumer = await _consumer(self._bootstrap, OUTCOMES)
         try:
             await consumer.seek_to_beginning()
-            while len(found) < self._outcomes:
+            while len(outcomes) < self._outcomes:
                 check()
                 if time.monotonic() > deadline:
-                    raise BenchmarkFailed(f"expected {self._outcomes} outcomes, found {len(found)}")
+                    raise BenchmarkFailed(
+                        f"expected {self._outcomes} outcomes, found {len(outcomes)}"
+                    )
                 fetched = await consumer.getmany(timeout_ms=100)
-                # By event id: what a worker has not committed before it was killed comes again.
-                found.update(
-                    one.key or b"" for each in fetched.values() for one in each if one.value
+                # By event id: work that a killed worker had not committed is repeated.
+                outcomes.update(
+                    record.key or b""
+                    for records in fetched.values()
+                    for record in records
+                    if record.value
                 )
         finally:
             await consumer.stop()
-        if len(found) > self._outcomes:
+        if len(outcomes) > self._outcomes:
             raise BenchmarkFailed(
-                f"expected {self._outcomes} outcomes, found {len(found)}: copies were not dropped"
+                f"expected {self._outcomes} outcomes, found {len(outcomes)}: duplicates were kept"
             )
 
     async def merged(self) -> None:
-        """Makes sure that the rows of the probes, the last ones, kept what they had.
+        """Check that the last rows, those of the probes, kept their other columns.
 
-        Errors: BenchmarkFailed.
+        Raises:
+            BenchmarkFailed: A row lost a column.
         """
-        column = [each.name for each in DAILY_SUMMARY.columns].index(_KEPT)
+        index = [column.name for column in DAILY_SUMMARY.columns].index(_KEPT)
         consumer = await _consumer(self._bootstrap, DAILY_SUMMARY.topic)
         try:
-            for where, end in (await consumer.end_offsets(consumer.assignment())).items():
-                consumer.seek(where, end - 1)
-                record = await consumer.getone(where)
+            for tp, end in (await consumer.end_offsets(consumer.assignment())).items():
+                consumer.seek(tp, end - 1)
+                record = await consumer.getone(tp)
                 row = decode_row(DAILY_SUMMARY, record.value)
-                if row.values[column] is None or len(set(row.stamps) - {None}) < 2:
+                if row.values[index] is None or len(set(row.stamps) - {None}) < 2:
                     raise BenchmarkFailed(f"expected {row.key} to keep its {_KEPT}, found {row}")
         finally:
             await consumer.stop()
@@ -97,8 +105,8 @@ class Probes:
         number = next(n for n in numbers if n >= 100 * self._round)
         fresh = _without_heart(received(number, time.time_ns() // 1_000_000), self._round)
         copied = msgspec.structs.replace(fresh, event_id=next(claimed_ids(partition)))
-        for each in (fresh, copied):
-            yield Outgoing(WEBHOOKS, partition, each.event_id.encode(), encode(each))
+        for delivery in (fresh, copied):
+            yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), encode(delivery))
 
 
 def _partition(number: int) -> int:

@@ -1,8 +1,7 @@
-"""The least that a restore could do: consume the topics of rows and claims, and decode everything.
+"""The minimum of a restore: consume the topics of rows and claims, and decode everything.
 
 `python -m benchmarks.size_read BOOTSTRAP` reports `decoded`, the number of records, with the claims
-in them, and the seconds from the first fetch to the last record, on the clock and of processor
-time.
+in them, and the seconds from the first fetch to the last record, elapsed and of processor time.
 """
 
 import sys
@@ -11,8 +10,8 @@ import time
 import uvloop
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from benchmarks.house import PARTITIONS
 from benchmarks.reporting import report
+from benchmarks.system import PARTITIONS
 from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.records import WebhooksClaimed
 from headwater.schemas.tables import DAILY_SUMMARY
@@ -26,30 +25,31 @@ async def _main(bootstrap: str) -> None:
         bootstrap_servers=bootstrap, max_partition_fetch_bytes=2 * 1024 * 1024
     )
     await consumer.start()
-    where = [
+    partitions = [
         TopicPartition(topic, partition)
         for topic in (ADMISSIONS, DAILY_SUMMARY.topic)
         for partition in range(PARTITIONS)
     ]
-    ends = await consumer.end_offsets(where)
-    consumer.assign(where)
+    ends = await consumer.end_offsets(partitions)
+    consumer.assign(partitions)
     await consumer.seek_to_beginning()
-    began, used, said = time.perf_counter(), time.process_time(), time.monotonic()
-    records = claims = 0
-    left = {each for each, end in ends.items() if end}
-    while left:
-        for each, found in (await consumer.getmany(timeout_ms=1_000, max_records=2_000)).items():
-            for record in found:
-                if record.value:  # else it is an owner's claim
+    began, used, reported = time.perf_counter(), time.process_time(), time.monotonic()
+    count = claims = 0
+    pending = {partition for partition, end in ends.items() if end}
+    while pending:
+        fetched = await consumer.getmany(timeout_ms=1_000, max_records=2_000)
+        for partition, records in fetched.items():
+            for record in records:
+                if record.value:  # Otherwise it is an owner's claim.
                     claims += _decoded(record.topic, record.value)
-            records += len(found)
-            if found[-1].offset + 1 >= ends[each]:
-                left.discard(each)
-        if time.monotonic() - said > _REPORT_EVERY_S:
-            said = time.monotonic()
-            report(read=records, claims=claims)
+            count += len(records)
+            if records[-1].offset + 1 >= ends[partition]:
+                pending.discard(partition)
+        if time.monotonic() - reported > _REPORT_EVERY_S:
+            reported = time.monotonic()
+            report(read=count, claims=claims)
     report(
-        decoded=records,
+        decoded=count,
         claims=claims,
         seconds=time.perf_counter() - began,
         cpu_seconds=time.process_time() - used,

@@ -1,13 +1,13 @@
-"""What instances that sleep weigh, and how soon they have an owner again when theirs is killed.
+"""Memory of sleeping instances, and how soon they have an owner again after a crash.
 
 Method. A worker starts instances that sleep for 30 days, and is left alone until it is idle: by
-then it keeps them as bytes. What it and its host have grown by, divided by their number, is what
-one weighs; it holds what the start of so many at a time took and was not given back, which the
-second half of them, taken alone, finds there already. Then the worker is killed (SIGKILL) and
-started again at once, under the name that it keeps over restarts; meanwhile an instance of each
-partition is sent a command. The clock runs from the kill to the last of the replies, so it holds
-the start of Python and of the host; a takeover with nothing asleep says how much that is. First
-without checkpoints, so that the whole history is read, then with one.
+then it keeps them as bytes. The growth of the worker and its host, divided by the number of
+instances, is the memory of one. It includes what starting so many at a time allocated and did not
+release; the second half, measured alone, reuses that. Then the worker is killed (SIGKILL) and
+restarted at once, under the name that it keeps over restarts; meanwhile a command is sent to an
+instance of each partition. The clock runs from the kill to the last of the replies, so it includes
+the start of Python and of the host; a takeover without sleeping instances shows how much that is.
+First without checkpoints, so that the whole history is read, then with one.
 """
 
 import json
@@ -19,21 +19,21 @@ from typing import Final
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 
 from benchmarks.children import Child
-from benchmarks.house import House, opened, say
 from benchmarks.results import Comparison, Round, Target
+from benchmarks.system import System, log_progress, opened
 
 APP: Final = "benchmarks.workflow_app"
 _MEMBER: Final = "bench"
 _PATIENCE_S: Final = 180.0
-#: Commands on their way at once while instances are started.
+#: Commands in flight while instances are started.
 _STARTING: Final = 1_000
-#: Instances that are asleep before the first weighing: what is grown only once is grown by then.
+#: Sleeping instances before the first measurement, so that one-time growth has happened.
 _FIRST: Final = 2_000
-#: A worker keeps what rests as bytes after 5 s, and looks once a second.
+#: A worker packs idle instances into bytes after 5 s, and checks once a second.
 _REST_S: Final = 7.0
-#: The share of a core below which a worker has nothing left to do.
+#: The share of a core below which a worker counts as idle.
 _IDLE: Final = 0.2
-_LOOK_S: Final = 1.0
+_SAMPLE_S: Final = 1.0
 
 CHECKPOINT: Final = "from a checkpoint"
 HISTORY: Final = "from the history"
@@ -45,46 +45,46 @@ TAKEN: Final = "after a takeover"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Takeovers of each kind, and how many instances sleep."""
+    """Takeovers of each kind, and the number of sleeping instances."""
 
     rounds: int
     instances: int
 
 
-class Bed:
-    """The worker, killed and started again, and the process that sends commands."""
+class SleeperBench:
+    """The worker, killed and restarted, and the process that sends commands."""
 
-    def __init__(self, house: House, stack: ExitStack) -> None:
-        self._house = house
+    def __init__(self, system: System, stack: ExitStack) -> None:
+        self._system = system
         self._stack = stack
         self.load = stack.enter_context(
-            house.child("workflow load", "benchmarks.workflow_load", house.bootstrap)
+            system.child("workflow load", "benchmarks.workflow_load", system.bootstrap)
         )
         self.load.expect("ready", within_s=_PATIENCE_S)
         self.worker = self.start(checkpoints=False)
 
     def start(self, *, checkpoints: bool) -> Child:
-        """Starts a worker."""
-        how_often = "often" if checkpoints else "never"
-        arguments = ("benchmarks.workflow_worker", self._house.bootstrap, APP, _MEMBER, how_often)
-        worker = self._house.child(f"worker, checkpoints {how_often}", *arguments)
+        """Start a worker."""
+        frequency = "often" if checkpoints else "never"
+        arguments = ("benchmarks.workflow_worker", self._system.bootstrap, APP, _MEMBER, frequency)
+        worker = self._system.child(f"worker, checkpoints {frequency}", *arguments)
         self.worker = self._stack.enter_context(worker)
         return self.worker
 
-    def ask(self, answer: str, command: str) -> tuple[float, float]:
-        """Has the load do something; gives when it was done, and the seconds that it reports."""
-        self.load.tell(command)
+    def request(self, answer: str, command: str) -> tuple[float, float]:
+        """Send a command to the load; return when it was done, and the seconds that it reports."""
+        self.load.send_line(command)
         at, report = self.load.expect(answer, within_s=_PATIENCE_S)
         return at, report.get("seconds", 0.0)
 
     def take_over(self, *, checkpoints: bool) -> Round:
-        """Kills the worker, starts another, and waits until that one answers for all partitions."""
+        """Kill the worker, start another, and wait until that one answers for all partitions."""
         began = time.perf_counter()
-        before = self._house.meter()
+        before = self._system.meter()
         self.worker.kill()
         self.start(checkpoints=checkpoints)
-        answered, _ = self.ask("answered", '{"do": "end"}')
-        after = self._house.meter(worker=self.worker)
+        answered, _ = self.request("answered", '{"do": "end"}')
+        after = self._system.meter(worker=self.worker)
         used = after.parts["worker"] + after.parts["kafka"] - before.parts["kafka"]
         return Round(
             values={"takeover_s": round(answered - began, 3)},
@@ -92,16 +92,16 @@ class Bed:
         )
 
     def wait_until_idle(self) -> None:
-        """Waits until the worker keeps its instances as bytes."""
+        """Wait until the worker keeps its instances as bytes."""
         time.sleep(_REST_S)
         deadline = time.monotonic() + _PATIENCE_S
         process = psutil.Process(self.worker.pid)
-        while process.cpu_percent(_LOOK_S) > _IDLE * 100:
+        while process.cpu_percent(_SAMPLE_S) > _IDLE * 100:
             if time.monotonic() > deadline:
-                raise self.worker.failure("did not come to rest")
+                raise self.worker.failure("did not become idle")
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes of the worker and of its host."""
+        """Return the resident bytes of the worker and of its host."""
         process = psutil.Process(self.worker.pid)
         hosts = process.children(recursive=True)
         return {
@@ -111,45 +111,45 @@ class Bed:
 
 
 def run(sizes: Sizes) -> list[Comparison]:
-    """Measures both."""
+    """Measure memory and takeovers."""
     takeovers: dict[str, list[Round]] = {CHECKPOINT: [], HISTORY: [], EMPTY: []}
-    with opened() as house, ExitStack() as stack:
-        bed = Bed(house, stack)
-        bed.ask("answered", '{"do": "end"}')
+    with opened() as system, ExitStack() as stack:
+        bench = SleeperBench(system, stack)
+        bench.request("answered", '{"do": "end"}')
 
         def take_over(kind: str, count: int, *, checkpoints: bool) -> None:
             for _ in range(count):
-                taken = bed.take_over(checkpoints=checkpoints)
+                taken = bench.take_over(checkpoints=checkpoints)
                 takeovers[kind].append(taken)
-                say(f"Takeover {kind}: {taken.values['takeover_s']:.2f} s")
+                log_progress(f"Takeover {kind}: {taken.values['takeover_s']:.2f} s")
 
         take_over(EMPTY, sizes.rounds, checkpoints=False)
-        empty = bed.memory()
+        empty = bench.memory()
         count = sizes.instances
-        before, half, after = _lay_down(bed, count // 2)
+        before, half, after = _start_sleepers(bench, count // 2)
         take_over(HISTORY, sizes.rounds, checkpoints=False)
-        # Of this one nobody knows the time: it reads the history and then writes it down.
-        bed.take_over(checkpoints=True)
-        bed.ask("checkpoints", '{"do": "checkpoints"}')
+        # Not measured: it reads the history and then writes the checkpoint.
+        bench.take_over(checkpoints=True)
+        bench.request("checkpoints", '{"do": "checkpoints"}')
         take_over(CHECKPOINT, sizes.rounds, checkpoints=True)
-        bed.wait_until_idle()
+        bench.wait_until_idle()
         weights = {
             ALL: _weight(before, after, count),
             HALF: _weight(half, after, count // 2),
-            TAKEN: _weight(empty, bed.memory(), count + _FIRST),
+            TAKEN: _weight(empty, bench.memory(), count + _FIRST),
         }
     return [_memory(count, weights), _takeover(count, takeovers)]
 
 
-def _lay_down(bed: Bed, half: int) -> list[dict[str, int]]:
-    """Starts instances that sleep; gives the memory before them, with half of them, with all."""
+def _start_sleepers(bench: SleeperBench, half: int) -> list[dict[str, int]]:
+    """Start instances that sleep; return the memory before them, with half of them, with all."""
     memories = []
     for count in (_FIRST, half, half):
         command = {"do": "sleep", "count": count, "concurrency": _STARTING}
-        _, took = bed.ask("asleep", json.dumps(command))
-        say(f"{count:,} instances fell asleep within {took:.1f} s")
-        bed.wait_until_idle()
-        memories.append(bed.memory())
+        _, took = bench.request("asleep", json.dumps(command))
+        log_progress(f"{count:,} instances fell asleep within {took:.1f} s")
+        bench.wait_until_idle()
+        memories.append(bench.memory())
     return memories
 
 
@@ -166,9 +166,9 @@ def _weight(before: dict[str, int], after: dict[str, int], count: int) -> Round:
 
 def _memory(count: int, weights: dict[str, Round]) -> Comparison:
     what = {
-        ALL: "worker and host, grown since before they were started",
-        HALF: "grown since the first half slept",
-        TAKEN: "a worker that has taken them over, beside one with nothing asleep",
+        ALL: "worker and host, growth since before they were started",
+        HALF: "growth since the first half slept",
+        TAKEN: "a worker that has taken them over, compared with one without sleeping instances",
     }
     return Comparison(
         name="sleepers",
@@ -181,9 +181,9 @@ def _memory(count: int, weights: dict[str, Round]) -> Comparison:
 
 def _takeover(count: int, takeovers: dict[str, list[Round]]) -> Comparison:
     what = {
-        CHECKPOINT: "snapshots, and what the history holds since",
+        CHECKPOINT: "snapshots, and the history since",
         HISTORY: "the whole history",
-        EMPTY: "what the start of the worker takes",
+        EMPTY: "only the start of the worker",
     }
     return Comparison(
         name="takeover",

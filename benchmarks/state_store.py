@@ -1,9 +1,9 @@
-"""`python -m benchmarks.state_store`: what the store on disk costs, in microseconds of CPU a key.
+"""`python -m benchmarks.state_store`: cost of the store on disk, in microseconds of CPU per key.
 
-Method. Batches of 2,000 rows of 2,000 bytes, as JSON is: half of it can be compressed away. CPU is
-that of the calling thread, and of the whole process, in which RocksDB writes tables and merges them
-in the background; the process is waited for until it is idle. Reading is measured on rows that the
-cache holds, on rows that it does not, and on keys that are nowhere.
+Method. Batches of 2,000 rows of 2,000 bytes of JSON, half of which compression removes. CPU is that
+of the calling thread, and of the whole process, in which RocksDB writes and compacts tables in the
+background; the benchmark waits until the process is idle. Reads are measured on rows in the cache,
+on rows that are not, and on missing keys.
 
     python -m benchmarks.state_store --batches 100 --memory-mib 64
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from headwater.streams.kafka.state_store import Family, Identity, StateStore
+from headwater.streams.kafka.state_store import Family, StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 
 _BATCH: Final = 2_000
@@ -35,7 +35,7 @@ def _row(draw: random.Random) -> bytes:
 
 
 def _us(work: Callable[[], object], keys: int) -> tuple[float, float]:
-    """CPU of this thread, and of the process until it is idle, a key."""
+    """Return the CPU per key of this thread, and of the process until it is idle."""
     thread, process = time.thread_time(), time.process_time()
     work()
     thread = time.thread_time() - thread
@@ -48,9 +48,9 @@ def _us(work: Callable[[], object], keys: int) -> tuple[float, float]:
 
 
 def _write(store: StateStore, family: Family, keys: list[bytes], values: list[bytes]) -> None:
-    for at in range(0, len(keys), _BATCH):
-        batch = dict(zip(keys[at : at + _BATCH], values, strict=False))
-        store.write({family: batch}, {"rows": at})
+    for start in range(0, len(keys), _BATCH):
+        batch = dict(zip(keys[start : start + _BATCH], values, strict=False))
+        store.write({family: batch}, {"rows": start})
 
 
 def _measure(store: StateStore, batches: int, draw: random.Random) -> None:
@@ -79,19 +79,19 @@ def _show(what: str, cost: tuple[float, float]) -> None:
 
 
 def main() -> None:
-    """Measures, and shows a line for each kind of work."""
+    """Measure, and print a line for each kind of work."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--memory-mib", type=int, default=64)
     options = parser.parse_args()
-    ours = Identity(cluster="", group="bench", topics=("rows",), partition=0, form="1")
+    ours = StoreIdentity(cluster="", group="bench", topics=("rows",), partition=0, form="1")
     sys.stdout.write(f"{'CPU, us a key':32}{'thread':>8}{'process':>10}\n")
     with tempfile.TemporaryDirectory() as folder:
         stores = StateStores(Path(folder), options.memory_mib * _MIB, lambda: 0)
         store = stores.open(ours)
         _measure(store, options.batches, random.Random("rows"))  # noqa: S311, the same each time
         store.close()
-        size = sum(each.stat().st_size for each in Path(folder).rglob("*.sst"))
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*.sst"))
         raw = options.batches * _BATCH * _VALUE_BYTES
         sys.stdout.write(f"{size / _MIB:.0f} MiB on disk of {raw / _MIB:.0f}\n")
 

@@ -1,8 +1,8 @@
-"""The comparison with Faust as it comes: its own transport, its own table, one event at a time.
+"""The alternative with Faust as it is: its own transport, its own table, one event at a time.
 
 `python -m benchmarks.stock_faust BOOTSTRAP DSN` reads its raw topic, merges into a `faust.Table`
-(memory store, changelog and all), sends each merged row to a topic and upserts them into Postgres
-in batches; it reports `rows`, the sum so far, after each.
+(memory store with changelog), sends each merged row to a topic and upserts them into Postgres in
+batches; it reports `rows`, the sum so far, after each.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ import psycopg
 import uvloop
 
 from benchmarks import rows, topics
-from benchmarks.house import PARTITIONS
 from benchmarks.reporting import report
+from benchmarks.system import PARTITIONS
 
 _TABLE: Final = "bench_faust"
 _ROWS_A_BATCH: Final = 500
@@ -25,7 +25,7 @@ _FLUSH_EVERY_S: Final = 0.1
 
 
 class Store:
-    """Rows on their way to Postgres."""
+    """Rows to be written to Postgres."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -36,14 +36,14 @@ class Store:
         self._count = 0
 
     async def add(self, row: dict[str, Any], sent: Awaitable[object]) -> None:
-        """Adds a row, and what waits for the broker to have it; writes when there are enough."""
+        """Add a row and the future of its append; write a batch when there are enough."""
         self._pending.append(row)
         self._sent.append(sent)
         if len(self._pending) >= _ROWS_A_BATCH:
             await self.flush()
 
     async def flush(self) -> None:
-        """Writes what there is."""
+        """Write the pending rows."""
         pending, self._pending = self._pending, []
         sent, self._sent = self._sent, []
         if not pending:

@@ -1,4 +1,4 @@
-"""Tables for people: a row a target, the rounds, the medians, and the ratios underneath."""
+"""Tables for people: a row per target, the rounds, the medians, and the ratios underneath."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,7 +11,7 @@ from rich.text import Text
 from benchmarks.results import Comparison, Target
 from benchmarks.size import Sized
 
-#: Values shown beside the measure, with their headings.
+#: Values shown after the measure, with their headings.
 _SHOWN: Final = {
     "workflows_s": "workflows/s",
     "p50_ms": "p50 ms",
@@ -39,20 +39,20 @@ _MEASURES: Final = {
 }
 
 
-def show(found: Sequence[Comparison | Sized], machine: Mapping[str, Any]) -> None:
-    """Prints everything."""
+def show(results: Sequence[Comparison | Sized], machine: Mapping[str, Any]) -> None:
+    """Print all results."""
     console = Console(highlight=False)
     console.print(
         f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, "
         f"Python {machine['python']}, Kafka {machine['kafka']}, commit {machine['commit']}, "
         f"load before {machine['load_before']}"
     )
-    for each in found:
+    for result in results:
         console.print()
-        if isinstance(each, Sized):
-            console.print(_sized(each))
+        if isinstance(result, Sized):
+            console.print(_sized(result))
         else:
-            _show_comparison(console, each)
+            _show_comparison(console, result)
 
 
 def _show_comparison(console: Console, comparison: Comparison) -> None:
@@ -64,7 +64,7 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def show_profile(top: Mapping[str, list[tuple[str, float]]]) -> None:
-    """Prints the functions that most time was spent in themselves."""
+    """Print the functions with the most time of their own."""
     console = Console(highlight=False)
     for name, functions in top.items():
         table = Table(box=box.SIMPLE_HEAD, title=f"{name}: time in the function itself")
@@ -96,14 +96,14 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _sized(sized: Sized) -> Table:
-    """What was found beside the aims."""
+    """Return a table of measured values and aims."""
     table = Table(box=box.SIMPLE_HEAD, title=sized.title, title_justify="left", title_style="bold")
     table.add_column("")
     table.add_column("found", justify="right")
     table.add_column("")
     table.add_column("aim")
-    for each in sized.figures:
-        table.add_row(each.what, _shown(each.found), each.unit, each.aim)
+    for figure in sized.figures:
+        table.add_row(figure.what, _shown(figure.found), figure.unit, figure.aim)
     return table
 
 
@@ -111,12 +111,12 @@ def _cells(target: Target, measure: str, shown: list[str]) -> list[str]:
     medians, cpu = target.medians(), target.cpu_medians()
     return [
         _shown(medians[measure]),
-        " ".join(_shown(taken.values[measure]) for taken in target.rounds),
+        " ".join(_shown(measured.values[measure]) for measured in target.rounds),
         *(f"{medians[name]:.2f}" if name in medians else "" for name in shown),
         ", ".join(f"{part} {used:.0f}" for part, used in cpu.items()),
     ]
 
 
 def _shown(value: float) -> str:
-    """A figure with as many digits as mean something."""
+    """Return a figure with its significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"

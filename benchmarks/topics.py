@@ -1,4 +1,4 @@
-"""The raw topics of what Headwater is compared with, and where each puts its rows."""
+"""Raw topics of the alternatives to Headwater, and the topics of their rows."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ BY_HAND: Final = "bench-by-hand"
 BY_HAND_ROWS: Final = "bench-by-hand-rows"
 FAUST: Final = "bench-faust"
 FAUST_ROWS: Final = "bench-faust-rows"
-#: Made before Faust asks for it: on a busy machine it would not see its own in time, and stop.
+#: Created before Faust requests it: on a busy machine it would not see its own in time, and stop.
 FAUST_CHANGELOG: Final = "bench-faust-app-rows-changelog"
 QUIX: Final = "bench-quix"
 ALL: Final = (BY_HAND, BY_HAND_ROWS, FAUST, FAUST_ROWS, FAUST_CHANGELOG, QUIX)

@@ -1,4 +1,4 @@
-"""The workflows that are measured: as little as a workflow can do, so that all else is ours."""
+"""The measured workflows: they do as little as possible, so that the cost is the engine's."""
 
 from itertools import pairwise
 from typing import Final
@@ -7,7 +7,7 @@ from headwater import GraphWorkflow, Step, WorkflowEvent, task, workflow
 
 #: Steps of the workflow `ten`.
 TEN: Final = 10
-#: Its output, by which whoever reads the history knows the end of a run without decoding records.
+#: Its output, by which a reader of the history detects the end of a run without decoding records.
 ENDED: Final = "ten steps are done"
 
 
@@ -15,19 +15,19 @@ async def _nothing() -> None:
     return None
 
 
-#: Branches of the graph `fan`, where a worker runs it.
+#: Branches of the graph `fan` on a worker.
 BRANCHES: Final = 100
 
 
 @task("nothing")
-async def nothing(_given: object) -> None:
-    """Does nothing."""
+async def nothing(_input: object) -> None:
+    """Do nothing."""
     return await _nothing()
 
 
 _NODES: Final = [f"n{number}" for number in range(TEN)]
-#: In two parts: their definitions are in the history, too, and are not to look like their ends.
-_TOLD: Final = {"ended": f"'{ENDED[:3]}' + '{ENDED[3:]}'"}
+#: In two parts: definitions are in the history, too, and must not look like the end of a run.
+_OUTPUT: Final = {"ended": f"'{ENDED[:3]}' + '{ENDED[3:]}'"}
 
 line = GraphWorkflow(
     name="line",
@@ -37,7 +37,7 @@ line = GraphWorkflow(
         {"ref": f"to {end}", "from_node_ref": start, "to_node_ref": end}
         for start, end in pairwise(_NODES)
     ],
-    output_mapping=_TOLD,
+    output_mapping=_OUTPUT,
 )
 
 fan = GraphWorkflow(
@@ -76,7 +76,7 @@ fan = GraphWorkflow(
             },
         },
     ],
-    output_mapping=_TOLD,
+    output_mapping=_OUTPUT,
 )
 
 
@@ -90,14 +90,14 @@ async def ten(_event: WorkflowEvent[None], step: Step) -> str:
 
 @workflow("many")
 async def many(event: WorkflowEvent[int], step: Step) -> None:
-    """As many steps as asked for."""
+    """As many steps as requested."""
     for number in range(event.payload):
         await step.do(f"step {number}", _nothing)
 
 
 @workflow("many-then-wait")
 async def many_then_wait(event: WorkflowEvent[int], step: Step) -> None:
-    """As many steps as asked for, then a wait, which a replay has to get to."""
+    """As many steps as requested, then a wait that a replay has to reach."""
     for number in range(event.payload):
         await step.do(f"step {number}", _nothing)
     await step.wait_for_event("go on", type="go-on")
@@ -105,5 +105,5 @@ async def many_then_wait(event: WorkflowEvent[int], step: Step) -> None:
 
 @workflow("sleeper")
 async def sleeper(_event: WorkflowEvent[None], step: Step) -> None:
-    """Sleeps for longer than anybody measures."""
+    """Sleeps for longer than any measurement."""
     await step.sleep("long", "30 days")

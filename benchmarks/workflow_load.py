@@ -1,14 +1,15 @@
-"""A process that starts workflows, and sees in the log how they end.
+"""Start workflows, and read their ends in the log.
 
-`python -m benchmarks.workflow_load BOOTSTRAP` reports `ready`, then does what each line on its
-standard input says, a JSON object with `do`, and reports it:
+`python -m benchmarks.workflow_load BOOTSTRAP` reports `ready`, then executes each line of its
+standard input, a JSON object with `do`, and reports the result:
 
 - `wait`: waits until the worker answers; reports `owned`
 - `run`: COUNT instances of WORKFLOW with PARAMS, CONCURRENCY at a time, each with STEPS; reports
   `steps_s`
-- `follow`: reads TOPIC along, from `following` until nothing comes any more; reports `followed`
+- `follow`: reads TOPIC along, from `following` until no more records arrive; reports `followed`
 - `sleep`: COUNT instances that sleep, CONCURRENCY commands at a time; reports `asleep`
-- `end`: one sleeping instance of each partition, to see when its owner answers; reports `answered`
+- `end`: ends a sleeping instance of each partition, to see when its owner answers; reports
+  `answered`
 - `checkpoints`: waits until each partition has one; reports `checkpoints`
 """
 
@@ -39,12 +40,12 @@ from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 #: Longer than any takeover that is measured, and bounded: a worker that is stuck fails the run.
 _PATIENCE_S: Final = 120.0
 _ENDED: Final = ENDED.encode()
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 _QUIET_MS: Final = 500
 
 
 class Load:
-    """The client, and the reader of the history beside it."""
+    """The client, and the reader of the history."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -55,7 +56,7 @@ class Load:
             clock=now_ms,
             new_id=lambda: secrets.token_hex(8),
         )
-        # Of its own, so that runs on one log never meet.
+        # Unique, so that runs on one log never meet.
         self._name = secrets.token_hex(4)
         self._numbers = itertools.count()
         self._waiting: dict[bytes, asyncio.Future[None]] = {}
@@ -63,16 +64,16 @@ class Load:
         self._partitions = 0
 
     async def start(self) -> None:
-        """Connects."""
+        """Connect."""
         await self._client.start()
         appender = Appender(cluster=Cluster(self._bootstrap), client_id="bench-load-topics")
         self._partitions = await appender.partitions(WORKFLOW_COMMANDS)
         await appender.stop()
         while not self._client.ready:  # noqa: ASYNC110, it has no event for this
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def wait(self) -> dict[str, Any]:
-        """Waits until each partition has an owner that answers: a loaded machine starts slowly."""
+        """Wait until every partition has an owner that answers: a loaded machine starts slowly."""
         names: dict[int, str] = {}
         while len(names) < self._partitions:
             name = self._new_id()
@@ -94,11 +95,11 @@ class Load:
     async def run(
         self, count: int, concurrency: int, workflow: str, params: str, steps: int
     ) -> dict[str, Any]:
-        """Runs workflows, each task the next one as soon as its last one has ended."""
+        """Run workflows; every task starts the next one as soon as its last one has ended."""
         consumer = await self._consumer(WORKFLOW_HISTORY)
-        places = sorted(consumer.assignment())
-        await consumer.seek_to_end(*places)
-        first = [await consumer.position(place) for place in places]
+        partitions = sorted(consumer.assignment())
+        await consumer.seek_to_end(*partitions)
+        first = [await consumer.position(partition) for partition in partitions]
         latencies: list[float] = []
         ids = iter([self._new_id() for _ in range(count)])
         cpu, began = time.process_time(), time.perf_counter()
@@ -110,7 +111,7 @@ class Load:
             )
             took, busy = time.perf_counter() - began, time.process_time() - cpu
             reader.cancel()
-        last = [await consumer.position(place) for place in places]
+        last = [await consumer.position(partition) for partition in partitions]
         await consumer.stop()
         return {
             "steps_s": round(count * steps / took, 1),
@@ -120,7 +121,8 @@ class Load:
             "seconds": round(took, 3),
             "busy": round(busy / took, 2),
             "range": {
-                place.partition: [a, b] for place, a, b in zip(places, first, last, strict=True)
+                partition.partition: [a, b]
+                for partition, a, b in zip(partitions, first, last, strict=True)
             },
         }
 
@@ -147,26 +149,26 @@ class Load:
                             ended.set_result(None)
 
     async def follow(self, topic: str) -> dict[str, Any]:
-        """Reads a topic while somebody else writes it."""
+        """Read a topic while another process writes it."""
         consumer = await self._consumer(topic)
-        places = sorted(consumer.assignment())
-        await consumer.seek_to_end(*places)
-        for place in places:
-            await consumer.position(place)
+        partitions = sorted(consumer.assignment())
+        await consumer.seek_to_end(*partitions)
+        for partition in partitions:
+            await consumer.position(partition)
         report(following=True)
         followed = 0
         while True:
-            found = await consumer.getmany(timeout_ms=_QUIET_MS)
-            if followed and not found:
+            fetched = await consumer.getmany(timeout_ms=_QUIET_MS)
+            if followed and not fetched:
                 break
-            followed += sum(map(len, found.values()))
+            followed += sum(map(len, fetched.values()))
         await consumer.stop()
         return {"followed": followed}
 
     # -- sleeping instances
 
     async def sleep(self, count: int, concurrency: int) -> dict[str, Any]:
-        """Starts instances that sleep."""
+        """Start instances that sleep."""
         ids = [self._new_id() for _ in range(count)]
         queue = iter(ids)
 
@@ -182,7 +184,7 @@ class Load:
         return {"asleep": count, "seconds": round(time.perf_counter() - began, 3)}
 
     async def end(self) -> dict[str, Any]:
-        """Ends one instance of each partition; with none asleep, starts one instead."""
+        """End one instance of each partition; start one instead if none is sleeping."""
 
         async def one(partition: int) -> None:
             if self._sleepers.get(partition):
@@ -201,17 +203,17 @@ class Load:
         return {"answered": self._partitions}
 
     async def checkpoints(self) -> dict[str, Any]:
-        """Waits until each partition has a checkpoint."""
+        """Wait until every partition has a checkpoint."""
         consumer = await self._consumer(WORKFLOW_SNAPSHOTS)
         await consumer.seek_to_beginning()
-        found: set[int] = set()
+        partitions: set[int] = set()
         async with asyncio.timeout(_PATIENCE_S):
-            while len(found) < self._partitions:
-                for place, records in (await consumer.getmany(timeout_ms=200)).items():
+            while len(partitions) < self._partitions:
+                for partition, records in (await consumer.getmany(timeout_ms=200)).items():
                     if any(record.key == CHECKPOINT for record in records):
-                        found.add(place.partition)
+                        partitions.add(partition.partition)
         await consumer.stop()
-        return {"checkpoints": len(found)}
+        return {"checkpoints": len(partitions)}
 
     # -- both
 
@@ -231,14 +233,14 @@ class Load:
 
 
 async def _shared(concurrency: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Shares work among tasks."""
+    """Share work among tasks."""
     async with asyncio.timeout(_PATIENCE_S), asyncio.TaskGroup() as group:
         for _ in range(concurrency):
             group.create_task(work())
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """The median and the 99th percentile, in milliseconds."""
+    """Return the median and the 99th percentile, in milliseconds."""
     ranked = sorted(seconds)
     return {
         "p50_ms": round(ranked[len(ranked) // 2] * 1e3, 2),
@@ -251,8 +253,8 @@ async def _main(bootstrap: str) -> None:
     await load.start()
     report(ready=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        asked: dict[str, Any] = json.loads(line)
-        report(**await getattr(load, asked.pop("do"))(**asked))
+        command: dict[str, Any] = json.loads(line)
+        report(**await getattr(load, command.pop("do"))(**command))
 
 
 if __name__ == "__main__":

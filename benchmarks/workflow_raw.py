@@ -1,11 +1,11 @@
-"""The limit: the records of workflows appended by a plain producer, and nothing else done.
+"""The limit: append the records of workflows with a plain producer.
 
-`python -m benchmarks.workflow_raw BOOTSTRAP TOPIC` reports `ready`. For each line on its standard
+`python -m benchmarks.workflow_raw BOOTSTRAP TOPIC` reports `ready`. For each line of its standard
 input, a JSON object with `range` (offsets by partition) and `concurrency`, it reads these records
 of `workflow-history`, reports `read`, waits for another line, and appends them to TOPIC: as many
-tasks as `concurrency`, each the records of one instance after the other, a record once the one
-before is acknowledged; all of them again until a while has passed. Then it reports `steps_s`, where
-an append counts for a step.
+tasks as `concurrency`, each one instance after the other, a record once the one before is
+acknowledged; repeated until a minimum time has passed. Then it reports `steps_s`, where an append
+counts as a step.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from benchmarks.workflow_load import percentiles
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
 _PATIENCE_S: Final = 120.0
-#: Long enough that no single stall of the machine decides.
+#: Long enough that a single pause of the machine does not decide.
 _AT_LEAST_S: Final = 1.0
 
 #: Partition, key and value of each record of one instance.
@@ -31,22 +31,24 @@ _Instance: TypeAlias = list[tuple[int, bytes, bytes]]
 
 
 async def _read(bootstrap: str, ranges: dict[int, tuple[int, int]]) -> list[_Instance]:
-    """The records of each instance, in the order in which the instances began."""
+    """Return the records of each instance, in the order in which the instances began."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
     await consumer.start()
     ends = {TopicPartition(WORKFLOW_HISTORY, number): end for number, (_, end) in ranges.items()}
     consumer.assign(list(ends))
-    for place in ends:
-        consumer.seek(place, ranges[place.partition][0])
+    for partition in ends:
+        consumer.seek(partition, ranges[partition.partition][0])
     instances: dict[bytes, _Instance] = {}
     began: dict[bytes, int] = {}
     async with asyncio.timeout(_PATIENCE_S):
-        while [place for place, end in ends.items() if await consumer.position(place) < end]:
-            for place, records in (await consumer.getmany(timeout_ms=200)).items():
+        while [
+            partition for partition, end in ends.items() if await consumer.position(partition) < end
+        ]:
+            for partition, records in (await consumer.getmany(timeout_ms=200)).items():
                 for record in records:
-                    if record.offset < ends[place] and record.key and record.value:
+                    if record.offset < ends[partition] and record.key and record.value:
                         known = instances.setdefault(record.key, [])
-                        known.append((place.partition, record.key, record.value))
+                        known.append((partition.partition, record.key, record.value))
                         began.setdefault(record.key, record.timestamp)
     await consumer.stop()
     return [instances[key] for key in sorted(instances, key=began.__getitem__)]
@@ -86,12 +88,12 @@ async def _main(bootstrap: str, topic: str) -> None:
     await producer.partitions_for(topic)
     report(ready=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        asked = json.loads(line)
-        ranges = {int(number): tuple(ends) for number, ends in asked["range"].items()}
+        command = json.loads(line)
+        ranges = {int(number): tuple(ends) for number, ends in command["range"].items()}
         instances = await _read(bootstrap, ranges)
         report(read=len(instances))
         await asyncio.to_thread(sys.stdin.readline)
-        report(**await _append(producer, topic, instances, asked["concurrency"]))
+        report(**await _append(producer, topic, instances, command["concurrency"]))
     await producer.stop()
 
 

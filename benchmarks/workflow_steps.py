@@ -1,13 +1,13 @@
-"""What a step costs the engine itself, live and replayed, in workflows short and long.
+"""Cost of a step in the engine itself, live and replayed, in short and long workflows.
 
-In `WorkflowTest`: the production owner and code host over a log in memory, so neither Kafka nor
-another process is in the figure. Whatever the length of the workflows, as many steps are taken, by
-as many workflows at a time: only the length differs. A step that costs more in a long workflow
-than in a short one would show as fewer steps a second.
+In `WorkflowTest`: the production owner and code host over a log in memory, without Kafka or another
+process. The same number of steps is executed whatever the length of the workflows, by the same
+number of workflows at a time: only the length differs. If a step cost more in a long workflow than
+in a short one, there would be fewer steps per second.
 
 `python -m benchmarks.workflow_steps KIND LENGTH TOTAL` measures once and reports `steps_s`. KIND is
-`live`, `replay` (memory is lost; all is folded and run again), or `harness` (all workflows at once:
-what a test waits for).
+`live`, `replay` (memory is lost; all runs are folded and replayed), or `harness` (all workflows at
+once: what a test waits for).
 """
 
 import asyncio
@@ -15,14 +15,14 @@ import sys
 import time
 from typing import Final
 
-from benchmarks.house import House, say
 from benchmarks.reporting import report
 from benchmarks.results import Comparison, Round, Target, turns
+from benchmarks.system import System, log_progress
 from benchmarks.workflow_app import TEN, many, many_then_wait, ten
 from headwater import WorkflowTest
 
 _LENGTHS: Final = (1_000, 100, 10)
-#: Workflows under way at a time: as many of the longest as make up the total.
+#: Workflows running at a time: as many of the longest as make up the total.
 _AT_ONCE: Final = 3
 _THOUSAND: Final = 1_000
 _PATIENCE_S: Final = 120.0
@@ -37,35 +37,39 @@ _TITLES: Final = {
 }
 
 
-def run(house: House, rounds: int, total: int) -> list[Comparison]:
-    """Measures all, each in a process of its own."""
-    found: dict[tuple[str, int], list[Round]] = {
+def run(system: System, rounds: int, total: int) -> list[Comparison]:
+    """Run all measurements, each in a process of its own."""
+    rounds_of: dict[tuple[str, int], list[Round]] = {
         (kind, length): [] for kind in _TITLES for length in _LENGTHS
     }
     thousand: list[Round] = []
     for number in range(rounds):
-        for kind, length in turns(list(found), number):
-            found[kind, length].append(_measured(house, kind, length, total))
-        thousand.append(_measured(house, HARNESS, TEN, _THOUSAND * TEN))
-        say(f"Round {number + 1}: {thousand[-1].values['seconds']:.2f} s for 1,000 in the harness")
-    return [*(_comparison(kind, found) for kind in _TITLES), _harness(thousand)]
+        for kind, length in turns(list(rounds_of), number):
+            rounds_of[kind, length].append(_measured(system, kind, length, total))
+        thousand.append(_measured(system, HARNESS, TEN, _THOUSAND * TEN))
+        log_progress(
+            f"Round {number + 1}: {thousand[-1].values['seconds']:.2f} s for 1,000 in the harness"
+        )
+    return [*(_comparison(kind, rounds_of) for kind in _TITLES), _harness(thousand)]
 
 
-def _measured(house: House, kind: str, length: int, total: int) -> Round:
+def _measured(system: System, kind: str, length: int, total: int) -> Round:
     arguments = (kind, str(length), str(total))
-    with house.child(f"{kind} {length}", "benchmarks.workflow_steps", *arguments) as child:
+    with system.child(f"{kind} {length}", "benchmarks.workflow_steps", *arguments) as child:
         _, values = child.expect("steps_s", within_s=_PATIENCE_S)
     return Round(values=values, cpu_us={"all": values.pop("cpu_us")})
 
 
-def _comparison(kind: str, found: dict[tuple[str, int], list[Round]]) -> Comparison:
+def _comparison(kind: str, rounds_of: dict[tuple[str, int], list[Round]]) -> Comparison:
     return Comparison(
         name=f"steps {kind}",
         title=_TITLES[kind],
         measure="steps_s",
         subject=_name(_LENGTHS[0]),
         targets={
-            _name(length): Target(what=f"{length:,} steps a workflow", rounds=found[kind, length])
+            _name(length): Target(
+                what=f"{length:,} steps a workflow", rounds=rounds_of[kind, length]
+            )
             for length in _LENGTHS
         },
     )
@@ -90,43 +94,45 @@ def _harness(rounds: list[Round]) -> Comparison:
 
 async def _live(length: int, total: int) -> float:
     async with WorkflowTest([many]) as test:
-        made = []
+        instances = []
         began = time.perf_counter()
         for _ in range(0, total, length * _AT_ONCE):
-            made += [await test.create("many", params=length) for _ in range(_AT_ONCE)]
+            instances += [await test.create("many", params=length) for _ in range(_AT_ONCE)]
             await test.run_until_idle()
         took = time.perf_counter() - began
-        assert (await made[-1].status()).status == "complete"
+        assert (await instances[-1].status()).status == "complete"
     return took
 
 
 async def _replay(length: int, total: int) -> float:
     async with WorkflowTest([many_then_wait]) as test:
-        made = [await test.create("many-then-wait", params=length) for _ in range(total // length)]
+        instances = [
+            await test.create("many-then-wait", params=length) for _ in range(total // length)
+        ]
         await test.run_until_idle()
         began = time.perf_counter()
         await test.crash()
-        for first in range(0, len(made), _AT_ONCE):
-            for instance in made[first : first + _AT_ONCE]:
+        for first in range(0, len(instances), _AT_ONCE):
+            for instance in instances[first : first + _AT_ONCE]:
                 await instance.send_event("go-on")
             await test.run_until_idle()
         took = time.perf_counter() - began
-        assert (await made[-1].status()).status == "complete"
+        assert (await instances[-1].status()).status == "complete"
     return took
 
 
 async def _thousand(length: int, total: int) -> float:
     began = time.perf_counter()
     async with WorkflowTest([ten]) as test:
-        made = [await test.create("ten") for _ in range(total // length)]
+        instances = [await test.create("ten") for _ in range(total // length)]
         await test.run_until_idle()
-        assert (await made[-1].status()).status == "complete"
+        assert (await instances[-1].status()).status == "complete"
     return time.perf_counter() - began
 
 
 def _main(kind: str, length: int, total: int) -> None:
     measure = {LIVE: _live, REPLAY: _replay, HARNESS: _thousand}[kind]
-    # Once before, shorter: code is imported and specialised.
+    # Once before, shorter: code is imported and specialized.
     asyncio.run(measure(length, length * _AT_ONCE))
     cpu = time.process_time()
     took = asyncio.run(measure(length, total))

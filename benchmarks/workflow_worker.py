@@ -1,7 +1,7 @@
-"""The worker of `headwater worker --app`, which can be told whether to write checkpoints.
+"""The worker of `headwater worker --app` with a configurable checkpoint interval.
 
 `python -m benchmarks.workflow_worker BOOTSTRAP APP MEMBER often|never`: often is once a second, if
-there is news; never leaves the whole log to whoever takes over.
+there are changes; never leaves the whole log to the next owner.
 """
 
 import asyncio

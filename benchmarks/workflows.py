@@ -1,13 +1,13 @@
-"""Durable workflows: steps a second beside the least that they could cost, and what they weigh.
+"""Durable workflows: steps per second compared with raw appends, and memory of instances.
 
-Method. `headwater worker --app` runs with its code host, as production runs it. A generator in a
-process of its own starts workflows of ten steps that do nothing, as many at once as `concurrency`,
-and takes each for ended when it reads so in `workflow-history`: acknowledged, durable. In the same
-round another process appends the very records that this has led to, one by one, with as many
-appends under way as there were workflows: whoever makes every step durable by a record of its own
-cannot be faster. They are appended until a second has passed, first with nobody reading them, then
-with the generator reading along as it reads the history: a reader that waits at the end of a topic
-makes each single append dearer, ours too.
+Method. `headwater worker --app` runs with its code host, as in production. A generator in a process
+of its own starts workflows of ten steps that do nothing, as many at once as `concurrency`, and
+considers each as ended when it reads so in `workflow-history`: acknowledged, durable. In the same
+round another process appends the very records that resulted, one by one, with as many appends in
+flight as there were workflows: a system that makes every step durable by a record of its own cannot
+be faster. They are appended until a second has passed, first without a reader, then with the
+generator reading them as it reads the history: a reader that waits at the end of a topic makes each
+single append more expensive, ours too.
 
 The generator shares the machine with what it measures: `busy` is the share of a core it used.
 """
@@ -22,9 +22,9 @@ import psutil  # type: ignore[import-untyped]  # its stubs are not among our pac
 
 from benchmarks import sleepers, workflow_steps
 from benchmarks.children import BenchmarkFailed, Child
-from benchmarks.house import House, opened, say
 from benchmarks.profiles import Profiler
 from benchmarks.results import Comparison, Round, Target, turns
+from benchmarks.system import System, log_progress, opened
 from benchmarks.workflow_app import TEN
 
 APP: Final = "benchmarks.workflow_app"
@@ -33,8 +33,8 @@ RAW: Final = "raw appends"
 READ: Final = "raw appends, read"
 RAW_TOPIC: Final = "bench-history"
 _PATIENCE_S: Final = 120.0
-#: Workflows before the first round, by how many run at once: connections are made, code is
-#: specialised, and the broker's compiler, which would take a core meanwhile, has had its time.
+#: Workflows before the first round, by concurrency: connections are made, code is specialized, and
+#: the broker's JIT compiler, which would take a core meanwhile, has had its time.
 _WARM: Final = {50: 4_000, 1: 300}
 
 _WHAT: Final = {
@@ -46,7 +46,7 @@ _WHAT: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Rounds; workflows of a round by how many run at once; and those of the other parts."""
+    """Rounds; workflows of a round by concurrency; and sizes of the other measurements."""
 
     rounds: int
     workflows: dict[int, int]
@@ -71,7 +71,7 @@ QUICK: Final = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is run: a workflow with params, its steps, and whether each has a record of its own."""
+    """A workflow with params, the number of its steps, and whether each has a record of its own."""
 
     workflow: str
     params: str
@@ -82,66 +82,66 @@ class Work:
 _TEN: Final = Work("ten", "null", TEN)
 
 
-class Course:
+class WorkflowBench:
     """The worker, the generator and the raw producer."""
 
-    def __init__(self, house: House, stack: ExitStack) -> None:
-        self._house = house
-        self.worker = stack.enter_context(house.part("worker", app=APP, member="bench"))
+    def __init__(self, system: System, stack: ExitStack) -> None:
+        self._system = system
+        self.worker = stack.enter_context(system.start_process("worker", app=APP, member="bench"))
         self._load = stack.enter_context(
-            house.child("workflow load", "benchmarks.workflow_load", house.bootstrap)
+            system.child("workflow load", "benchmarks.workflow_load", system.bootstrap)
         )
         self._raw = stack.enter_context(
-            house.child("raw appends", "benchmarks.workflow_raw", house.bootstrap, RAW_TOPIC)
+            system.child("raw appends", "benchmarks.workflow_raw", system.bootstrap, RAW_TOPIC)
         )
         for child in (self._load, self._raw):
             child.expect("ready", within_s=_PATIENCE_S)
-        _ask(self._load, do="wait")
+        _send(self._load, do="wait")
         self._load.expect("owned", within_s=_PATIENCE_S)
 
     def warm_up(self) -> None:
-        """Takes rounds that do not count, however long the start takes."""
+        """Run rounds that do not count, however long the start takes."""
         for concurrency, count in _WARM.items():
             self.round(count, concurrency, None)
 
     def round(
         self, count: int, concurrency: int, profiler: Profiler | None, work: Work = _TEN
     ) -> dict[str, Round]:
-        """Measures workflows, then the appends of their records."""
-        house = self._house
-        before = house.meter(worker=self.worker)
+        """Measure workflows, then the appends of their records."""
+        system = self._system
+        before = system.meter(worker=self.worker)
         with self._profiled(profiler, concurrency):
             what = {"workflow": work.workflow, "params": work.params, "steps": work.steps}
-            _ask(self._load, do="run", count=count, concurrency=concurrency, **what)
-            _, found = self._load.expect("steps_s", within_s=_PATIENCE_S)
-        after = house.meter(worker=self.worker)
-        others = before.others(after, also_ours=found["busy"] * found["seconds"])
-        records, steps = found["records"], count * work.steps
+            _send(self._load, do="run", count=count, concurrency=concurrency, **what)
+            _, result = self._load.expect("steps_s", within_s=_PATIENCE_S)
+        after = system.meter(worker=self.worker)
+        others = before.others(after, also_ours=result["busy"] * result["seconds"])
+        records, steps = result["records"], count * work.steps
         if work.every and records < steps:
             raise BenchmarkFailed(f"expected at least {steps} records, found {records}")
-        ours = Round(values=_numbers(found, others), cpu_us=before.each(after, steps))
+        ours = Round(values=_numbers(result, others), cpu_us=before.us_per_event(after, steps))
 
-        raw = self._raw_round(found, concurrency)
-        _ask(self._load, do="follow", topic=RAW_TOPIC)
+        raw = self._raw_round(result, concurrency)
+        _send(self._load, do="follow", topic=RAW_TOPIC)
         self._load.expect("following", within_s=_PATIENCE_S)
-        read = self._raw_round(found, concurrency)
+        read = self._raw_round(result, concurrency)
         self._load.expect("followed", within_s=_PATIENCE_S)
         return {HEADWATER: ours, RAW: raw, READ: read}
 
-    def _raw_round(self, found: dict[str, Any], concurrency: int) -> Round:
-        self._append_again(found, concurrency)
-        before = self._house.meter(raw=self._raw)
+    def _raw_round(self, result: dict[str, Any], concurrency: int) -> Round:
+        self._append_again(result, concurrency)
+        before = self._system.meter(raw=self._raw)
         _, appended = self._raw.expect("steps_s", within_s=_PATIENCE_S)
-        after = self._house.meter(raw=self._raw)
+        after = self._system.meter(raw=self._raw)
         return Round(
             values=_numbers(appended, before.others(after)),
-            cpu_us=before.each(after, appended["records"]),
+            cpu_us=before.us_per_event(after, appended["records"]),
         )
 
-    def _append_again(self, found: dict[str, Any], concurrency: int) -> None:
-        _ask(self._raw, range=found["range"], concurrency=concurrency)
+    def _append_again(self, result: dict[str, Any], concurrency: int) -> None:
+        _send(self._raw, range=result["range"], concurrency=concurrency)
         self._raw.expect("read", within_s=_PATIENCE_S)
-        self._raw.tell("go")
+        self._raw.send_line("go")
 
     @contextmanager
     def _profiled(self, profiler: Profiler | None, concurrency: int) -> Iterator[None]:
@@ -149,35 +149,35 @@ class Course:
             yield
             return
         hosts = psutil.Process(self.worker.pid).children()
-        pids = {"worker": self.worker.pid} | {f"host {n}": each.pid for n, each in enumerate(hosts)}
+        pids = {"worker": self.worker.pid} | {f"host {n}": host.pid for n, host in enumerate(hosts)}
         with profiler.watching({f"{name} at {concurrency}": pids[name] for name in pids}):
             yield
 
 
 def run(sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
-    """Measures all parts."""
-    with opened() as house:
-        throughput = _throughput(house, sizes, profiler)
-        steps = workflow_steps.run(house, sizes.rounds, sizes.steps)
+    """Run all measurements."""
+    with opened() as system:
+        throughput = _throughput(system, sizes, profiler)
+        steps = workflow_steps.run(system, sizes.rounds, sizes.steps)
     return [*throughput, *steps, *sleepers.run(sizes.sleepers)]
 
 
-def _throughput(house: House, sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
-    house.make_topics(RAW_TOPIC)
+def _throughput(system: System, sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
+    system.make_topics(RAW_TOPIC)
     rounds: dict[int, dict[str, list[Round]]] = {
         concurrency: {name: [] for name in _WHAT} for concurrency in sizes.workflows
     }
     with ExitStack() as stack:
-        course = Course(house, stack)
-        say("Warming up")
-        course.warm_up()
+        bench = WorkflowBench(system, stack)
+        log_progress("Warming up")
+        bench.warm_up()
         for number in range(sizes.rounds):
             for concurrency in turns(list(sizes.workflows), number):
-                taken = course.round(sizes.workflows[concurrency], concurrency, profiler)
+                taken = bench.round(sizes.workflows[concurrency], concurrency, profiler)
                 for name, measured in taken.items():
                     rounds[concurrency][name].append(measured)
                 rates = ", ".join(f"{n} {r.values['steps_s']:,.0f}" for n, r in taken.items())
-                say(f"Round {number + 1}, {concurrency} at once: {rates} steps/s")
+                log_progress(f"Round {number + 1}, {concurrency} at once: {rates} steps/s")
     return [
         Comparison(
             name=f"workflows {concurrency}",
@@ -192,10 +192,10 @@ def _throughput(house: House, sizes: Sizes, profiler: Profiler | None) -> list[C
     ]
 
 
-def _ask(child: Child, **what: object) -> None:
-    child.tell(json.dumps(what))
+def _send(child: Child, **what: object) -> None:
+    child.send_line(json.dumps(what))
 
 
-def _numbers(found: dict[str, Any], others: float) -> dict[str, float]:
-    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+def _numbers(report: dict[str, Any], others: float) -> dict[str, float]:
+    numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
     return {**numbers, "others": others}

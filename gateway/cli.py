@@ -192,21 +192,21 @@ async def _project(settings: "Settings") -> None:
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
     from headwater.streams.garbage import collect_seldom  # noqa: PLC0415 (see above)
     from headwater.streams.kafka import truncation  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.membership import system_membership  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.skips import load_skips  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
     from headwater.streams.loop_watch import LoopWatch  # noqa: PLC0415 (see above)
 
     cluster = cluster_of(settings)
     await check_topics(cluster)
-    await pass_over_skipped(cluster)
+    await load_skips(cluster)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     collect_seldom()
     name = f"projector {process_name()}"
-    with LoopWatch().watching(), member_of_house(cluster, name) as membership:
+    with LoopWatch().watching(), system_membership(cluster, name) as membership:
         membership.start()
         rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
         try:

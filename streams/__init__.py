@@ -1,1 +1,1 @@
-"""Kafka: the Faust app and its agents, tables, dead letters, and the clients that append."""
+"""Everything that runs on Kafka: the delivery pipeline, the workflow engine, and their clients."""

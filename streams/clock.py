@@ -1,28 +1,27 @@
-"""The clocks, read only here."""
+"""The clocks; no other module reads them."""
 
 import time
 from typing import Final
 
-#: Counts the time in which the machine was suspended; so does CLOCK_MONOTONIC of macOS, and that of
-#: Linux does not.
+#: Includes time in which the machine was suspended; CLOCK_MONOTONIC does on macOS, not on Linux.
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now_ms() -> int:
-    """Now, in Unix milliseconds."""
+    """Return the time in Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def cpu_of_thread() -> float:
-    """Return the seconds that this thread was on a processor."""
+    """Return the processor time of this thread in seconds."""
     return time.thread_time()
 
 
 def monotonic() -> float:
-    """Seconds that never go back, and that pass while the process or its machine is suspended."""
+    """Return seconds of a clock that never goes back, and includes suspended time."""
     return time.clock_gettime(_STEADY)
 
 
 def monotonic_ns() -> int:
-    """The same in nanoseconds; processes of one machine read the same clock."""
+    """Return the same in nanoseconds; processes of one machine read the same clock."""
     return time.clock_gettime_ns(_STEADY)

@@ -1,13 +1,12 @@
-"""Until when a worker surely owns each of its partitions, in memory that its code hosts share.
+"""Until when a worker certainly owns its partitions, in memory shared with its code hosts.
 
-The coordinator of a consumer group gives the partitions of a member to others when it has heard
-nothing of the member for the length of a session. So a partition is surely owned for one session
-after the last request was sent by which the coordinator confirmed the membership: a heartbeat, or
-the join itself. That an append was acknowledged confirms nothing: the coordinator, which has not
-heard of it, may give the partition away a moment later. A process that was suspended finds that
-the deadline has passed, and releases nothing before the membership is confirmed again. Its code
-hosts read the same deadlines before they begin a step: they may have been suspended, or have gone
-on without it.
+The coordinator of a consumer group reassigns the partitions of a member when it has received
+nothing from the member for a session timeout. So a partition is certainly owned for one session
+after the last request was sent with which the coordinator confirmed the membership: a heartbeat, or
+the join itself. An acknowledged append confirms nothing: the coordinator does not know of it, and
+may reassign the partition a moment later. A process that was suspended sees that the deadline has
+passed, and releases no effects before the membership is confirmed again. Its code hosts read the
+same deadlines before they begin a step, because they may be suspended independently of it.
 """
 
 import mmap
@@ -20,9 +19,9 @@ from typing import Final
 
 from headwater.streams.clock import monotonic_ns
 
-#: How long a partition is owned after it was confirmed. The session of the workers' group.
+#: How long a partition is owned after a confirmation: session timeout of the workers' group.
 SESSION_S: Final = 10.0
-#: Partitions whose deadlines fit; a cluster of Kafka has fewer in all. 512 KiB, of which only the
+#: Maximum number of partitions; a Kafka cluster has fewer in all. 512 KiB, of which only the
 #: pages in use take memory.
 _SLOTS: Final = 65_536
 _WORD: Final = 8
@@ -34,7 +33,7 @@ _NS: Final = 1_000_000_000
 
 
 def anonymous_file(name: str, size: int) -> int:
-    """A descriptor of a new file that has no path, to be mapped by several processes."""
+    """Return a descriptor of a new file without a path, to be mapped by several processes."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create(name)
     else:
@@ -47,10 +46,10 @@ def anonymous_file(name: str, size: int) -> int:
 class SessionDeadlines:
     """The deadlines of the partitions of one worker.
 
-    The event loop of the worker acquires, confirms and releases partitions. The thread that holds
-    the membership confirms them with every heartbeat, and ends a generation when partitions
-    are revoked: from then on nothing that was acquired before is owned, whatever the event loop is
-    doing. Any thread or process may ask `holds`.
+    The event loop of the worker acquires, confirms and releases partitions. The thread of the
+    group member confirms them with every heartbeat, and ends a generation when partitions are
+    revoked: from then on no partition acquired before is owned, whatever the event loop is
+    doing. Any thread or process may call `holds`.
     """
 
     def __init__(
@@ -69,14 +68,14 @@ class SessionDeadlines:
         self._closing: weakref.finalize[[int], SessionDeadlines] | None = None
         self._owned: set[int] = set()
         self._member_until_ns = 0
-        #: Counts the assignments of the group, which the worker's partitions are acquired in.
+        #: Number of assignments; a worker acquires partitions in the generation of one.
         self.generation = 0
 
     @classmethod
     def create(
         cls, *, session_s: float = SESSION_S, clock_ns: Callable[[], int] = monotonic_ns
     ) -> "SessionDeadlines":
-        """New ones: no partition is owned."""
+        """Create deadlines; no partition is owned."""
         descriptor = anonymous_file("headwater-deadlines", _SIZE)
         deadlines = cls(descriptor, session_s=session_s, clock_ns=clock_ns)
         deadlines.set_partitions(1)
@@ -84,41 +83,41 @@ class SessionDeadlines:
         return deadlines
 
     def close(self) -> None:
-        """Unmap the memory; hosts keep what they have mapped."""
+        """Unmap the memory; hosts keep their own mapping."""
         self._words.release()
         self._map.close()
         if self._closing is not None:
             self._closing()
 
-    # -- asking
+    # -- queries
 
     def holds(self, partition: int) -> bool:
-        """Whether a partition is surely owned now."""
+        """Return whether a partition is certainly owned now."""
         return self._clock_ns() < self._words[_FIRST + partition % _SLOTS]
 
     def may_begin(self, activation: int) -> bool:
-        """Whether the partition that an activation belongs to is surely owned now."""
+        """Return whether the partition of an activation is certainly owned now."""
         return self.holds(activation % self._words[_COUNT])
 
     def is_member(self) -> bool:
-        """Whether the group has confirmed the membership within a session."""
+        """Return whether the group has confirmed the membership within a session."""
         return self._clock_ns() < self._member_until_ns
 
-    # -- confirming
+    # -- confirmations
 
     def set_partitions(self, count: int) -> None:
-        """Set how many partitions there are in all, owned or not."""
+        """Set the total number of partitions, owned or not."""
         self._words[_COUNT] = count
 
     def acquire(self, partition: int, generation: int) -> bool:
-        """Begin to own a partition that was claimed, for as long as the membership is confirmed.
+        """Own a claimed partition for as long as the membership is confirmed.
 
         Args:
             partition: Its number.
-            generation: The generation that it was assigned in.
+            generation: The generation in which it was assigned.
 
         Returns:
-            Whether the generation lasts; if not, the partition is not owned.
+            False if the generation has ended; the partition is not owned then.
         """
         with self._lock:
             if generation != self.generation:
@@ -128,10 +127,10 @@ class SessionDeadlines:
             return True
 
     def confirm(self, sent_s: float) -> None:
-        """Note that the group confirmed this process as a member.
+        """Record that the group confirmed this process as a member.
 
         Args:
-            sent_s: When the request was sent that was answered, in seconds of `clock.monotonic`.
+            sent_s: When the confirmed request was sent, in seconds of `clock.monotonic`.
         """
         with self._lock:
             until_ns = int(sent_s * _NS) + self._session_ns
@@ -146,7 +145,7 @@ class SessionDeadlines:
             self._words[_FIRST + partition % _SLOTS] = 0
 
     def end_generation(self) -> None:
-        """End the ownership of all partitions; those of the next assignment are acquired anew."""
+        """End the ownership of all partitions; those of the next assignment are acquired again."""
         with self._lock:
             self.generation += 1
             self._member_until_ns = 0

@@ -1,8 +1,8 @@
-"""Watching an event loop: how late it runs its callbacks, and what blocked it.
+"""Monitor an event loop: how late it runs callbacks, and what blocked it.
 
-The loop beats ten times a second and measures how late each beat is. A thread looks at the beats.
-When one is overdue it takes the stack of the loop's thread, so the log can name the callback that
-blocks. While a call of C holds the interpreter the thread cannot run, either: it gets the stack
+A timer on the loop fires ten times a second and measures how late it is. A thread checks the timer.
+If it is overdue, the thread takes the stack of the loop's thread, so that the log can name the
+callback that blocks. While a C call holds the GIL the thread cannot run, either: it gets the stack
 when the call returns, which is nearly always still the same callback. Requests cost nothing.
 """
 
@@ -22,9 +22,9 @@ _LOG: Final = logging.getLogger("headwater.loop")
 
 #: Seconds of a block that is logged: a client notices a quarter of a second.
 BLOCKED_S: Final = 0.25
-#: Seconds between two beats, and between two looks of the thread.
+#: Seconds between two beats, and between two checks of the thread.
 _BEAT_S: Final = 0.1
-#: How late a beat is, in seconds, when the thread takes a stack: before the block is one to log.
+#: Lateness of a beat, in seconds, at which the thread takes a stack: before the block is logged.
 _SUSPECT_S: Final = BLOCKED_S / 2
 #: Frames of a stack that are logged, the innermost ones.
 _FRAMES_MAX: Final = 12
@@ -38,7 +38,7 @@ class Blocked(NamedTuple):
         seconds: How long no callback could run.
         cpu_seconds: How much of that the loop's thread was on a processor. Much less than
             `seconds` if a call waited, or if the machine ran other processes.
-        where: The request and the stack, as far as they were seen.
+        where: The request and the stack, if they were captured.
     """
 
     seconds: float
@@ -47,7 +47,7 @@ class Blocked(NamedTuple):
 
 
 class LoopWatch:
-    """Watches one event loop.
+    """Monitors one event loop.
 
     Args:
         late: Called on the loop with the lateness of each beat, in seconds.
@@ -63,18 +63,20 @@ class LoopWatch:
         self._blocked = blocked or log_blocked
         #: The longest block, whether logged or not.
         self.longest = Blocked(0.0, 0.0, "")
-        #: The most that the loop's thread computed without running a beat, in seconds.
+        #: The longest time that the loop's thread computed without a beat, in seconds.
         self.longest_cpu = Blocked(0.0, 0.0, "")
         self._beat_at = self._cpu_at = 0.0
-        self._seen = ""
+        self._captured = ""
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = threading.Event()
         self._thread_of_loop = 0
-        self._thread = threading.Thread(target=self._look, name="headwater-loop-watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._check, name="headwater-loop-watch", daemon=True
+        )
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the running loop."""
+        """Monitor the running loop."""
         self.start()
         try:
             yield
@@ -82,7 +84,7 @@ class LoopWatch:
             self.stop()
 
     def start(self) -> None:
-        """Start watching the running loop."""
+        """Start monitoring the running loop."""
         self._thread_of_loop = threading.get_ident()
         self._beat_at, self._cpu_at = monotonic(), cpu_of_thread()
         loop = asyncio.get_running_loop()
@@ -90,7 +92,7 @@ class LoopWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching."""
+        """Stop monitoring."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -98,36 +100,36 @@ class LoopWatch:
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         now, cpu = monotonic(), cpu_of_thread()
         late = max(0.0, now - self._beat_at - _BEAT_S)
-        # A loop that is busy computes all the time between two beats that are on time.
-        found = Blocked(late, max(0.0, cpu - self._cpu_at - _BEAT_S), self._seen)
-        self._beat_at, self._cpu_at, self._seen = now, cpu, ""
+        # A busy loop computes for the whole time between two beats that are on time.
+        block = Blocked(late, max(0.0, cpu - self._cpu_at - _BEAT_S), self._captured)
+        self._beat_at, self._cpu_at, self._captured = now, cpu, ""
         self._timer = loop.call_later(_BEAT_S, self._beat, loop)
-        self.longest = max(self.longest, found)
-        if found.cpu_seconds > self.longest_cpu.cpu_seconds:
-            self.longest_cpu = found
+        self.longest = max(self.longest, block)
+        if block.cpu_seconds > self.longest_cpu.cpu_seconds:
+            self.longest_cpu = block
         if self._late is not None:
             self._late(late)
         if late >= BLOCKED_S:
-            self._blocked(found)
+            self._blocked(block)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         while not self._stopped.wait(_BEAT_S):
-            if not self._seen and monotonic() - self._beat_at >= _BEAT_S + _SUSPECT_S:
-                # The only way to another thread's stack; faulthandler and debuggers use it.
+            if not self._captured and monotonic() - self._beat_at >= _BEAT_S + _SUSPECT_S:
+                # The only way to get another thread's stack; faulthandler and debuggers use it.
                 frame = sys._current_frames().get(self._thread_of_loop)  # noqa: SLF001
-                self._seen = "" if frame is None else _described(frame)
+                self._captured = "" if frame is None else _described(frame)
 
 
-def log_blocked(found: Blocked) -> None:
+def log_blocked(block: Blocked) -> None:
     """Log a block, with the callback that ran meanwhile."""
     _LOG.warning(
         "the event loop was blocked for %.2f s (%.2f s of CPU) by %s",
-        *(found.seconds, found.cpu_seconds, found.where or "a callback that was not seen"),
+        *(block.seconds, block.cpu_seconds, block.where or "a callback that was not captured"),
     )
 
 
 def _described(innermost: FrameType) -> str:
-    """Describe what a thread runs: the request, if it runs one, and its innermost frames."""
+    """Describe what a thread runs: its request, if there is one, and its innermost frames."""
     frames: list[FrameType] = []
     request = ""
     frame: FrameType | None = innermost
@@ -136,14 +138,14 @@ def _described(innermost: FrameType) -> str:
         request = _request_of(frame) or request
         frame = frame.f_back
     lines = [
-        f"{Path(each.f_code.co_filename).name}:{each.f_lineno} {each.f_code.co_qualname}"
-        for each in frames[:_FRAMES_MAX]
+        f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}"
+        for frame in frames[:_FRAMES_MAX]
     ]
     return f"{request or 'a callback'}: {' < '.join(lines)}"
 
 
 def _request_of(frame: FrameType) -> str:
-    """Name the HTTP request that a frame handles, by the scope that ASGI functions take."""
+    """Return the HTTP request that a frame handles, from the `scope` of ASGI functions."""
     if "scope" not in frame.f_code.co_varnames:
         return ""
     scope = frame.f_locals.get("scope")

@@ -1,4 +1,4 @@
-"""How the operating system shares the cores among our processes."""
+"""Scheduling of our processes by the operating system."""
 
 import contextlib
 import os
@@ -6,12 +6,12 @@ import sys
 
 
 def run_as_batch() -> None:
-    """Lets this process wait for a core rather than take it from the process that woke it.
+    """Make this process wait for a core rather than preempt the process that woke it.
 
     Worker, host and broker wake each other with every few records, senders and the threads of the
-    gateway's server with every request. Where cores are few, whoever is woken would interrupt the
-    other in the middle of its turn, which has more for it when it is through. Children and threads
-    to come inherit it. Does nothing where the system has no such thing, or forbids it.
+    gateway's server with every request. If cores are few, the process that is woken would preempt
+    the other one, which has more work for it when it is done. Children and later threads inherit
+    the policy. Does nothing if the system does not support or allow it.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):

@@ -1,10 +1,9 @@
-"""The watchdog: ends a worker that no longer gets on, and says why.
+"""The watchdog: ends a worker that makes no progress, and reports why.
 
 A consumer can stop for good without an error: a join that failed, a fetch that never returns, an
-append without an answer. So whoever gets on says so, partition by partition, and a thread looks
-whether all do. It needs neither the event loop nor, at last, Python: should even the thread stand
-still, `faulthandler` ends the process from C. And should that wait as well, because nobody reads
-the log that it writes to, the kernel does.
+append without an acknowledgement. So partitions report progress, and a thread checks all of them.
+It does not depend on the event loop. If that thread hangs, `faulthandler` ends the process from C,
+without Python. If `faulthandler` hangs, because the pipe of the log is full, the kernel does.
 """
 
 import faulthandler
@@ -20,16 +19,18 @@ _STACKS_S: Final = 10.0
 
 
 class Stalled(HeadwaterError):
-    """Something that should get on does not."""
+    """A partition, or another watched part of the process, makes no progress."""
 
     disposition = Disposition.HALT
     code = "stalled"
 
 
 class Watchdog:
-    """Knows who got on when.
+    """Time of the last progress, by name.
 
-    Units:  seconds of a clock that only goes forward.
+    Args:
+        patience_s: Seconds without progress before `check` fails.
+        monotonic: A clock in seconds that never goes back.
     """
 
     def __init__(self, *, patience_s: float, monotonic: Callable[[], float]) -> None:
@@ -37,35 +38,36 @@ class Watchdog:
         self._monotonic = monotonic
         self._since: dict[Hashable, tuple[float, str]] = {}
 
-    def gets_on(self, who: Hashable, how: str) -> None:
-        """Says that somebody gets on, or has nothing to do; from now on he is watched."""
-        self._since[who] = (self._monotonic(), how)
+    def record_progress(self, name: Hashable, what: str) -> None:
+        """Record progress, or that there is nothing to do, and start watching `name`."""
+        self._since[name] = (self._monotonic(), what)
 
-    def leave(self, who: Hashable) -> None:
-        """Ends the watch over somebody."""
-        self._since.pop(who, None)
+    def leave(self, name: Hashable) -> None:
+        """Stop watching `name`."""
+        self._since.pop(name, None)
 
     def check(self) -> None:
-        """Passes while everybody gets on.
+        """Check the time of all watched names.
 
-        Errors: Stalled.
+        Raises:
+            Stalled: One of them made no progress in time.
         """
         now = self._monotonic()
-        for who, (since, how) in list(self._since.items()):
+        for name, (since, what) in list(self._since.items()):
             if now - since > self._patience_s:
                 raise Stalled(
-                    f"expected {who} to get on within {self._patience_s:.0f} s, found nothing "
-                    f"done for {now - since:.0f} s; the last that was: {how}"
+                    f"expected progress of {name} within {self._patience_s:.0f} s, found none for "
+                    f"{now - since:.0f} s; the last progress: {what}"
                 )
 
 
 def arm(after_s: float) -> None:
-    """Ends the process after a time with the stacks of its threads, unless it is armed again."""
+    """End the process after a time, with the stacks of its threads, unless called again before."""
     faulthandler.dump_traceback_later(after_s, exit=True)
-    # Nobody handles the alarm, so it ends the process, whatever any thread waits for.
+    # No handler is set for the alarm, so it ends the process even if all threads hang.
     signal.setitimer(signal.ITIMER_REAL, after_s + _STACKS_S)
 
 
 def dump() -> None:
-    """Writes the stacks of all threads to standard error."""
+    """Write the stacks of all threads to standard error."""
     faulthandler.dump_traceback(file=sys.stderr)

@@ -166,13 +166,13 @@ class _Gateway:
 
 def _of_kafka(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
-    from headwater.streams.kafka.looking import look  # noqa: PLC0415 (loads slowly)
-    from headwater.streams.kafka.topics import compare, find_topics  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.cluster_state import inspect_cluster  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.topics import compare, describe_catalog  # noqa: PLC0415 (loads slowly)
 
     try:
         cluster = cluster_of(settings)
-        seen = asyncio.run(look(cluster))
-        there = asyncio.run(find_topics(cluster))
+        seen = asyncio.run(inspect_cluster(cluster))
+        there = asyncio.run(describe_catalog(cluster))
     except (HeadwaterError, click.ClickException) as error:
         yield Finding("kafka", "problem", " ".join(str(error.message).split()), "start Kafka")
         return

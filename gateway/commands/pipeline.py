@@ -16,8 +16,8 @@ from headwater.streams.evaluation.evaluator import (
     EvaluatorProcess,
     started_evaluator,
 )
-from headwater.streams.kafka.membership import member_of_house
-from headwater.streams.kafka.skips import pass_over_skipped
+from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.pipeline.worker import run_worker
 
@@ -29,8 +29,8 @@ def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
     rules = pipeline_rules(settings)
     evaluator = started_evaluator(DELIVERY_LIMITS) if rules else EvaluatorProcess()
     asyncio.run(check_topics(cluster))
-    asyncio.run(pass_over_skipped(cluster))
-    with member_of_house(cluster, f"pipeline {process_name()}") as membership:
+    asyncio.run(load_skips(cluster))
+    with system_membership(cluster, f"pipeline {process_name()}") as membership:
         membership.start()
         run_worker(
             cluster=cluster,

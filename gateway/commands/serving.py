@@ -31,7 +31,7 @@ from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.membership import member_of_house
+from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.pipeline.answer_log import AnswerLog
 from headwater.streams.pipeline.audit_log import AuditLog
@@ -81,7 +81,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
     )
     app = create_app(settings, sources, ports)
     # Deliveries are taken at once, in forms that everybody reads, also while Kafka is away.
-    with member_of_house(cluster, f"gateway {process_name()}") as membership:
+    with system_membership(cluster, f"gateway {process_name()}") as membership:
         membership.start()
         serving = serve_app(
             front_of(app),

@@ -12,7 +12,7 @@ from headwater.schemas.errors import UndecodableRecord
 from headwater.schemas.newer import RecordPosition
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
-from headwater.streams.kafka.skips import find, mark_skipped
+from headwater.streams.kafka.skips import find_skippable, mark_skipped
 
 _WARNING: Final = (
     "Skip it only if no release of Headwater wrote it: if one did, start that release instead."
@@ -64,7 +64,7 @@ def skip(  # noqa: PLR0913, PLR0917, each option is one
     cluster = cluster_of(settings_from(kafka=kafka))
     place = RecordPosition(topic, partition, offset)
     try:
-        record, fault = asyncio.run(find(cluster, place, force=force))
+        record, fault = asyncio.run(find_skippable(cluster, place, force=force))
     except UndecodableRecord as error:
         raise click.ClickException(error.message) from error
     warning = _FORCED.get(topic, _FORCED_USUALLY) if force else _WARNING

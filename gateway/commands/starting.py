@@ -18,9 +18,9 @@ from headwater.processors.triggers.rules import (
     read_rules,
 )
 from headwater.streams.code_host.apps import Declarations
-from headwater.streams.kafka.skips import pass_over_skipped
+from headwater.streams.kafka.skips import load_skips
 from headwater.streams.starters.effects import Starter
-from headwater.streams.starters.schedule_declarer import AGAIN_S, declare, declare_activated
+from headwater.streams.starters.schedule_declarer import REDECLARE_S, declare, declare_activated
 from headwater.streams.workflows.client import WorkflowClient
 
 #: Longer than a partition takes to change its owner; what has no outcome then is sent again.
@@ -97,7 +97,7 @@ async def start_workflows(  # noqa: PLR0913 (all that it joins)
     if not_of_apps(rules, declared):
         check_rules(settings, rules, {*declared.workflows, *await deployed()})
     cluster = cluster_of(settings)
-    await pass_over_skipped(cluster)
+    await load_skips(cluster)
     client = WorkflowClient(
         cluster=cluster,
         client_id=f"{name}-starts",
@@ -115,7 +115,7 @@ async def start_workflows(  # noqa: PLR0913 (all that it joins)
     await client.start()
     try:
         await together(
-            declare(client, declared.schedules, new_id=new_id, again_s=AGAIN_S),
+            declare(client, declared.schedules, new_id=new_id, repeat_s=REDECLARE_S),
             declare_activated(client, activated, new_id=new_id),
             starter.run(),
         )

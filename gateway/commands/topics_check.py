@@ -15,7 +15,7 @@ from headwater.gateway.commands.options import (
 )
 from headwater.gateway.commands.output import counted, print_rows, say
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.streams.kafka.topics import Difference, alter_topics, compare, find_topics
+from headwater.streams.kafka.topics import Difference, alter_topics, compare, describe_catalog
 
 _COLUMNS = ("topic", "what", "expected", "found", "loses_data", "mend")
 
@@ -39,7 +39,7 @@ def check(
     cluster = cluster_of(settings)
 
     async def look() -> list[Difference]:
-        found = await find_topics(cluster)
+        found = await describe_catalog(cluster)
         differences = compare(
             found, partitions=settings.partitions, replication=settings.replication
         )

@@ -50,7 +50,7 @@ from headwater.streams.kafka.topics import (
     compare,
     create_authors_topics,
     create_topics,
-    find_topics,
+    describe_catalog,
 )
 
 _HEALTH_TIMEOUT_S: Final = 2.0
@@ -154,7 +154,7 @@ async def _make_topics(settings: Settings, declared: Declarations, *, ours: bool
     if made := await create_authors_topics(cluster, declared.topics, **size):
         say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}")
     if ours:
-        found = await find_topics(cluster)
+        found = await describe_catalog(cluster)
         for each in await alter_topics(cluster, found, compare(found)):
             say(f"Mended: {each.line()}")
 

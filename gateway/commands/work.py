@@ -41,11 +41,11 @@ from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
 from headwater.streams.evaluation.evaluator import started_evaluator
 from headwater.streams.garbage import collect_seldom
-from headwater.streams.kafka.membership import member_of_house
+from headwater.streams.kafka.membership import system_membership
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.kafka.skips import pass_over_skipped
+from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.static_members import MemberFenced
-from headwater.streams.kafka.topics import check_topics, warn_of_missing
+from headwater.streams.kafka.topics import check_topics, warn_about_missing_topics
 from headwater.streams.loop_watch import LoopWatch
 from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.definition_log import DefinitionLog
@@ -162,14 +162,14 @@ async def _work(
             graphs.deploy(graph_of(json.loads(document)))
         slots.declare(ChainMap(code.limits, _limits(declared), code.limits_of_all))
         await check_topics(cluster)
-        await warn_of_missing(cluster, declared.publishes)
-        await pass_over_skipped(cluster)
+        await warn_about_missing_topics(cluster, declared.publishes)
+        await load_skips(cluster)
         await membership.joined()
 
     async with contextlib.AsyncExitStack() as exits:
         exits.enter_context(LoopWatch().watching())
         database = await _step_database(settings, exits)
-        membership = exits.enter_context(member_of_house(cluster, f"workflows {name}"))
+        membership = exits.enter_context(system_membership(cluster, f"workflows {name}"))
         worker = WorkflowWorker(
             cluster=cluster,
             apps=settings.apps,

@@ -10,7 +10,7 @@ from headwater.projections.deliveries.replaying import Matched, ReplayCursor, Se
 from headwater.projections.deliveries.replaying import page as page_of
 from headwater.projections.postgres.reader import PooledReader
 from headwater.schemas.topics import WEBHOOKS
-from headwater.streams.pipeline.replaying import Again, DeliveryReplay
+from headwater.streams.pipeline.delivery_replay import DeliveryReplay, DeliveryToReplay
 
 _POSITION: Final = re.compile(rf"{WEBHOOKS}/([0-9]+)@([0-9]+)")
 #: Ends of deliveries whose effects on workflows were decided.
@@ -32,12 +32,12 @@ class DeliveriesAgain:
 
     async def again(self, page: Sequence[Matched], replay_id: str) -> int:
         """Appends them again; returns of how many the log has the bytes."""
-        return await self._log.again([_again(each) for each in page], replay_id)
+        return await self._log.replay([_again(each) for each in page], replay_id)
 
 
-def _again(found: Matched) -> Again:
+def _again(found: Matched) -> DeliveryToReplay:
     places = [(found.partition, found.offset)]
     read_at = _POSITION.fullmatch(found.position)
     if read_at is not None:
         places.append((int(read_at[1]), int(read_at[2])))
-    return Again(found.event_id, tuple(places), found.status in _HAD_EFFECTS)
+    return DeliveryToReplay(found.event_id, tuple(places), found.status in _HAD_EFFECTS)

@@ -14,7 +14,7 @@ from headwater.schemas.audit import OperationAudited
 from headwater.schemas.deployments import DeploymentActivated, DeploymentCreated
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.dead_letter_log import Again, Replayed
+from headwater.streams.pipeline.dead_letter_log import Reappended, Replayed
 from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
 
 
@@ -71,7 +71,7 @@ class DeliveryLog(Protocol):
         """A delivery as it lies in the log; None where there is none (any more)."""
 
     async def read_all(
-        self, places: Collection[tuple[int, int]]
+        self, positions: Collection[tuple[int, int]]
     ) -> Mapping[tuple[int, int], WebhookReceived]:
         """Deliveries by (partition, offset); without those that are there no more."""
 
@@ -121,8 +121,8 @@ class Replays(Protocol):
     async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
         """Puts dead letters back; one answer a (partition, offset), in order."""
 
-    async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Again]:
-        """Appends deliveries once more, by places in `webhooks`; one answer each, in order."""
+    async def reprocess(self, positions: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
+        """Appends deliveries once more, by positions in `webhooks`; one answer each, in order."""
 
 
 class Wipes(Protocol):

@@ -116,9 +116,9 @@ def raw_event_routes(
         found = await _find(reader, log, named)
         event_id = found.outcome.event_id
         for partition, offset in _places(found):
-            for again in await replays.again([(partition, offset)]):
-                if again.again_at is not None:
-                    position = f"{WEBHOOKS}/{partition}@{again.again_at}"
+            for again in await replays.reprocess([(partition, offset)]):
+                if again.new_offset is not None:
+                    position = f"{WEBHOOKS}/{partition}@{again.new_offset}"
                     return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
         raise Problem("gone", _GONE.format(found.outcome.partition, found.outcome.offset))
 
@@ -136,8 +136,8 @@ def raw_event_routes(
         check_texts(_USER_CHARS, user_id=data.user_id)
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
-        again = await replays.again([_last_read(one) for one in waiting])
-        return Drained(ok=True, enqueued=sum(one.again_at is not None for one in again))
+        again = await replays.reprocess([_last_read(one) for one in waiting])
+        return Drained(ok=True, enqueued=sum(one.new_offset is not None for one in again))
 
     return [raw_event, replay, drain]
 

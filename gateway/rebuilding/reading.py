@@ -24,7 +24,7 @@ from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.tables import Table
 from headwater.streams.garbage import collect_seldom
-from headwater.streams.pipeline.rebuild_reading import Chunk, Reading, Span, read_here
+from headwater.streams.pipeline.rebuild_reader import Chunk, RebuildReader, Span, read_here
 
 log = logging.getLogger("headwater.rebuild")
 
@@ -54,7 +54,7 @@ def placement_of(settings: Settings) -> Placement:
 
 
 def readers_of(
-    settings: Settings, reading: Reading, table: Table, partitions: int, spans: Sequence[Span]
+    settings: Settings, reading: RebuildReader, table: Table, partitions: int, spans: Sequence[Span]
 ) -> list[AsyncGenerator[Chunk]]:
     """Readers of spans: a process for each core, where they have enough to do."""
     count = min(os.cpu_count() or 1, len(spans), _READERS_MAX)
@@ -97,7 +97,7 @@ async def read_beside(settings: Settings, wanted: Wanted) -> AsyncGenerator[Chun
 
 async def _read(settings: Settings, wanted: Wanted) -> int:
     """Writes what was found while more is read; nothing says that there is no more."""
-    reading = Reading(placement_of(settings), wanted.partitions, TABLE_BY_NAME[wanted.table])
+    reading = RebuildReader(placement_of(settings), wanted.partitions, TABLE_BY_NAME[wanted.table])
     writing: asyncio.Future[None] | None = None
     try:
         async for chunk in read_here(cluster_of(settings), reading, wanted.spans):

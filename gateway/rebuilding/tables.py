@@ -33,7 +33,7 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster_id import cluster_id
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.records import Outgoing
-from headwater.streams.kafka.state_store import Identity
+from headwater.streams.kafka.state_store import StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.pipeline import rebuilding
 from headwater.streams.pipeline.partition_state import FORM
@@ -79,7 +79,9 @@ class TableRebuild:
         cluster = await cluster_id(self._cluster)
         stores = StateStores(folder, settings.state_memory_mib * _MIB, now_ms)
         identities = (
-            Identity(cluster=cluster, group=group, topics=(WEBHOOKS,), partition=number, form=FORM)
+            StoreIdentity(
+                cluster=cluster, group=group, topics=(WEBHOOKS,), partition=number, form=FORM
+            )
             for number in range(self._partitions)
         )
         opened = [stores.open(identity) for identity in identities]
@@ -130,7 +132,7 @@ class TableRebuild:
 
         rebuild = self._rebuild
         spans = rebuild.spans(ends)
-        readers = readers_of(self._settings, rebuild.reading, self._table, len(ends), spans)
+        readers = readers_of(self._settings, rebuild.reader, self._table, len(ends), spans)
         await rebuild.follow(ends, readers, progressed)
         await self._work.progress(sum(ends), sum(ends))
         return ends

@@ -28,7 +28,7 @@ class TruncationDetector(Protocol):
     def leader_epoch_of(self, consumer: AIOKafkaConsumer, where: TopicPartition) -> int:
         """Return the leader epoch of the record before the position of a partition."""
 
-    def begin_at(
+    def seek_with_epoch(
         self, consumer: AIOKafkaConsumer, where: TopicPartition, offset: int, leader_epoch: int
     ) -> None:
         """Seek to an offset before which records were read in a leader epoch."""

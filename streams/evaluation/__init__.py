@@ -1,1 +1,1 @@
-"""Evaluation of expressions and schemas in a process with limits of time and memory."""
+"""Evaluation of expressions and schemas in a process with time and memory limits."""

@@ -1,8 +1,8 @@
-"""The evaluator: reads tasks from its standard input, and writes results to its standard output.
+"""The evaluator: reads tasks from standard input, and writes results to standard output.
 
-A process without threads forks one that carries out tasks. The kernel kills that one when a task
-takes more processor time than it may; one that runs out of memory ends by itself, or is killed.
-The first process then says so in place of a result, and forks again, which takes a millisecond.
+A single-threaded process forks a child that runs tasks. The kernel kills the child if a task
+exceeds its processor time; a child that runs out of memory exits, or is killed. The parent then
+reports that in place of a result, and forks again, which takes a millisecond.
 """
 
 import os
@@ -18,19 +18,19 @@ from headwater.processors.expressions import NO_MEMORY, Expression, ExpressionVa
 from headwater.processors.task_runner import TaskResponse, TaskRunner, failure_of
 from headwater.streams.evaluation.frames import LENGTH_BYTES, READY, decode_request, framed
 
-#: Tasks after which a new process begins: the library keeps some names for good.
+#: Tasks after which a new child is forked: the expression library keeps some names for good.
 _TASKS_MAX: Final = 20_000
-#: What a process ends with to have another take its place.
+#: Exit code of a child that is to be replaced.
 _AGAIN: Final = 3
 _PIPE_READ: Final = 1024 * 1024
 
 
 def main() -> None:
-    """Serve until the standard input ends."""
+    """Serve until standard input ends."""
     cpu_s, memory = float(sys.argv[1]), int(sys.argv[2])
     for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.SIG_IGN)  # Whoever has started it ends it, by its input.
-    Expression("event.a", ResultKind.VALUE).evaluate(ExpressionValues({"event": {"a": 1}}))
+        signal.signal(stop, signal.SIG_IGN)  # The parent ends it by closing its input.
+    Expression("event.a", Gives.VALUE).evaluate(Facts({"event": {"a": 1}}))
     _write(framed(READY))
     while True:
         pid = os.fork()
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _limit_memory(memory: int) -> None:
-    """Allow so many bytes beyond what the process has from its start."""
+    """Limit memory to `memory` bytes more than the process has at its start."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except OSError:
@@ -61,26 +61,26 @@ def _serve(cpu_s: float) -> int:
         body = _read_frame()
         if body is None:
             return 0
-        begun = time.process_time_ns()
-        # Its signal ends the process, whatever that does at the time.
+        started_ns = time.process_time_ns()
+        # The timer's signal ends the process, whatever it does at the time.
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        response = _carry_out(runner, body)
+        response = _run(runner, body)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        used = time.process_time_ns() - begun
-        spent = response.problem is not None and response.problem.message == NO_MEMORY
-        last = spent or number == _TASKS_MAX
-        _write(framed(TaskResponse(response.value, response.problem, used, last)))
+        used_ns = time.process_time_ns() - started_ns
+        out_of_memory = response.fault is not None and response.fault.message == NO_MEMORY
+        last = out_of_memory or number == _TASKS_MAX
+        _write(framed(Response(response.value, response.fault, used_ns, last)))
         if last:
             break
     return _AGAIN
 
 
-def _carry_out(runner: TaskRunner, body: bytes) -> TaskResponse:
+def _run(runner: TaskRunner, body: bytes) -> Response:
     try:
         return runner.run(decode_request(body))
     except MemoryError:
-        return TaskResponse(None, EvaluationProblem(NO_MEMORY))
-    except Exception as error:  # noqa: BLE001, an error of one task is its result
+        return Response(None, Fault(NO_MEMORY))
+    except Exception as error:  # noqa: BLE001, an error of a task is its result
         return failure_of(error)
 
 

@@ -1,4 +1,4 @@
-"""An evaluator whose tasks run in a process with limits of time and memory."""
+"""An evaluator that runs tasks in a process with time and memory limits."""
 
 import os
 import select
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MIB: Final = 1024 * 1024
-#: A process has to import the library of expressions, on a machine that may be busy.
+#: A process has to import the expression library, on a machine that may be busy.
 _START_S: Final = 30.0
 _READ: Final = _MIB
-#: A process that has ended without a word is replaced once for a task.
+#: A process that exits unexpectedly is replaced once per task.
 _ATTEMPTS: Final = 2
 
 
 class EvaluationLimits(msgspec.Struct, frozen=True):
-    """What one task may take."""
+    """Limits of one task."""
 
     #: Processor time. A busy machine stops no task.
     cpu_s: float = 0.25
-    #: Time until the process is taken for hung.
+    #: Time after which the process is considered hung.
     wall_s: float = 5.0
     memory_mib: int = 256
 
 
-#: For deliveries: a body may have 10 MiB, and is read by the process.
+#: For deliveries: a body may have 10 MiB, and the process parses it.
 DELIVERY_LIMITS: Final = EvaluationLimits(cpu_s=5.0, wall_s=20.0, memory_mib=768)
 
 
-class _Gone(Exception):
-    """The process has ended, or says nothing that can be read."""
+class _Exited(Exception):
+    """The process has exited, or returned an invalid response."""
 
 
-class _TooSlow(Exception):
+class _TimedOut(Exception):
     """The process has not answered in time."""
 
 
 class EvaluatorProcess:
-    """Carries out tasks in a process; it may be called from any thread, one task at a time."""
+    """Runs tasks in a process; may be called from any thread, one task at a time."""
 
     def __init__(self, limits: EvaluationLimits = EvaluationLimits()) -> None:  # noqa: B008, frozen
         self._limits = limits
@@ -62,7 +62,7 @@ class EvaluatorProcess:
         self._end: Callable[[], object] | None = None
         self._ready = False
         self._keys = count(1)
-        #: The shared values that the process has kept, by their names.
+        #: Shared values that the process keeps, by their keys.
         self._shared: dict[int, SharedValues] = {}
 
     def start(self) -> None:
@@ -75,17 +75,17 @@ class EvaluatorProcess:
         with self._lock:
             self._stop()
 
-    def __call__(self, task: Task, shared: SharedValues | None = None) -> TaskOutcome:
-        """Carry out a task within the limits."""
+    def __call__(self, task: Task, shared: SharedValues | None = None) -> Outcome:
+        """Run a task within the limits."""
         with self._lock:
             reason = ""
             for _ in range(_ATTEMPTS):
                 try:
-                    return self._outcome(self._ask(task, shared))
-                except _TooSlow:
+                    return self._outcome(self._send(task, shared))
+                except _TimedOut:
                     self._stop()
                     return self._slow()
-                except (_Gone, OSError, msgspec.MsgspecError) as error:
+                except (_Exited, OSError, msgspec.MsgspecError) as error:
                     self._stop()
                     reason = f"{error}"
             message = f"the process that evaluates expressions has ended: {reason}"
@@ -117,11 +117,11 @@ class EvaluatorProcess:
         )
         return TaskOutcome(EvaluationProblem(message), int(self._limits.cpu_s * 1e9))
 
-    def _ask(self, task: Task, shared: SharedValues | None) -> TaskResponse | int:
+    def _send(self, task: Task, shared: SharedValues | None) -> Response | int:
         process = self._started()
         if not self._ready:
             if self._read(process, time.monotonic() + _START_S) != READY:
-                raise _Gone("it has not begun as it should")
+                raise _Exited("it did not start correctly")
             self._ready = True
         deadline = time.monotonic() + self._limits.wall_s
         self._write(process, framed(self._request(task, shared)), deadline)
@@ -185,7 +185,7 @@ class EvaluatorProcess:
                 _await(source, select.POLLIN, deadline)
                 continue
             if not part:
-                raise _Gone(f"exit code {process.wait()}")
+                raise _Exited(f"exit code {process.wait()}")
             parts += part
         return bytes(parts)
 
@@ -193,13 +193,13 @@ class EvaluatorProcess:
 def _await(pipe: int, events: int, deadline: float) -> None:
     poll = select.poll()
     poll.register(pipe, events)
-    left = deadline - time.monotonic()
-    if left <= 0 or not poll.poll(left * 1_000):
-        raise _TooSlow
+    remaining_s = deadline - time.monotonic()
+    if remaining_s <= 0 or not poll.poll(remaining_s * 1_000):
+        raise _TimedOut
 
 
 def started_evaluator(limits: EvaluationLimits = EvaluationLimits()) -> EvaluatorProcess:  # noqa: B008, frozen
-    """An evaluator whose process has been started ahead of the first task."""
+    """Return an evaluator, and start its process ahead of the first task."""
     evaluator = EvaluatorProcess(limits)
     evaluator.start()
     return evaluator
@@ -211,7 +211,7 @@ def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process, and the one that it has forked."""
+    """End a process and its child."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     for pipe in _pipes(process):

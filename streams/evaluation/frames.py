@@ -7,7 +7,7 @@ import msgspec
 from headwater.processors.task_runner import TaskRequest, TaskResponse
 
 LENGTH_BYTES: Final = 4
-#: In place of a response: the process is ready. Other numbers are the signal that has killed it.
+#: In place of a response: the process is ready. Other numbers are the signal that killed it.
 READY: Final = 0
 
 encode: Final = msgspec.msgpack.Encoder().encode
@@ -15,7 +15,7 @@ decode_request: Final = msgspec.msgpack.Decoder(TaskRequest).decode
 decode_response: Final = msgspec.msgpack.Decoder(TaskResponse | int).decode
 
 
-def framed(message: TaskRequest | TaskResponse | int) -> bytes:
-    """A message as it is written to a pipe."""
+def framed(message: Request | Response | int) -> bytes:
+    """Return a message as it is written to a pipe."""
     body = encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

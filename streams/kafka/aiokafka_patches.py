@@ -1,46 +1,44 @@
-"""Mends faults of aiokafka's, by which what reads or writes stops, or waits, without a word.
+"""Workarounds for aiokafka bugs that make a consumer or producer hang silently.
 
-Broken connections, on uvloop: a connection that the broker has dropped may be written to once more
-before aiokafka has seen its end. The transports of asyncio let that pass; those of uvloop raise
-RuntimeError. aiokafka takes it for a bug, and ends the task that fetches, or sends, for good:
-`getmany` gives nothing ever after, and nobody is told. Here it becomes what it is: a connection
-that is broken, and made again.
+Broken connections, on uvloop: aiokafka may write to a connection that the broker has dropped before
+it notices. Transports of asyncio ignore that; those of uvloop raise RuntimeError. aiokafka takes it
+for a bug and ends its fetch or send task for good: `getmany` returns nothing from then on, without
+an error. The patch reports a broken connection, which aiokafka reconnects.
 
-Starting and stopping: whoever is cancelled meanwhile, or meets an error while it stops a client,
-leaves connections open and tasks running, which nothing ends any more. A `stop` may lose the
-cancellation of whoever awaits it, to a task of the client's that ends just then; and one that finds
-a fetch at rest after a failure ends them as if they had been cancelled. Here all of it ends, and
-who is cancelled is whoever was.
+Starting and stopping: a start that is cancelled, or a stop that meets an error, leaves connections
+open and tasks running. A `stop` may lose the cancellation of its caller to a task of the client
+that ends at the same time, and one that meets a failed fetch ends as if it had been cancelled.
+The patch closes all of them and cancels only the caller that was cancelled.
 
-Closing a connection over TLS: `stop` waits until the broker has said goodbye, too, which asyncio
-gives it 30 seconds for; so long a takeover would rest. Here it gets one second.
+Closing a connection over TLS: `stop` also waits for the broker's close notification, for which
+asyncio allows 30 seconds. That delays a takeover of partitions. The patch allows one second.
 
-Partitions without a leader: while a producer has records for one, it asks for leaders without a
-pause, and sends nothing to anybody before it is answered, which takes half a minute if it asks a
-broker that stands still. Here it asks now and then, and sends meanwhile.
+Partitions without a leader: while a producer has records for one, it refreshes metadata without a
+pause, and sends nothing to any partition until it has the answer. That takes half a minute if it
+queries a broker that is suspended. The patch refreshes at intervals and keeps sending.
 
-Fetches of idle partitions: a consumer has one fetch under way to a broker, and a partition whose
-records were being worked on waits for the end of one that began without it. Here the broker may
-hold such a fetch for a moment only. One that asks for all partitions may take as long as its
-consumer says: whichever of them gets a record ends it.
+Fetches of idle partitions: a consumer has one fetch in flight per broker. A partition whose records
+were being processed waits for the end of a fetch that began without it. The patch limits how long
+the broker may hold such a fetch. A fetch of all partitions may take as long as the consumer is
+configured to: a record in any of them ends it.
 
-What a fetch gives: its records are counted, not their bytes, and it is limited by what they take
-in the log. Text of which much is alike takes a thousandth of itself there: a hundred deliveries of
-the largest size would be unpacked together, a gigabyte. Here a partition gives so many bytes at a
-time, or one record, and the rest with the next call.
+Size of a fetch result: aiokafka limits the number of records and their compressed bytes. Repetitive
+text compresses to a thousandth: a hundred deliveries of the largest size would be unpacked
+together, a gigabyte. With the patch a call returns a limited number of unpacked bytes of a
+partition, or one record; the next call returns the rest.
 
-Making connections: a client makes one at a time. While it waits for a broker that stands still, it
-connects to no other, whatever has to be sent there. Here it makes one at a time to each broker; one
-that is made when its client has been closed is closed, too.
+Connecting: a client makes one connection at a time. While it waits for a suspended broker, it
+connects to no other. The patch makes one at a time to each broker. A connection that is
+made after its client was closed is closed, too.
 
-Finding no broker: the error names the addresses alone; why, it leaves to the log. A wrong password
-is then not told from a broker that is away. Here the error also says why.
+Errors when no broker is reachable: aiokafka names only the addresses and logs the reason, so that a
+wrong password looks like a broker that is down. The patch adds the reason to the error.
 
-Tokens: a broker that refuses one says so in an answer that is no error. aiokafka takes it for a
-yes, and waits for its next answer until it gives up. Here it is the refusal that it is.
+Tokens: a broker reports a refused token in a response that is not an error. aiokafka takes it for
+success and waits for another response until it times out. The patch raises the refusal.
 
-Compressing: see `streams.kafka.zstd`. When a membership was confirmed: see
-`streams.kafka.group_confirmations`. Logs that lost their end: see `streams.kafka.truncation`
+Compression: see `streams.kafka.zstd`. Time of the last confirmed membership: see
+`streams.kafka.group_confirmations`. Truncated logs: see `streams.kafka.truncation`
 and `streams.kafka.committed`.
 """
 
@@ -61,33 +59,35 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthentication
 from aiokafka.producer.sender import Sender
 
 from headwater.streams.kafka.committed import commit_leader_epochs
-from headwater.streams.kafka.group_confirmations import note_confirmations
-from headwater.streams.kafka.static_members import mend_static_members
+from headwater.streams.kafka.group_confirmations import record_confirmations
+from headwater.streams.kafka.static_members import patch_static_members
 from headwater.streams.kafka.truncation import detect_truncation
-from headwater.streams.kafka.zstd import use_contexts_again
+from headwater.streams.kafka.zstd import reuse_zstd_contexts
 
 #: Why the last attempt to connect to a broker failed, by its host and port.
 _FAILED: Final[dict[tuple[str, int], str]] = {}
 
-#: Of each client, who makes a connection, by broker and use.
+#: Held while a client makes a connection, by client, broker and connection group.
 _LOCKS: Final[WeakKeyDictionary[AIOKafkaClient, dict[Any, asyncio.Lock]]] = WeakKeyDictionary()
 _CLOSED: Final[WeakSet[AIOKafkaClient]] = WeakSet()
 
-_OTHERWISE: Final = (
+_USUAL_CAUSE: Final = (
     "usual cause: it expects other security, TLS, SASL or the certificate of a client"
 )
 
-#: The connections that are made to find the brokers, of a client that looks for them.
-_MADE: Final[ContextVar[WeakSet[AIOKafkaConnection] | None]] = ContextVar("made", default=None)
+#: Connections that a client makes during its bootstrap.
+_BOOTSTRAP_CONNECTIONS: Final[ContextVar[WeakSet[AIOKafkaConnection] | None]] = ContextVar(
+    "bootstrap_connections", default=None
+)
 
-#: How long a broker may hold a fetch that leaves a partition of its consumer out.
+#: How long a broker may hold a fetch that omits a partition of its consumer.
 _PARTIAL_WAIT_MS: Final = 50
 
-#: Bytes of keys and values, unpacked, that a partition gives at a time: as much as thousands of
+#: Unpacked bytes of keys and values that a call returns of a partition: as much as thousands of
 #: usual records, and less than some of the largest.
-_GIVEN_BYTES: Final = 8 * 1024 * 1024
+_RETURNED_BYTES: Final = 8 * 1024 * 1024
 
-#: How long a broker gets to say goodbye.
+#: How long a broker may take to close a TLS connection.
 _GOODBYE_S: Final = 1.0
 
 _BOOTSTRAP: Final = AIOKafkaClient.bootstrap
@@ -104,8 +104,8 @@ _START_PRODUCER: Final = AIOKafkaProducer.start
 _STOP_PRODUCER: Final = AIOKafkaProducer.stop
 
 
-def mend() -> None:
-    """Makes it so for all of this process; calling it again changes nothing."""
+def patch_aiokafka() -> None:
+    """Patch aiokafka for all of this process; calling it again changes nothing."""
     AIOKafkaClient.bootstrap = _bootstrap  # type: ignore[method-assign]
     AIOKafkaClient.close = _close_client  # type: ignore[method-assign]
     AIOKafkaClient._get_conn = _get_connection  # type: ignore[method-assign]  # noqa: SLF001
@@ -121,30 +121,30 @@ def mend() -> None:
     AIOKafkaConsumer.stop = _stop_consumer  # type: ignore[method-assign]
     AIOKafkaProducer.start = _start_producer  # type: ignore[method-assign]
     AIOKafkaProducer.stop = _stop_producer  # type: ignore[method-assign]
-    mend_static_members()
-    note_confirmations()
+    patch_static_members()
+    record_confirmations()
     detect_truncation()
     commit_leader_epochs()
-    use_contexts_again()
+    reuse_zstd_contexts()
 
 
 async def _bootstrap(self: AIOKafkaClient) -> None:
-    made: WeakSet[AIOKafkaConnection] = WeakSet()
-    making = _MADE.set(made)
+    connections: WeakSet[AIOKafkaConnection] = WeakSet()
+    token = _BOOTSTRAP_CONNECTIONS.set(connections)
     try:
         await _BOOTSTRAP(self)  # type: ignore[no-untyped-call]
     except asyncio.CancelledError:
-        for connection in made:
+        for connection in connections:
             connection.close(reason=CloseReason.SHUTDOWN)
         raise
     except KafkaConnectionError as error:
         reasons = [
-            f"{host}:{port}: {_FAILED.get((host, port), f'it takes no requests; {_OTHERWISE}')}"
+            f"{host}:{port}: {_FAILED.get((host, port), f'it takes no requests; {_USUAL_CAUSE}')}"
             for host, port, _ in self.hosts
         ]
         raise KafkaConnectionError("; ".join(reasons)) from error
     finally:
-        _MADE.reset(making)
+        _BOOTSTRAP_CONNECTIONS.reset(token)
 
 
 async def _get_connection(
@@ -156,46 +156,48 @@ async def _get_connection(
 ) -> Any:  # noqa: ANN401 (as aiokafka has it)
     locks = _LOCKS.setdefault(self, defaultdict(asyncio.Lock))
     async with locks[node_id, group]:
-        made = await _GET_CONNECTION(self, node_id, group=group, no_hint=no_hint)  # type: ignore[no-untyped-call]
-    if made is not None and self in _CLOSED:
-        await made.close(reason=CloseReason.SHUTDOWN)
+        connection = await _GET_CONNECTION(self, node_id, group=group, no_hint=no_hint)  # type: ignore[no-untyped-call]
+    if connection is not None and self in _CLOSED:
+        await connection.close(reason=CloseReason.SHUTDOWN)
         return None
-    return made
+    return connection
 
 
 async def _close_client(self: AIOKafkaClient) -> None:
     _CLOSED.add(self)
-    syncing, self._sync_task = self._sync_task, None
-    if syncing is not None:
-        syncing.cancel()
-    # All of them before anything is waited for: whoever waits may be cancelled.
-    closed = [each.close(reason=CloseReason.SHUTDOWN) for each in self._conns.values()]
-    if ending := [*filter(None, [syncing]), *closed]:
-        await asyncio.wait(ending)
+    sync_task, self._sync_task = self._sync_task, None
+    if sync_task is not None:
+        sync_task.cancel()
+    # Close all before the first await: the caller may be cancelled while it waits.
+    closings = [
+        connection.close(reason=CloseReason.SHUTDOWN) for connection in self._conns.values()
+    ]
+    if pending := [*filter(None, [sync_task]), *closings]:
+        await asyncio.wait(pending)
 
 
 async def _connect(self: AIOKafkaConnection) -> Any:  # noqa: ANN401 (as aiokafka has it)
-    where, made = (self.host, self.port), _MADE.get()
-    if made is not None:
-        made.add(self)
+    address, connections = (self.host, self.port), _BOOTSTRAP_CONNECTIONS.get()
+    if connections is not None:
+        connections.add(self)
     try:
         connected = await _CONNECT(self)  # type: ignore[no-untyped-call]
     except (KafkaError, OSError) as error:
-        _FAILED[where] = _why(error)
+        _FAILED[address] = _reason(error)
         raise
     except ValueError as error:  # a broker that cannot prove that it knows the password
-        _FAILED[where] = str(error)
+        _FAILED[address] = str(error)
         raise KafkaConnectionError(str(error)) from error
-    _FAILED.pop(where, None)
+    _FAILED.pop(address, None)
     return connected
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     match error:
-        case KafkaConnectionError(args=(str(found), *_)) if not found.endswith(" closed"):
-            return found
+        case KafkaConnectionError(args=(str(message), *_)) if not message.endswith(" closed"):
+            return message
         case ConnectionResetError() | KafkaConnectionError():
-            return f"it closed the connection; {_OTHERWISE}"
+            return f"it closed the connection; {_USUAL_CAUSE}"
         case ssl.SSLCertVerificationError():
             return f"its certificate is not trusted: {error.verify_message}"
         case ssl.SSLError():
@@ -238,7 +240,7 @@ def _close_connection(
 def _get_actions(self: Fetcher, assignment: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
     wait_ms = self._fetch_max_wait_ms
     states = map(assignment.state_value, assignment.tps)
-    if self._records or not all(each.has_valid_position and not each.paused for each in states):
+    if self._records or not all(state.has_valid_position and not state.paused for state in states):
         self._fetch_max_wait_ms = min(wait_ms, _PARTIAL_WAIT_MS)
     try:
         return _GET_ACTIONS(self, assignment)  # type: ignore[no-untyped-call]
@@ -247,40 +249,40 @@ def _get_actions(self: Fetcher, assignment: Any) -> Any:  # noqa: ANN401 (as aio
 
 
 def _get_all(self: FetchResult, max_records: int | None = None) -> list[Any]:
-    found: list[Any] = []
+    records: list[Any] = []
     if not self.check_assignment(self._topic_partition) or not self.has_more():
-        return found
+        return records
     size, is_whole = 0, True
     for record in self._partition_records:
-        found.append(record)
+        records.append(record)
         size += record.serialized_key_size + record.serialized_value_size
-        if len(found) == max_records or size >= _GIVEN_BYTES:
+        if len(records) == max_records or size >= _RETURNED_BYTES:
             is_whole = False
             break
     self._update_position()
     if is_whole:
         self._partition_records = None
-    return found
+    return records
 
 
 async def _start_sender(self: Sender) -> None:
     accumulator, client = self._message_accumulator, self.client
     drain, loop = accumulator.drain_by_nodes, asyncio.get_running_loop()
-    looking = False
+    refreshing = False
 
     def drain_by_nodes(ignore_nodes: Any, muted_partitions: Any = frozenset()) -> Any:  # noqa: ANN401 (as aiokafka has it)
-        nonlocal looking
+        nonlocal refreshing
         nodes, unknown_leaders_exist = drain(ignore_nodes, muted_partitions)
-        if unknown_leaders_exist and not looking:
-            looking = True
-            found = client.force_metadata_update()
-            found.add_done_callback(lambda _: loop.call_later(self._retry_backoff, drain_again))
-        # Of leaders that are not known the sender would wait for these alone.
+        if unknown_leaders_exist and not refreshing:
+            refreshing = True
+            refreshed = client.force_metadata_update()
+            refreshed.add_done_callback(lambda _: loop.call_later(self._retry_backoff, drain_again))
+        # If told of unknown leaders, the sender would wait for their metadata and send nothing.
         return nodes, False
 
     def drain_again() -> None:
-        nonlocal looking
-        looking = False
+        nonlocal refreshing
+        refreshing = False
         waiter = accumulator.waiter()
         if not waiter.done():
             waiter.set_result(None)
@@ -326,7 +328,7 @@ async def _stop(
     client: AIOKafkaClient,
     tasks: Callable[[], Iterable[asyncio.Task[Any] | None]],
 ) -> None:
-    # In a task of its own: one that awaits tasks that listen to no cancellation loses its own.
+    # In a task of its own: awaiting tasks that ignore cancellation would lose the caller's own.
     stopping = asyncio.create_task(stopped)
     try:
         await asyncio.wait([stopping])
@@ -336,6 +338,6 @@ async def _stop(
             task.cancel()
         await client.close()
         await asyncio.wait(left, timeout=_GOODBYE_S)
-    # Where it was cancelled, that was by aiokafka itself.
+    # If `stopped` itself was cancelled, aiokafka did it, not the caller.
     if not stopping.cancelled():
         stopping.result()

@@ -1,9 +1,9 @@
-"""Lets Java learn, once, how Kafka starts; every later start takes a third of the time.
+"""Create Java's AOT cache for Kafka, once; later starts take a third of the time.
 
-Theory of operation: a broker of its own runs for a moment and does a little of everything. When it
-is stopped, Java writes an AOT cache (JEP 483, 514, 515): the classes loaded and linked, and which
-methods are worth compiling. It rests beside the jars, is named after them and the Java, and
-`streams.kafka.embedded` uses it when it is there. Without it all works, slower.
+A separate broker runs for a moment and does a little of everything. When it is stopped, Java writes
+an AOT cache (JEP 483, 514, 515): the classes loaded and linked, and which methods are worth
+compiling. The cache is stored next to the jars, named after their version and Java's, and
+`streams.kafka.embedded` uses it if it exists. Without it Kafka starts more slowly.
 """
 
 import asyncio
@@ -27,23 +27,23 @@ __all__ = ["make_aot_cache"]
 
 
 def make_aot_cache(directory: Path, report: Callable[[str], None]) -> None:
-    """Makes the AOT cache beside the jars unless it is there; says so if it cannot be made."""
+    """Create the AOT cache next to the jars unless it exists; report it if that fails."""
     cache = aot_cache(directory)
     if cache.exists():
         return
-    report("Starting Kafka once, for Java to learn how; later starts take a second or two")
+    report("Starting Kafka once to create Java's AOT cache; later starts take a second or two")
     try:
-        # Beside its place: it is complete when it gets its name, and whoever is first has made it.
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".learning-") as scratch:
-            learnt = Path(scratch) / "learnt.aot"
-            _train(Path(scratch), learnt)
-            learnt.replace(cache)
-    except (ProcessUnavailable, BrokerUnavailable, KafkaError, OSError) as error:
-        report(f"Java has learnt nothing, so Kafka will start as slowly as this time: {error}")
+        # The cache gets its name when it is complete; the first of several processes wins.
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".training-") as scratch:
+            trained = Path(scratch) / "trained.aot"
+            _train(Path(scratch), trained)
+            trained.replace(cache)
+    except (PartUnavailable, BrokerUnavailable, KafkaError, OSError) as error:
+        report(f"Could not create Java's AOT cache; Kafka will start as slowly as now: {error}")
 
 
-def _train(scratch: Path, learnt: Path) -> None:
-    broker = EmbeddedKafka(scratch / "kafka", port=0, report=lambda _line: None, training=learnt)
+def _train(scratch: Path, trained: Path) -> None:
+    broker = EmbeddedKafka(scratch / "kafka", port=0, report=lambda _line: None, training=trained)
     try:
         asyncio.run(_exercise(Cluster(broker.start())))
     finally:
@@ -51,7 +51,7 @@ def _train(scratch: Path, learnt: Path) -> None:
 
 
 async def _exercise(cluster: Cluster) -> None:
-    """Does what Headwater does with a broker: topics, appends, transactions, groups, reading."""
+    """Do what Headwater does with a broker: topics, appends, transactions, groups, reading."""
     await create_topics(cluster, partitions=1, replication=1)
     async with AIOKafkaProducer(**cluster.options(), acks="all") as producer:
         await producer.send_and_wait(TRACES, b"a record")
@@ -67,20 +67,20 @@ async def _exercise(cluster: Cluster) -> None:
         await consumer.commit()
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Fetches the jars and makes the cache, ahead of the first start."""
-    # A broker that has only just begun makes aiokafka try things twice, and say so each time.
+    """Fetch the jars and create the cache, ahead of the first start."""
+    # While the broker starts, aiokafka retries and logs every retry.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
-        fetch_jars(jars_directory(), _say)
-    except ProcessUnavailable as error:
+        fetch_jars(jars_directory(), _print_line)
+    except PartUnavailable as error:
         sys.exit(str(error))
-    make_aot_cache(jars_directory(), _say)
+    make_aot_cache(jars_directory(), _print_line)
 
 
 if __name__ == "__main__":

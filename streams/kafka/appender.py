@@ -1,10 +1,11 @@
-"""Appending to Kafka, many records at a time.
+"""Append records to Kafka in batches.
 
-One await per call, not per record: records are packed into one batch a partition and sent with
-`acks=all` by an idempotent producer. `send()` would cost a future and a task switch a record.
+A call costs one await, not one per record: records are packed into one batch per partition and
+sent with `acks=all` by an idempotent producer. `send()` would cost a future and a task switch per
+record.
 
-No append waits for ever. An idempotent producer tries for as long as a partition has no leader; one
-that waits for it is said in the log after some seconds, and fails after some more.
+No append waits forever. An idempotent producer retries for as long as a partition has no leader. An
+append that waits for it is logged after some seconds, and fails some seconds later.
 """
 
 import asyncio
@@ -32,15 +33,15 @@ BATCH_BYTES: Final = 512 * 1024
 
 #: An append takes milliseconds; the election of a leader, seconds.
 _SLOW_S: Final = 5.0
-#: Looks at an append before it is called slow.
-_LOOKS: Final = 5
-#: Longer than a broker that is restarted in order is away from its partitions.
+#: Checks of an append before it counts as slow.
+_CHECKS: Final = 5
+#: Longer than a broker is unavailable during an orderly restart.
 _GIVE_UP_S: Final = 30.0
 
-#: How long a producer that is of no more use may take to end.
+#: How long a discarded producer may take to stop.
 _STOP_S: Final = 5.0
 
-#: Kafka's name for times that are the broker's, not the producer's.
+#: Kafka's value for timestamps set by the broker rather than the producer.
 _LOG_APPEND_TIME: Final = 1
 
 #: A Kafka batch with the number of its records.
@@ -48,18 +49,18 @@ _Packed: TypeAlias = tuple[Any, int]
 
 
 class Sent(NamedTuple):
-    """A Kafka batch on its way: its records have consecutive offsets, or none is in the log."""
+    """A Kafka batch in flight: its records get consecutive offsets, or none is in the log."""
 
     topic: str
     partition: int
     records: int
     acknowledged: asyncio.Future[Any]
-    #: When it was handed to the producer; None for an appender that watches no clock.
+    #: When it was passed to the producer; None if the appender has no broker clock.
     sent_at: Moment | None = None
 
 
 class Appender:
-    """An idempotent producer that appends lists of records; connects when first used."""
+    """Idempotent producer that appends lists of records; connects at first use."""
 
     def __init__(
         self,
@@ -76,15 +77,16 @@ class Appender:
         self._give_up_s = give_up_s
         self._producer: AIOKafkaProducer | None = None
         self._connecting = asyncio.Lock()
-        #: How often it was stopped: a producer that connected meanwhile is of no use to anybody.
+        #: Number of stops: a producer that was connecting during one is discarded.
         self._stops = 0
-        #: Learns the broker's time from every acknowledged batch whose topic keeps that time.
+        #: Receives the broker's time of every acknowledged batch of topics with LogAppendTime.
         self._broker_clock = broker_clock
 
     async def start(self) -> None:
-        """Connects now rather than at the first use.
+        """Connect now rather than at the first use.
 
-        Errors: BrokerUnavailable when no broker answers, and when it is stopped meanwhile.
+        Raises:
+            BrokerUnavailable: No broker answered, or `stop` was called meanwhile.
         """
         async with self._connecting:
             if self._producer is not None:
@@ -111,7 +113,7 @@ class Appender:
         )
         try:
             await producer.start()
-        except BaseException as error:  # also if it is cancelled: connections would stay open
+        except BaseException as error:  # also on cancellation: connections would stay open
             await producer.stop()
             if isinstance(error, KafkaError | OSError):
                 raise BrokerUnavailable(
@@ -121,10 +123,11 @@ class Appender:
         return producer
 
     async def stop(self, within_s: float | None = None) -> None:
-        """Sends what is pending and disconnects.
+        """Send what is pending and disconnect.
 
-        Units:  within_s, in seconds: what is pending then fails, and is not sent any more. Without
-                it, stopping lasts as long as the broker is away.
+        Args:
+            within_s: Seconds after which pending records fail and are no longer sent. Without it,
+                `stop` waits for as long as the broker is unavailable.
         """
         self._stops += 1
         producer, self._producer = self._producer, None
@@ -135,36 +138,40 @@ class Appender:
             await asyncio.wait([stopping], timeout=within_s)
         finally:
             if not stopping.done():
-                await _break_off(producer)
+                await _abort(producer)
                 await asyncio.wait([stopping], timeout=_STOP_S)
 
     async def partitions(self, topic: str) -> int:
-        """The number of partitions of a topic.
+        """Return the number of partitions of a topic.
 
-        Errors: BrokerUnavailable, also when there is no such topic.
+        Raises:
+            BrokerUnavailable: No broker answered, or the topic does not exist.
         """
         try:
-            found = await (await self._connected()).partitions_for(topic)
+            partitions = await (await self._connected()).partitions_for(topic)
         except (KafkaError, OSError) as error:
             raise BrokerUnavailable(
                 f"expected the topic {topic} at {self._cluster}, found: {error!r}; "
-                "`headwater topics create` makes the topics"
+                "`headwater topics create` creates the topics"
             ) from error
-        return len(found)
+        return len(partitions)
 
     async def append(self, records: Sequence[Outgoing]) -> None:
-        """Appends records and returns when the broker has acknowledged every one of them.
+        """Append records and return when the broker has acknowledged all of them.
 
-        The order is kept within a partition.
-        Errors: BrokerUnavailable; some of the records may then be in the log.
+        Records keep their order within a partition.
+
+        Raises:
+            BrokerUnavailable: Some of the records may be in the log all the same.
         """
         if records:
             await self.acknowledged(await self.send(records))
 
     async def append_or_stop(self, records: Sequence[Outgoing]) -> None:
-        """Appends records; disconnects if that fails, so that the next append may succeed.
+        """Append records; disconnect on failure, so that the next append may succeed.
 
-        Errors: BrokerUnavailable; some of the records may then be in the log.
+        Raises:
+            BrokerUnavailable: Some of the records may be in the log all the same.
         """
         try:
             await self.append(records)
@@ -173,11 +180,16 @@ class Appender:
             raise
 
     async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
-        """Hands records to the producer, in order; they are durable when `acknowledged` says so.
+        """Pass records to the producer, in order; `acknowledged` waits until they are durable.
 
-        Shape:  one Kafka batch a partition, or several where the records are many; those of a
-                partition in order. Of two calls under way at once the order is not kept.
-        Errors: BrokerUnavailable; some of the records may then be in the log, or come there.
+        Concurrent calls are not ordered among each other.
+
+        Returns:
+            One Kafka batch per partition, or several if there are many records; those of a
+            partition in order.
+
+        Raises:
+            BrokerUnavailable: Some of the records may be in the log, or be appended later.
         """
         producer = await self._connected()
         by_partition: dict[tuple[str, int], list[Outgoing]] = defaultdict(list)
@@ -187,7 +199,7 @@ class Appender:
         sent = []
         sent_at = self._broker_clock.now() if self._broker_clock else None
         try:
-            # The producer takes one batch a partition at a time: first the first of each.
+            # The producer takes one batch of a partition at a time: send all first batches first.
             for turn in zip_longest(*packed):
                 for (topic, partition), batch in zip(by_partition, turn, strict=True):
                     if batch is not None:
@@ -199,15 +211,16 @@ class Appender:
         return sent
 
     async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
-        """Waits for the broker to acknowledge batches; returns the first offset of each.
+        """Wait for the broker to acknowledge batches; return their first offsets.
 
-        Errors: BrokerUnavailable, also after `give_up_s`; the producer is of no more use then,
-        `stop` it.
+        Raises:
+            BrokerUnavailable: Also after `give_up_s`. The producer cannot be used any more then:
+                call `stop`.
         """
         try:
-            with self._watched(sent):
+            with self._timeout(sent):
                 if len(sent) == 1:
-                    # The usual case of a quiet log: a `gather` would cost another turn of the loop.
+                    # The usual case of a quiet log; `gather` would cost another loop iteration.
                     metadata = [await sent[0].acknowledged]
                 else:
                     metadata = await asyncio.gather(*(batch.acknowledged for batch in sent))
@@ -215,43 +228,46 @@ class Appender:
             count = sum(batch.records for batch in sent)
             raise self._unavailable(count, error) from error
         if self._broker_clock is not None:
-            for batch, answer in zip(sent, metadata, strict=True):
-                if batch.sent_at is not None and answer.timestamp_type == _LOG_APPEND_TIME:
-                    self._broker_clock.seen(batch.sent_at, answer.timestamp)
+            for batch, acknowledgement in zip(sent, metadata, strict=True):
+                if batch.sent_at is not None and acknowledgement.timestamp_type == _LOG_APPEND_TIME:
+                    self._broker_clock.record_append(batch.sent_at, acknowledgement.timestamp)
         return [acknowledgement.offset for acknowledgement in metadata]
 
     @contextlib.contextmanager
-    def _watched(self, sent: Sequence[Sent]) -> Iterator[None]:
-        """Says which partitions do not acknowledge, and fails their batches in the end."""
+    def _timeout(self, sent: Sequence[Sent]) -> Iterator[None]:
+        """Log which partitions are slow to acknowledge, and fail their batches at the limit."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
-        look_s, looks = self._slow_s / _LOOKS, 0
+        interval_s, checks = self._slow_s / _CHECKS, 0
 
-        def look() -> None:
-            # Looks are counted and not time: while the loop is busy, or the process suspended, no
-            # answer is read that may have come.
-            nonlocal timer, looks
-            looks += 1
-            timer = loop.call_later(look_s, look)
-            if looks == _LOOKS:
+        def check() -> None:
+            # Counts checks, not time: while the loop is busy or the process is suspended, it does
+            # not read acknowledgements that have arrived.
+            nonlocal timer, checks
+            checks += 1
+            timer = loop.call_later(interval_s, check)
+            if checks == _CHECKS:
                 slow()
-            elif looks * look_s >= self._give_up_s:
+            elif checks * interval_s >= self._give_up_s:
                 give_up()
 
         def slow() -> None:
             log.warning(
-                "%s not acknowledged for %.0f s; usual cause: no leader, or too few copies in sync",
-                _waited_for(sent),
+                "%s not acknowledged for %.0f s; usual cause: no leader, or too few replicas in "
+                "sync",
+                _unacknowledged(sent),
                 self._slow_s,
             )
 
         def give_up() -> None:
-            error = KafkaTimeoutError(f"none of {_waited_for(sent)} for {self._give_up_s:.0f} s")
+            error = KafkaTimeoutError(
+                f"none of {_unacknowledged(sent)} for {self._give_up_s:.0f} s"
+            )
             for batch in sent:
                 if not batch.acknowledged.done():
                     batch.acknowledged.set_exception(error)
 
-        timer = loop.call_later(look_s, look)
+        timer = loop.call_later(interval_s, check)
         try:
             yield
         finally:
@@ -268,35 +284,36 @@ class Appender:
         return cast("AIOKafkaProducer", self._producer)
 
 
-async def _break_off(producer: AIOKafkaProducer) -> None:
-    """Fails what a producer has yet to send, and disconnects it: its `stop` waits for nothing else.
+async def _abort(producer: AIOKafkaProducer) -> None:
+    """Fail what a producer has yet to send, and disconnect it.
 
-    aiokafka has no name for that; left to itself, the producer would outlive its event loop. In
-    this order: what is under way is put back before it fails.
+    Its `stop` waits for pending batches only, and aiokafka has no method to drop them; the producer
+    would outlive its event loop. The order matters: batches in flight are requeued before
+    they fail.
     """
     sender, batches = producer._sender.sender_task, producer._message_accumulator  # noqa: SLF001
     sender.cancel()
     await producer.client.close()
     await asyncio.wait([sender], timeout=_STOP_S)
-    # A batch that was sent before removes itself from there when it fails, put back or not.
-    waiting = [batch for each in batches._batches.values() for batch in each]  # noqa: SLF001
+    # A batch that was sent before removes itself from the pending ones when it fails.
+    waiting = [batch for queue in batches._batches.values() for batch in queue]  # noqa: SLF001
     batches._pending_batches.update(batch for batch in waiting if batch.retry_count)  # noqa: SLF001
     batches.fail_all(KafkaTimeoutError("the producer was stopped"))
     for batch in waiting:
-        # Nobody waits for that any more, and asyncio would say so in the log.
+        # No caller waits for it any more; asyncio would log an unretrieved exception.
         batch._drain_waiter.exception()  # noqa: SLF001
 
 
-def _waited_for(sent: Sequence[Sent]) -> str:
+def _unacknowledged(sent: Sequence[Sent]) -> str:
     counts: dict[str, int] = defaultdict(int)
     for batch in sent:
         if not batch.acknowledged.done():
             counts[f"{batch.topic}/{batch.partition}"] += batch.records
-    return ", ".join(f"{count} records of {where}" for where, count in counts.items())
+    return ", ".join(f"{count} records of {partition}" for partition, count in counts.items())
 
 
 def _pack(producer: AIOKafkaProducer, group: Sequence[Outgoing]) -> list[_Packed]:
-    """Packs the records of a partition into Kafka batches."""
+    """Pack the records of a partition into Kafka batches."""
     packed: list[_Packed] = []
     batch = producer.create_batch()
     for _, _, key, value, headers in group:

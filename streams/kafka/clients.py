@@ -1,4 +1,4 @@
-"""Clients of Kafka for a while: started, their errors translated, and stopped whatever happens."""
+"""Short-lived Kafka clients as context managers: started, errors translated, always stopped."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -14,10 +14,11 @@ from headwater.streams.kafka.cluster import Cluster
 
 
 @asynccontextmanager
-async def admin_of(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
-    """An admin client.
+async def admin_client(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
+    """Yield an admin client.
 
-    Errors: BrokerUnavailable, also for what its user meets.
+    Raises:
+        BrokerUnavailable: No broker answered, or the body raised an error of Kafka.
     """
     admin = AIOKafkaAdminClient(**cluster.options())
     try:
@@ -31,36 +32,45 @@ async def admin_of(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
-async def started(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:
-    """Starts a consumer; one that cannot be started is stopped, and cannot be started again.
+async def start_consumer(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:
+    """Start a consumer and return it; stop it if it cannot be started.
 
-    Errors: KafkaError, OSError.
+    Raises:
+        KafkaError: The consumer cannot be used again.
+        OSError: The consumer cannot be used again.
     """
     try:
         await consumer.start()
-    except BaseException:  # also if it is cancelled: connections would stay open
+    except BaseException:  # also on cancellation: connections would stay open
         await consumer.stop()
         raise
     return consumer
 
 
 @asynccontextmanager
-async def consumer_of(
+async def standalone_consumer(
     cluster: Cluster,
     *topics: str,
-    wanted: str = "Kafka",
+    purpose: str = "Kafka",
     **options: Any,  # noqa: ANN401 (aiokafka's)
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer without a group; `wanted` says what of the cluster, should it be missing.
+    """Yield a consumer without a group.
 
-    Errors: BrokerUnavailable, also for what its user meets.
+    Args:
+        cluster: The cluster.
+        *topics: Topics to assign, if any.
+        purpose: What is read, for the error message.
+        **options: Options of aiokafka.
+
+    Raises:
+        BrokerUnavailable: No broker answered, or the body raised an error of Kafka.
     """
     consumer = AIOKafkaConsumer(*topics, **cluster.options(), **options)
     try:
         await consumer.start()
         yield consumer
     except (KafkaError, OSError) as error:  # also TimeoutError
-        raise BrokerUnavailable(f"expected {wanted} at {cluster}, found: {error!r}") from error
+        raise BrokerUnavailable(f"expected {purpose} at {cluster}, found: {error!r}") from error
     finally:
         with contextlib.suppress(KafkaError, OSError):
             await consumer.stop()

@@ -1,6 +1,6 @@
-"""The Kafka cluster: where its brokers are, and how clients reach them and say who they are.
+"""The Kafka cluster: addresses of its brokers, and how clients connect and authenticate.
 
-Every client of the house is made from this one value.
+All Kafka clients of the system are created from this value.
 """
 
 from dataclasses import dataclass, field
@@ -10,21 +10,21 @@ from typing import Any, Literal, TypeAlias
 from aiokafka.abc import AbstractTokenProvider
 from typing_extensions import override
 
-from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 
 PasswordMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordLogin:
-    """Clients say who they are by SASL, with a password."""
+    """SASL authentication with a password."""
 
     mechanism: PasswordMechanism
     user: str
     password: str = field(repr=False)
 
     def options(self) -> dict[str, Any]:
-        """What each client of aiokafka is given of it."""
+        """Return the options for clients of aiokafka."""
         return {
             "sasl_mechanism": self.mechanism,
             "sasl_plain_username": self.user,
@@ -34,12 +34,12 @@ class PasswordLogin:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """Clients say who they are by SASL, with a token: OAUTHBEARER."""
+    """SASL authentication with a token: OAUTHBEARER."""
 
     tokens: AbstractTokenProvider
 
     def options(self) -> dict[str, Any]:
-        """What each client of aiokafka is given of it."""
+        """Return the options for clients of aiokafka."""
         return {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": self.tokens}
 
 
@@ -48,11 +48,13 @@ Login: TypeAlias = PasswordLogin | TokenLogin
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster.
+    """A Kafka cluster.
 
-    Shape:  servers are some of its brokers as host:port, separated by commas; a client learns of
-            the others from them. Without `tls` and `login` everything is in the clear, and clients
-            are anonymous.
+    Attributes:
+        servers: Some of its brokers as host:port, separated by commas; a client learns the others
+            from them.
+        tls: TLS settings; None for connections in the clear.
+        login: How clients authenticate; None for anonymous clients.
     """
 
     servers: str
@@ -61,13 +63,13 @@ class Cluster:
 
     @property
     def protocol(self) -> str:
-        """The protocol by its name in Kafka."""
+        """Return Kafka's name of the security protocol."""
         transport = "PLAINTEXT" if self.tls is None else "SSL"
         return transport if self.login is None else f"SASL_{transport}"
 
     def options(self) -> dict[str, Any]:
-        """What each client of aiokafka is given; from then on aiokafka is mended."""
-        mend()
+        """Return the options for clients of aiokafka; patches aiokafka first."""
+        patch_aiokafka()
         return {
             "bootstrap_servers": self.servers,
             "security_protocol": self.protocol,

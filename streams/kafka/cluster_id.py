@@ -1,13 +1,14 @@
-"""Which cluster it is: the id that Kafka gives a cluster once, whatever its addresses are."""
+"""The id that Kafka assigns to a cluster once, whatever its addresses are."""
 
-from headwater.streams.kafka.clients import admin_of
+from headwater.streams.kafka.clients import admin_client
 from headwater.streams.kafka.cluster import Cluster
 
 
 async def cluster_id(cluster: Cluster) -> str:
-    """The id of a cluster.
+    """Return the id of a cluster.
 
-    Errors: BrokerUnavailable.
+    Raises:
+        BrokerUnavailable: No broker answered.
     """
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         return str((await admin.describe_cluster())["cluster_id"])

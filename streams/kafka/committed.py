@@ -1,7 +1,7 @@
-"""Committed offsets, and the leader epoch of what was read before them (KIP-320).
+"""Committed offsets with the leader epoch of the record before them (KIP-320).
 
 aiokafka commits offsets alone. Only leader epochs show whether a log still has what was read up to
-such an offset (`truncation`). So the epoch is written to the text that Kafka keeps with an offset.
+such an offset (`truncation`). So the epoch is written to the metadata text of the offset.
 """
 
 import logging
@@ -13,7 +13,12 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.structs import OffsetAndMetadata
 
 from headwater.schemas.history import NO_LEADER_EPOCH
-from headwater.streams.kafka.truncation import UNKNOWN_END, begin_at, read_up_to, truncation_before
+from headwater.streams.kafka.truncation import (
+    UNKNOWN_END,
+    read_up_to,
+    seek_with_epoch,
+    truncation_before,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,19 +49,19 @@ async def _commit_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> None:
     known = {}
-    for where, committed in offsets.items():
-        read = read_up_to(assignment, where)
+    for tp, committed in offsets.items():
+        read = read_up_to(assignment, tp)
         if read is not None and not committed.metadata and committed.offset <= read.position:
-            known[where] = Committed(committed.offset, read.leader_epoch).as_committed()
+            known[tp] = Committed(committed.offset, read.leader_epoch).as_committed()
         else:
-            known[where] = committed
+            known[tp] = committed
     await _COMMIT(self, assignment, known)  # type: ignore[no-untyped-call]
 
 
-async def committed_of(
+async def committed_offsets(
     consumer: AIOKafkaConsumer, *partitions: TopicPartition
 ) -> dict[TopicPartition, Committed]:
-    """Return what a group has committed of partitions; those without are left out.
+    """Return a group's committed offsets; partitions without one are omitted.
 
     Raises:
         KafkaError: The coordinator does not answer.
@@ -64,8 +69,8 @@ async def committed_of(
     coordinator: Any = consumer._coordinator  # noqa: SLF001 (its methods leave out the text)
     offsets = await coordinator.fetch_committed_offsets(list(partitions))
     return {
-        where: Committed(committed.offset, _leader_epoch(committed.metadata))
-        for where, committed in offsets.items()
+        tp: Committed(committed.offset, _leader_epoch(committed.metadata))
+        for tp, committed in offsets.items()
         if committed.offset >= 0
     }
 
@@ -75,56 +80,56 @@ def _leader_epoch(text: str) -> int:
     return int(number) if number != text and number.isdecimal() else NO_LEADER_EPOCH
 
 
-async def start_of(
-    consumer: AIOKafkaConsumer, where: TopicPartition, committed: Committed
+async def resume_offset(
+    consumer: AIOKafkaConsumer, tp: TopicPartition, committed: Committed
 ) -> Committed:
     """Return where a group continues: at its committed offset, or where the log was cut before it.
 
     Args:
-        consumer: One to which the partition is assigned.
-        where: The partition.
-        committed: What the group has committed of it.
+        consumer: A consumer to which the partition is assigned.
+        tp: The partition.
+        committed: The committed offset.
 
     Raises:
         KafkaError: The leader does not answer.
     """
     offset, leader_epoch = committed
     if leader_epoch == NO_LEADER_EPOCH:
-        end = (await consumer.end_offsets([where]))[where]
+        end = (await consumer.end_offsets([tp]))[tp]
         cut = UNKNOWN_END if end < offset else None
     else:
-        cut = await truncation_before(consumer, where, offset, leader_epoch)
+        cut = await truncation_before(consumer, tp, offset, leader_epoch)
     if cut is None:
         return committed
     if cut == UNKNOWN_END:
-        first: int = (await consumer.beginning_offsets([where]))[where]
+        first: int = (await consumer.beginning_offsets([tp]))[tp]
         log.error(
-            "%s/%d is not the log any more of which %s has read up to offset %d: reading it from "
+            "%s/%d is not the log any more that %s has read up to offset %d: reading it from "
             "its beginning",
-            *(*where, consumer._group_id, offset - 1),  # noqa: SLF001
+            *(*tp, consumer._group_id, offset - 1),  # noqa: SLF001
         )
         return Committed(first)
     log.error(
-        "the broker has lost %s/%d from offset %d to %d, which was read: reading on from there",
-        *(*where, cut, offset - 1),
+        "the broker has lost %s/%d from offset %d to %d, which was read: continuing from there",
+        *(*tp, cut, offset - 1),
     )
     return Committed(cut, leader_epoch)
 
 
 async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int | None]:
-    """Seek all assigned partitions to where the group continues; see `start_of`.
+    """Seek all assigned partitions to where the group continues; see `resume_offset`.
 
     Returns:
-        The new position of each partition; None if nothing was committed, and it was not moved.
+        New position by partition; None if nothing was committed, and it was not moved.
 
     Raises:
         KafkaError: A broker does not answer.
     """
     assigned = list(consumer.assignment())
-    committed = await committed_of(consumer, *assigned)
+    committed = await committed_offsets(consumer, *assigned)
     starts: dict[TopicPartition, int | None] = dict.fromkeys(assigned)
-    for where, position in committed.items():
-        start = await start_of(consumer, where, position)
-        begin_at(consumer, where, *start)
-        starts[where] = start.offset
+    for tp, position in committed.items():
+        start = await resume_offset(consumer, tp, position)
+        seek_with_epoch(consumer, tp, *start)
+        starts[tp] = start.offset
     return starts

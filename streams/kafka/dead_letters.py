@@ -1,8 +1,8 @@
-"""Dead letters: what cannot be processed, its bytes untouched, the reason in headers.
+"""Dead letters: records that could not be processed, their bytes unchanged, the reason in headers.
 
-Each has a key of its own, so that it can be removed: where the record lay, and what was wrong with
-it. The record's own key is in a header. The header names are Kafka Connect's, so that existing
-viewers show them, and our own under `headwater.`. All values are text.
+The key of a dead letter is unique, so that it can be removed: position of the record, and reason.
+The record's own key is in a header. Header names are Kafka Connect's, so that existing viewers show
+them, and our own under `headwater.`. All values are text.
 """
 
 import traceback
@@ -21,7 +21,7 @@ REQUEST_ID: Final = "headwater.request_id"
 KEY: Final = "headwater.key"
 DEAD_AT: Final = "headwater.dead_at_ms"
 ORIGINAL_TIMESTAMP: Final = "headwater.original_timestamp_ms"
-#: Agents let such a record pass where they would drop a duplicate or count an old wait.
+#: Pipeline workers process such a record where they would drop a duplicate or an expired wait.
 REPLAY_OF: Final = "headwater.replay_of"
 NO_EFFECTS: Final = "headwater.no_effects"
 RULE: Final = "headwater.rule"
@@ -31,34 +31,34 @@ EXPIRED: Final = "headwater.expired"
 
 CONNECT_PREFIX: Final = "__connect.errors."
 
-#: What each header says, by its name.
+#: Meaning of headers, by name.
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         CONNECT_PREFIX + "topic": "Where the record was read.",
         CONNECT_PREFIX + "partition": "Where the record was read.",
         CONNECT_PREFIX + "offset": "Where the record was read.",
         CONNECT_PREFIX + "connector.name": "Always headwater.",
-        CONNECT_PREFIX + "task.id": "The partition of the agent that gave up.",
-        CONNECT_PREFIX + "stage": "The stage that gave up.",
+        CONNECT_PREFIX + "task.id": "The partition of the failed stage.",
+        CONNECT_PREFIX + "stage": "The stage that failed.",
         CONNECT_PREFIX + "class.name": "The stage, as viewers of Connect expect it.",
         CONNECT_PREFIX + "exception.class.name": "The exception, or the reason without one.",
-        CONNECT_PREFIX + "exception.message": "What was expected, found and where.",
+        CONNECT_PREFIX + "exception.message": "What was expected, what was there, and where.",
         CONNECT_PREFIX + "exception.stacktrace": "The end of the traceback, if there is one.",
-        REASON: "A stable code of what was wrong.",
+        REASON: "A stable code of the problem.",
         EVENT_ID: "The delivery, if it is known.",
         REQUEST_ID: "The request that brought it, if it is known.",
-        KEY: "The key that the record had where it was read; missing if it had none.",
-        DEAD_AT: "When it was given up, in Unix milliseconds.",
+        KEY: "The key of the original record; missing if it had none.",
+        DEAD_AT: "When it became a dead letter, in Unix milliseconds.",
         ORIGINAL_TIMESTAMP: "When the record was appended, in Unix milliseconds.",
         REPLAY_OF: "On a record that is put back into its topic: the position of the dead letter "
-        "or of the delivery, or the id of the replay that did it.",
-        NO_EFFECTS: "On a replay of what has had its effects on workflows, which it must not have "
-        "again.",
-        RULE: "On a dead letter of an effect of a delivery, and on its replay: the rule to follow "
-        "once more, and no other.",
+        "or of the delivery, or the id of the replay.",
+        NO_EFFECTS: "On a replayed delivery whose effects on workflows have happened already, and "
+        "must not happen again.",
+        RULE: "On a dead letter of an effect of a delivery, and on its replay: the only rule to "
+        "apply again.",
         REPLAYED: "On a record of the topic dead-letters that marks another one as replayed.",
-        REPLAYED_AT: "Beside it: when, in Unix milliseconds.",
-        EXPIRED: "On a record of the topic dead-letters that marks another one as gone from it.",
+        REPLAYED_AT: "With it: when, in Unix milliseconds.",
+        EXPIRED: "On a record of the topic dead-letters that marks another one as expired.",
     }
 )
 _OWN: Final = (
@@ -89,10 +89,19 @@ def dead_letter(  # noqa: PLR0913, the headers are what a dead letter is
     error: BaseException | None = None,
     rule: str | None = None,
 ) -> Outgoing:
-    """A dead letter for a record that a stage read.
+    """Return a dead letter for a record that a stage could not process.
 
-    Shape:  reason is a stable code; detail says what was expected, found and where; rule is that of
-            an effect, "" for none, in place of whatever the record is a replay for.
+    Args:
+        record: The record.
+        stage: The stage that failed.
+        reason: A stable code.
+        detail: What was expected, what was there, and where.
+        now_ms: The time, in Unix milliseconds.
+        event_id: Id of the delivery, if known.
+        request_id: Id of the request that brought it, if known.
+        error: The exception, if there was one.
+        rule: The rule of the failed effect, "" for none. It replaces a rule in the headers of the
+            record; None keeps that.
     """
     kind = type(error) if error is not None else None
     stack = "".join(traceback.format_exception(error))[-_STACK_CHARS:] if error else ""
@@ -118,23 +127,23 @@ def dead_letter(  # noqa: PLR0913, the headers are what a dead letter is
     added = [(name, value.encode(errors="replace")) for name, value in fields.items()]
     if record.key is not None:
         added.append((KEY, record.key))
-    kept = original(record)
+    headers = original(record)
     if rule is not None:
-        kept = [each for each in kept if each[0] != RULE]
+        headers = [header for header in headers if header[0] != RULE]
         added += [(RULE, rule.encode(errors="replace"))] if rule else []
-    # Of several rules, more than one may fail.
-    where = (record.topic, record.partition, record.offset, reason, rule or "")
-    key = msgspec.json.encode(where)
-    return Outgoing(DEAD_LETTERS, record.partition, key, record.value, [*kept, *added])
+    # More than one of several rules may fail.
+    identity = (record.topic, record.partition, record.offset, reason, rule or "")
+    key = msgspec.json.encode(identity)
+    return Outgoing(DEAD_LETTERS, record.partition, key, record.value, [*headers, *added])
 
 
 def key_of(letter: Incoming) -> bytes | None:
-    """The key of the record that a dead letter is of."""
+    """Return the key of the original record of a dead letter."""
     return next((value for name, value in reversed(letter.headers) if name == KEY), None)
 
 
 def original(record: Incoming) -> list[tuple[str, bytes]]:
-    """A record's own headers, without those that a dead letter adds."""
+    """Return a record's own headers, without those that a dead letter adds."""
     return [
         (name, value)
         for name, value in record.headers
@@ -143,7 +152,7 @@ def original(record: Incoming) -> list[tuple[str, bytes]]:
 
 
 def text_header(record: Incoming, name: str) -> str | None:
-    """The last value of a header, as text; None when it is missing."""
+    """Return the last value of a header as text; None if it is missing."""
     for key, value in reversed(record.headers):
         if key == name:
             return text_of(value)

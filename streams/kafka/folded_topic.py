@@ -1,7 +1,8 @@
-"""A small topic that everybody folds: in one partition, so that the order of the log decides.
+"""A small topic that every reader folds into the same state.
 
-Whoever writes appends a record, reads up to it, and learns from the fold what it came to. Whoever
-reads asks Kafka where the topic ends, before an answer that has to know all that was written.
+It has one partition, so that the order of the log decides. A writer appends a record, reads up to
+it, and learns its outcome from the fold. A reader queries the end offset of the topic before an
+answer that must reflect all records.
 """
 
 import logging
@@ -16,12 +17,12 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.records import Incoming, Outgoing, place_of
-from headwater.streams.kafka.shared_look import SharedLook
+from headwater.streams.kafka.records import Incoming, Outgoing, position_of
+from headwater.streams.kafka.shared_refresh import SharedRefresh
 
 log = logging.getLogger(__name__)
 
-#: Where all of such a topic lies.
+#: The only partition of such a topic.
 PARTITION: Final = 0
 _KEY_BYTES: Final = 16
 _STOP_S: Final = 5.0
@@ -31,10 +32,16 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class FoldedTopic(Generic[FoldT, OutcomeT]):
-    """Follows a topic, and appends to it; connects when first used.
+    """Follows a topic and appends to it; connects at first use.
 
-    Shape:  apply takes the value of a record into the fold, in the order of the log, and says what
-            it came to; new_key gives bytes that no other record has in its key.
+    Args:
+        topic: The topic.
+        fold: The state before the first record.
+        apply: Applies the value of a record to the fold, in the order of the log, and returns its
+            outcome.
+        cluster: The cluster.
+        client_id: Name of the client.
+        new_key: Returns bytes that make the key of a record unique.
     """
 
     def __init__(
@@ -49,30 +56,32 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
     ) -> None:
         self._topic = topic
         self._apply_value = apply
-        #: What was read so far.
+        #: State of what was read so far.
         self.fold = fold
         self._cluster = cluster
         self._new_key = new_key
         self._offsets = Offsets(cluster, client_id)
         self._appender = Appender(cluster=cluster, client_id=client_id)
-        self._catch_up = SharedLook(self._look)
+        self._catch_up = SharedRefresh(self._read_to_end)
         self._next = 0
         self._outcomes: dict[int, OutcomeT] = {}
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
         await self._offsets.stop()
         await self._appender.stop(_STOP_S)
 
     async def catch_up(self) -> FoldT:
-        """The fold of all that was written before the call, and perhaps more.
+        """Return the fold of all records appended before the call, and perhaps later ones.
 
-        Errors: BrokerUnavailable; NotYetReadable, for what a newer release has written.
+        Raises:
+            BrokerUnavailable: No broker answered.
+            NotYetReadable: A newer release wrote a record.
         """
         await self._catch_up()
         return self.fold
 
-    async def _look(self) -> None:
+    async def _read_to_end(self) -> None:
         end = (await self._offsets.ends([self._topic], PARTITION))[self._topic]
         if end > self._next:
             reading = read_partition(
@@ -89,24 +98,26 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
             try:
                 self._outcomes[record.offset] = self._apply_value(self.fold, record.value)
             except (UndecodableRecord, UnknownSchema) as error:
-                log.error("%s cannot be read: %s", place_of(record), error)  # noqa: TRY400
+                log.error("%s cannot be read: %s", position_of(record), error)  # noqa: TRY400
             self._next = record.offset + 1
         if newer is not None:
             raise NotYetReadable(newer_schema_message(newer))
 
     async def append(self, name: str, value: bytes) -> OutcomeT:
-        """Appends a record about a name; says what came of it once it is durable.
+        """Append a record about a name; return its outcome once it is durable.
 
-        Errors: BrokerUnavailable, when it may have been appended: to do it again has to be safe.
+        Raises:
+            BrokerUnavailable: It may have been appended, so that a retry has to be safe.
         """
         offset = await self.append_to(self._topic, name, value)
         await self.catch_up()
         return self._outcomes[offset]
 
     async def append_to(self, topic: str, name: str, value: bytes) -> int:
-        """Appends a record about a name to this topic or one that goes with it; gives its offset.
+        """Append a record to this topic or a related one; return its offset.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: No broker answered.
         """
         key = f"{name}#{self._new_key().hex()}".encode()
         try:

@@ -1,15 +1,14 @@
-"""Group commit: the records of many callers, appended together.
+"""Group commit: append the records of many callers together.
 
-Records that arrive while an append is under way are appended by the next one: at 64 connections
-that is one round trip for some dozens of records. Each partition has one group under way at a time:
-its records are in the log in the order in which they were added. One that has no leader holds up no
-other, and when an append fails, it fails for that partition alone, which goes on through another
-producer.
+Records that arrive during an append are part of the next one: at 64 connections that is one round
+trip for some dozens of records. A partition has one append in flight at a time, so that its records
+are in the log in the order in which they were added. A partition without a leader delays no other.
+A failed append fails for that partition alone, which continues with another producer.
 
-A broker that stalls must cost neither memory nor copies. So what is held is bounded in bytes, and
-beyond that callers get `Overloaded` at once. And a caller that no longer waits withdraws its record
-while that is still possible: a retry is never queued beside its first try. What the producer has
-been given can not be withdrawn; an idempotent producer sends it when the broker is back.
+A stalled broker must cost neither memory nor copies. So the bytes held are bounded; beyond that
+limit callers get `Overloaded` at once. A caller that no longer waits withdraws its record while
+that is still possible, so that a retry is not queued along with the first attempt. What the
+producer already has cannot be withdrawn: an idempotent producer sends it when the broker is back.
 """
 
 import asyncio
@@ -24,57 +23,57 @@ from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
-#: Bytes of all records that are queued or under way: as much as a gateway holds of bodies, so that
-#: a broker that stalls for a moment is waited for.
+#: Bytes of all records that are queued or in flight: as much as a gateway holds of request bodies,
+#: so that requests survive a broker that stalls for a moment.
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-#: What a record costs beside its key and value: objects, headers.
+#: What a record costs in addition to its key and value: objects, headers.
 _RECORD_BYTES: Final = 512
 #: Records of one append. More would only make the first of them wait.
 _GROUP_RECORDS: Final = 500
 #: Bytes of one append: one Kafka batch. A record that is larger goes alone.
 _GROUP_BYTES: Final = BATCH_BYTES
-#: What a record waits for others to be appended with: less than an append takes, and half as many
-#: appends under load.
+#: How long a record waits for others to be appended with: less than an append takes, and half as
+#: many appends under load.
 _LINGER_S: Final = 0.001
-#: How long a producer may take to end.
+#: How long a producer may take to stop.
 _STOP_S: Final = 5.0
 
 
 class Entry(Protocol):
-    """A record on its way into the log, with what its caller knows of it; compared by identity."""
+    """A record to append, with what its caller associates with it; compared by identity."""
 
     @property
     def record(self) -> Outgoing:
-        """The record."""
+        """Return the record."""
 
 
 class Producer(Protocol):
-    """What appends; see `Appender`."""
+    """Appends records; see `Appender`."""
 
     async def partitions(self, topic: str) -> int:
-        """The number of partitions of a topic."""
+        """Return the number of partitions of a topic."""
 
     async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
-        """Hands over records, in order."""
+        """Pass on records, in order."""
 
     async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
-        """Waits until they are durable."""
+        """Wait until they are durable."""
 
 
 P = TypeVar("P", bound=Producer)
 
 
 class PartitionProducers(Protocol[P]):
-    """What has a producer for each partition; see `Producers`."""
+    """Provides a producer for each partition; see `Producers`."""
 
-    def of(self, partition: int) -> P:
-        """The producer of a partition, until it has failed it."""
+    def producer_for(self, partition: int) -> P:
+        """Return the producer of a partition: the same until it fails."""
 
-    def failed(self, partition: int, producer: P) -> None:
-        """Takes note that a producer is of no more use for a partition."""
+    def replace_failed(self, partition: int, producer: P) -> None:
+        """Record that a producer cannot be used for a partition any more."""
 
     async def stop(self, within_s: float) -> None:
-        """Disconnects."""
+        """Disconnect."""
 
 
 E = TypeVar("E", bound=Entry)
@@ -86,16 +85,16 @@ class _Group(NamedTuple, Generic[E]):
 
 
 class _Queue(Generic[E]):
-    """What waits to be appended to a partition, and who appends there."""
+    """Entries that wait to be appended to a partition, and the task that appends."""
 
     def __init__(self) -> None:
         #: Entries and their sizes, in order.
         self.waiting: dict[E, int] = {}
-        #: Appends a group; after a failure, it waits for another producer.
+        #: Task that appends a group; after a failure, it waits for another producer.
         self.appending: asyncio.Task[None] | None = None
 
     def take(self) -> _Group[E]:
-        """The next group."""
+        """Remove and return the next group."""
         entries: list[E] = []
         size = 0
         for entry, entry_size in self.waiting.items():
@@ -111,11 +110,18 @@ class _Queue(Generic[E]):
 class GroupCommit(Generic[E]):
     """Appends to one topic.
 
-    Shape:  partitions is their number, 0 until Kafka answers for the first time; ready, whether
-            Kafka answers: it does not from a failed append until one succeeds, or a producer
-            connects. `settled` is called once for each entry that was added and not withdrawn,
-            with those that are durable or, with an error, may or may not be in the log; it must
-            not raise.
+    Args:
+        producers: The producers.
+        topic: The topic.
+        settled: Called once for each entry that was added and not withdrawn, with entries that are
+            durable or, with an error, may or may not be in the log. It must not raise.
+        held_bytes_max: Limit of queued and in-flight bytes.
+        linger_s: Seconds to wait for more records before an append.
+
+    Attributes:
+        partitions: Number of partitions; 0 until Kafka answers for the first time.
+        ready: Whether Kafka answers; False from a failed append until one succeeds or a producer
+            connects.
     """
 
     def __init__(
@@ -133,7 +139,7 @@ class GroupCommit(Generic[E]):
         self._held_bytes_max = held_bytes_max
         self._linger_s = linger_s
         self._queues: dict[int, _Queue[E]] = {}
-        #: Something waits for a partition where nobody appends.
+        #: Set when entries wait for a partition without a task that appends.
         self._wake = asyncio.Event()
         self._held_bytes = 0
         self._running: asyncio.Task[None] | None = None
@@ -141,17 +147,17 @@ class GroupCommit(Generic[E]):
         self.ready = False
 
     async def start(self) -> None:
-        """Starts in the background; Kafka may be away, now or later."""
+        """Start in the background; Kafka may be unavailable now or later."""
         self._running = asyncio.create_task(self._run(), name=f"append to {self._topic}")
 
     async def stop(self) -> None:
-        """Ends, in `_STOP_S` and a little; entries that are not durable by then fail."""
+        """Stop within a little more than `_STOP_S`; entries that are not durable by then fail."""
         self.ready = False
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
         await self._producers.stop(_STOP_S)
-        # Those that were acknowledged just now are not settled yet.
+        # Lets the callbacks of entries that were acknowledged just now run.
         await asyncio.sleep(0)
         for queue in self._queues.values():
             if queue.appending is not None:
@@ -162,9 +168,10 @@ class GroupCommit(Generic[E]):
         self.ready = False
 
     def add(self, entries: Sequence[E]) -> None:
-        """Queues entries, in order; all of them or none.
+        """Queue entries, in order; all of them or none.
 
-        Errors: Overloaded.
+        Raises:
+            Overloaded: Too many bytes are queued or in flight.
         """
         sizes = [_size(entry.record) for entry in entries]
         size = sum(sizes)
@@ -181,7 +188,7 @@ class GroupCommit(Generic[E]):
                 self._wake.set()
 
     def withdraw(self, entry: E) -> bool:
-        """Takes an entry back; tells whether that was in time, so that it is never appended."""
+        """Remove an entry from the queue; return False if it is too late."""
         size = self._queues[entry.record.partition].waiting.pop(entry, None)
         if size is None:
             return False
@@ -196,24 +203,24 @@ class GroupCommit(Generic[E]):
             await self._wake.wait()
             await asyncio.sleep(self._linger_s)
             self._wake.clear()
-            # All at once: what goes to one broker is one request.
+            # All at once: batches for one broker go out in one request.
             for partition, queue in self._queues.items():
                 if queue.waiting and queue.appending is None:
                     appending = self._append(partition, queue, queue.take())
                     queue.appending = asyncio.create_task(appending)
 
     async def _connect(self, partition: int) -> int:
-        """Connects the producer of a partition; returns how many there are."""
-        count: int = await self._producers.of(partition).partitions(self._topic)
+        """Connect the producer of a partition; return the number of partitions."""
+        count: int = await self._producers.producer_for(partition).partitions(self._topic)
         self.ready = True
         return count
 
     async def _append(self, partition: int, queue: _Queue[E], group: _Group[E]) -> None:
-        """Appends a group; after a failure, gets the partition another producer."""
-        producer: Producer = self._producers.of(partition)
+        """Append a group; after a failure, switch the partition to another producer."""
+        producer: Producer = self._producers.producer_for(partition)
         try:
             if not await self._appended(producer, group):
-                self._producers.failed(partition, producer)
+                self._producers.replace_failed(partition, producer)
                 what = f"waiting for Kafka to append to {self._topic}/{partition}"
                 await Retrying(log, what).until_done(lambda: self._connect(partition))
         finally:
@@ -222,7 +229,7 @@ class GroupCommit(Generic[E]):
                 self._wake.set()
 
     async def _appended(self, producer: Producer, group: _Group[E]) -> bool:
-        """Appends a group and says so to those who added it; False if it may not be in the log."""
+        """Append a group and settle its entries; return False if it may not be in the log."""
         error: BrokerUnavailable | None = _stopped()
         try:
             sent = await producer.send([entry.record for entry in group.entries])
@@ -231,7 +238,7 @@ class GroupCommit(Generic[E]):
         except BrokerUnavailable as unavailable:
             error = unavailable
         except Exception:
-            log.critical("expected to go on appending to %s", self._topic, exc_info=True)
+            log.critical("unexpected error while appending to %s", self._topic, exc_info=True)
         finally:
             self._settle(group, error)
         return error is None

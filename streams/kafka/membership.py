@@ -1,15 +1,15 @@
-"""Membership of the house: who reads what, told by Kafka's own consumer groups.
+"""Agree on schema versions among all processes, through one of Kafka's consumer groups.
 
-Theory of operation. Every part of the house holds one member of the group `headwater-members`,
-which is assigned no partition. With its request to join, a member announces what it reads; the
-group's leader finds what is common to all (`schemas.schema_versions`), and each member gets that
-with its assignment. So whenever somebody joins, leaves or is lost, all learn it in one rebalance,
-which stops nothing else, and there is no topic and no heartbeat of our own.
+Every process has one member in the group `headwater-members`, which is assigned no partition. With
+its request to join, a member announces the schema versions it reads. The group's leader computes
+the versions common to all (`schemas.forms`), and members get them with their assignment. So
+whenever a member joins, leaves or is lost, all learn the versions in one rebalance, which
+interrupts nothing else. There is no topic and no heartbeat of our own.
 
-Before anything is known a process writes the oldest forms, which everybody reads; while the broker
-is away it keeps the last known ones. A part joins before it writes, but for the gateway, which
-takes deliveries at once. The member has a thread of its own, so it is there whatever loop the part
-runs, and however long one of its turns takes.
+Until a process knows the versions it writes the oldest, which all releases read; while the broker
+is unavailable it keeps the last known ones. A process joins before it writes, except for the
+gateway, which accepts deliveries at once. The member has a thread of its own, so that it does not
+depend on the process's event loop, or on how long one of its iterations takes.
 """
 
 import asyncio
@@ -47,10 +47,11 @@ from headwater.streams.kafka.retrying import Retrying
 log = logging.getLogger(__name__)
 
 GROUP: Final = "headwater-members"
-#: A group has to be subscribed to something; nobody is assigned any of it.
+#: A group has to subscribe to a topic; no member is assigned any of it.
 _SUBSCRIBED: Final = WORKFLOW_REPLIES
 _VERSION: Final = 0
-#: Whoever joins waits for members that were killed: the shortest that brokers allow by default.
+#: Joining waits for members that were killed, so this is the shortest session that brokers allow by
+#: default.
 _SESSION_MS: Final = 6_000
 #: aiokafka ends a membership that polls no records, and this one never does.
 _POLL_MAX_MS: Final = 2**31 - 1
@@ -60,18 +61,18 @@ _STOP_S: Final = 5.0
 
 
 class _Assignor(AbstractPartitionAssignor):
-    """Assigns forms in place of partitions."""
+    """Assigns schema versions in place of partitions."""
 
     name: Final = "headwater-forms"
 
     def __init__(
-        self, announcement: Announcement, learnt: Callable[[Mapping[str, SchemaVersion]], None]
+        self, announcement: Announcement, on_versions: Callable[[Mapping[str, Form]], None]
     ) -> None:
         self._announcement = msgspec.json.encode(announcement)
-        self._learnt = learnt
+        self._on_versions = on_versions
 
     @override
-    def metadata(  # type: ignore[override] # aiokafka calls it on what it was given
+    def metadata(  # type: ignore[override] # aiokafka calls it on the instance
         self, topics: Iterable[str]
     ) -> ConsumerProtocolMemberMetadata:
         return ConsumerProtocolMemberMetadata(_VERSION, list(topics), self._announcement)
@@ -80,9 +81,7 @@ class _Assignor(AbstractPartitionAssignor):
     def assign(  # type: ignore[override]
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        forms = common_versions(
-            [parse_announcement(each.user_data or b"") for each in members.values()]
-        )
+        forms = common([announced(metadata.user_data or b"") for metadata in members.values()])
         data = msgspec.json.encode(forms)
         return {member: ConsumerProtocolMemberAssignment(_VERSION, [], data) for member in members}
 
@@ -92,14 +91,17 @@ class _Assignor(AbstractPartitionAssignor):
     ) -> None:
         forms = parse_versions(assignment.user_data or b"")
         if forms is not None:
-            self._learnt(forms)
+            self._on_versions(forms)
 
 
 class Membership:
     """The membership of this process.
 
-    Shape:  member names it in others' logs: the part, and where it runs. `learnt` is called in a
-            thread, with the forms, whenever these are assigned.
+    Args:
+        cluster: The cluster.
+        member: Names it in others' logs: the kind of process, and its host.
+        reads: Schema versions that this process reads.
+        on_versions: Called in a thread, with the versions to write, whenever these are assigned.
     """
 
     def __init__(
@@ -107,14 +109,14 @@ class Membership:
         *,
         cluster: Cluster,
         member: str,
-        reads: Mapping[str, int] = READABLE_VERSIONS,
-        learnt: Callable[[Mapping[str, SchemaVersion]], None] = set_write_versions,
+        reads: Mapping[str, int] = READS,
+        on_versions: Callable[[Mapping[str, Form]], None] = write_forms,
     ) -> None:
         self._cluster = cluster
         self._reads = dict(reads)
         self._assignor = _Assignor(Announcement(member, self._reads), self._learn)
-        self._learnt = learnt
-        self._known: Mapping[str, SchemaVersion] = {}
+        self._on_versions = on_versions
+        self._known: Mapping[str, Form] = {}
         self._started = False
         self._joined = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -122,24 +124,24 @@ class Membership:
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
     def start(self) -> None:
-        """Joins in the background; Kafka may be away, now or later."""
+        """Join in the background; Kafka may be unavailable now or later."""
         if not self._started:
             self._started = True
             self._thread.start()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Joins, and waits until the forms are known; tells whether they are."""
+        """Join, and wait until the versions are known; return whether they are."""
         self.start()
         return self._joined.wait(timeout_s)
 
     async def joined(self) -> None:
-        """Joins, and waits until the forms are known; may be cancelled."""
+        """Join, and wait until the versions are known; may be cancelled."""
         self.start()
         while not self._joined.is_set():  # noqa: ASYNC110, an event of another thread
             await asyncio.sleep(_JOIN_LOOK_S)
 
     def stop(self) -> None:
-        """Leaves, so that nobody waits for what this process reads."""
+        """Leave the group, so that the others no longer write for this process."""
         if not self._started:
             self._loop.close()
             return
@@ -163,7 +165,7 @@ class Membership:
         if self._known and not held_back and forms != self._known:
             log.info("all members read what this release writes")
         self._known = forms
-        self._learnt(forms)
+        self._on_versions(forms)
         self._joined.set()
 
     def _run(self) -> None:
@@ -192,7 +194,7 @@ class Membership:
                 await consumer.start()
                 retrying.succeeded()
                 await _poll(consumer)
-            except Exception as error:  # noqa: BLE001, whatever it was: a lost member is forgotten
+            except Exception as error:  # noqa: BLE001, any error: a lost member is excluded
                 failure = error
             finally:
                 with contextlib.suppress(KafkaError, OSError):
@@ -201,15 +203,15 @@ class Membership:
 
 
 async def _poll(consumer: AIOKafkaConsumer) -> NoReturn:
-    """Waits for what ends a membership, which itself goes on in the background."""
+    """Poll until an error ends the membership; heartbeats run in the background."""
     while True:
         await consumer.getmany(timeout_ms=_POLL_MS)
 
 
 @contextlib.contextmanager
-def member_of_house(cluster: Cluster, member: str) -> Iterator[Membership]:
-    """A membership that ends with the body, which begins it when it is ready to."""
-    set_write_versions(OLDEST_VERSIONS)
+def system_membership(cluster: Cluster, member: str) -> Iterator[Membership]:
+    """Yield a membership that ends with the body; the body starts it when it is ready."""
+    write_forms(OLDEST_FORMS)
     membership = Membership(cluster=cluster, member=member)
     try:
         yield membership

@@ -1,4 +1,4 @@
-"""Where partitions end, and what a group has committed: asked beside those who read and write."""
+"""End offsets and committed offsets, queried by a consumer that is no member of the group."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import NO_LEADER_EPOCH
-from headwater.streams.kafka.clients import started
+from headwater.streams.kafka.clients import start_consumer
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.truncation import UNKNOWN_END, truncation_before
 
@@ -17,20 +17,20 @@ _ANSWER_S: Final = 10.0
 
 
 class Cut(NamedTuple):
-    """Where a log was cut, and the leader epoch of what is left, if that is known."""
+    """Where a log was cut, and the leader epoch of the remaining log, if known."""
 
     end: int
     leader_epoch: int
 
 
 class Offsets:
-    """Asks for offsets; connects when first asked, and is no member of the group."""
+    """Queries offsets; connects at first use, and is no member of the group."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
         self._group = group
         self._consumer: AIOKafkaConsumer | None = None
-        #: Of several who ask at once, one connects.
+        #: Of several concurrent callers, one connects.
         self._connecting = asyncio.Lock()
 
     async def ends(self, topics: Sequence[str], partition: int) -> dict[str, int]:
@@ -39,13 +39,13 @@ class Offsets:
         Raises:
             BrokerUnavailable: Kafka does not answer.
         """
-        where = [TopicPartition(topic, partition) for topic in topics]
+        partitions = [TopicPartition(topic, partition) for topic in topics]
         try:
             async with asyncio.timeout(_ANSWER_S):
-                ends = await (await self._connected()).end_offsets(where)
+                ends = await (await self._connected()).end_offsets(partitions)
         except (KafkaError, OSError) as error:  # also TimeoutError
             raise await self._away(error) from error
-        return {each.topic: end for each, end in ends.items()}
+        return {tp.topic: end for tp, end in ends.items()}
 
     async def cut_before(
         self, topic: str, partition: int, offset: int, leader_epoch: int
@@ -61,14 +61,14 @@ class Offsets:
         Raises:
             BrokerUnavailable: No broker answered.
         """
-        where = TopicPartition(topic, partition)
+        tp = TopicPartition(topic, partition)
         try:
             async with asyncio.timeout(_ANSWER_S):
                 consumer = await self._connected()
-                end = (await consumer.end_offsets([where]))[where]
+                end = (await consumer.end_offsets([tp]))[tp]
                 if leader_epoch == NO_LEADER_EPOCH:
                     return Cut(end, leader_epoch) if end < offset else None
-                cut = await truncation_before(consumer, where, offset, leader_epoch)
+                cut = await truncation_before(consumer, tp, offset, leader_epoch)
         except (KafkaError, OSError) as error:  # also TimeoutError
             raise await self._away(error) from error
         if cut == UNKNOWN_END:
@@ -86,17 +86,17 @@ class Offsets:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 consumer = await self._connected()
-                where = [TopicPartition(topic, partition) for topic in topics]
-                firsts = await consumer.beginning_offsets(where)
+                partitions = [TopicPartition(topic, partition) for topic in topics]
+                firsts = await consumer.beginning_offsets(partitions)
                 return {
-                    each.topic: max(await consumer.committed(each) or 0, firsts[each])
-                    for each in where
+                    tp.topic: max(await consumer.committed(tp) or 0, firsts[tp])
+                    for tp in partitions
                 }
         except (KafkaError, OSError) as error:
             raise await self._away(error) from error
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await consumer.stop()
@@ -109,7 +109,7 @@ class Offsets:
         consumer = AIOKafkaConsumer(
             **self._cluster.options(), group_id=self._group, enable_auto_commit=False
         )
-        self._consumer = await started(consumer)
+        self._consumer = await start_consumer(consumer)
         return consumer
 
     async def _away(self, error: Exception) -> BrokerUnavailable:

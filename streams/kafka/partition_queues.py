@@ -1,7 +1,7 @@
-"""What waits to be appended to the partitions of a topic: each partition for itself, until it is.
+"""Queues of entries to append to the partitions of a topic, independent of each other.
 
-A partition that takes nothing, because it has no leader, holds up what waits for it, and nothing
-else. What waits is in the memory of whoever appends; it ends with the process.
+A partition that accepts nothing, because it has no leader, delays only its own entries. Entries are
+in the memory of this process, and are lost if it ends.
 """
 
 import asyncio
@@ -18,23 +18,28 @@ from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
-#: How often it is looked whether entries are ready.
+#: How often entries are checked for readiness.
 _LOOK_S: Final = 0.05
 
 E = TypeVar("E")
 
 
 class PartitionQueues(Generic[E]):
-    """Queues of entries, by the partition that they go to.
+    """Queues of entries, by target partition.
 
-    Shape:  `records` makes the records of some entries, in their order, when they are about to be
-            appended; NotYetReadable has that tried again, and after any other error the entry that
-            it comes from is dropped. `appended` is called with each entry
-            whose records are durable. `what` begins the warning: "replies have to wait". An entry
-            is not appended before `ready` is true of it.
+    Args:
+        cluster: The cluster.
+        client_id: Name of the client.
+        topic: The topic.
+        what: Beginning of the warning: "replies have to wait".
+        records: Makes the records of some entries, in order, right before they are appended.
+            NotYetReadable causes a retry; after any other error the entry that causes it is
+            dropped.
+        appended: Called with every entry when its records are durable.
+        ready: An entry is not appended before this returns True for it.
     """
 
-    def __init__(  # noqa: PLR0913, what its users do with their entries
+    def __init__(  # noqa: PLR0913, callbacks of its users
         self,
         *,
         cluster: Cluster,
@@ -53,25 +58,26 @@ class PartitionQueues(Generic[E]):
         self._ready = ready
         self._waiting: defaultdict[int, list[E]] = defaultdict(list)
         self._appending: dict[int, asyncio.Task[None]] = {}
-        #: What is being appended, by the partition that it goes to.
-        self._in_hand: dict[int, list[E]] = {}
-        self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
-        #: How many partitions there are, once it is connected.
+        #: Entries in flight, by partition.
+        self._in_flight: dict[int, list[E]] = {}
+        self._errors: asyncio.Queue[BaseException] = asyncio.Queue()
+        #: Number of partitions; 0 until connected.
         self.count = 0
 
     async def connect(self) -> None:
-        """Learns how many partitions there are.
+        """Connect, and learn the number of partitions.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: No broker answered.
         """
         self.count = await self._producers.current.partitions(self._topic)
 
     async def run(self) -> NoReturn:
-        """Raises the first error that nobody expects: what was to be appended then never is."""
-        raise await self._faults.get()
+        """Raise the first unexpected error: its entries are never appended."""
+        raise await self._errors.get()
 
     def add(self, partition: int, entry: E) -> None:
-        """Queues an entry, behind those of its partition."""
+        """Queue an entry after those of its partition."""
         self._waiting[partition].append(entry)
         if partition not in self._appending:
             appending = asyncio.create_task(
@@ -81,52 +87,52 @@ class PartitionQueues(Generic[E]):
             appending.add_done_callback(self._ended)
 
     def drop(self, unwanted: Callable[[E], bool]) -> None:
-        """Forget entries; those that were sent may be in the log all the same."""
-        for waiting in (*self._waiting.values(), *self._in_hand.values()):
+        """Drop entries; those that were sent may be in the log all the same."""
+        for waiting in (*self._waiting.values(), *self._in_flight.values()):
             waiting[:] = [entry for entry in waiting if not unwanted(entry)]
 
     def _ended(self, appending: asyncio.Task[None]) -> None:
-        fault = None if appending.cancelled() else appending.exception()
-        if fault is not None:
-            self._faults.put_nowait(fault)
+        error = None if appending.cancelled() else appending.exception()
+        if error is not None:
+            self._errors.put_nowait(error)
 
     async def _append_waiting(self, partition: int) -> None:
         retrying = Retrying(log, f"{self._what} for {self._topic}/{partition}", longest_s=5.0)
         try:
             while entries := self._waiting.pop(partition, None):
-                self._in_hand[partition] = entries
+                self._in_flight[partition] = entries
                 await retrying.until_done(lambda: self._append(partition, entries))
                 for entry in entries:
                     self._appended(entry)
         finally:
-            self._in_hand.pop(partition, None)
+            self._in_flight.pop(partition, None)
             del self._appending[partition]
 
     async def _append(self, partition: int, entries: Sequence[E]) -> None:
-        # Those that never will be are dropped.
-        while not all(map(self._ready, entries)):  # noqa: ASYNC110, time passes, or a thread tells
+        # Entries that will never be ready are dropped by `drop`.
+        while not all(map(self._ready, entries)):  # noqa: ASYNC110, time passes, or a thread acts
             await asyncio.sleep(_LOOK_S)
-        producer = self._producers.of(partition)
+        producer = self._producers.producer_for(partition)
         try:
             await producer.append(self._records_of(entries))
         except BrokerUnavailable:
-            self._producers.failed(partition, producer)
+            self._producers.replace_failed(partition, producer)
             raise
 
     def _records_of(self, entries: Sequence[E]) -> Sequence[Outgoing]:
-        """Return the records of entries; an entry that no record can be made of is dropped."""
+        """Return the records of entries; drop an entry that cannot be encoded."""
         try:
             return self._records(entries)
         except (BrokerUnavailable, NotYetReadable):
             raise
         except Exception:
             if len(entries) == 1:
-                log.exception("%s: one is dropped, as no record can hold it", self._what)
+                log.exception("%s: one entry is dropped, as no record can hold it", self._what)
                 return []
-        return [record for each in entries for record in self._records_of([each])]
+        return [record for entry in entries for record in self._records_of([entry])]
 
     async def stop(self, within_s: float) -> None:
-        """Ends; what is not durable by then may be in the log, or not."""
+        """Stop; what is not durable by then may or may not be in the log."""
         tasks = list(self._appending.values())
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Reading a partition from an offset to an end: how what was in memory comes back.
+"""Read a partition from an offset to an end, for example to restore memory.
 
-A reader never waits in silence. One that gets nothing for as long as `STALL_S` fails and names the
-offset that it waited for; one that reads for long says from time to time how far it is.
+A reader never hangs silently. One that gets nothing for `STALL_S` fails and names the offset it
+waited for; one that reads for long logs its progress.
 """
 
 import asyncio
@@ -12,20 +12,20 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.streams.kafka.clients import consumer_of
+from headwater.streams.kafka.clients import standalone_consumer
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 
 log = logging.getLogger(__name__)
 
-#: Records given at a time, and bytes of their values (or one record): some ten milliseconds of
-#: decoding, so that others get their turn, and little memory. A record may hold a thousand claims.
+#: Records per batch, and bytes of their values (or one record): some ten milliseconds of decoding,
+#: so that other tasks get their turn, and little memory. A record may hold a thousand claims.
 _BATCH_RECORDS: Final = 1_000
 _BATCH_BYTES: Final = 512 * 1024
-#: As they lie in the log; unpacked, twenty times as many.
+#: Compressed, as in the log; unpacked, twenty times as many.
 _FETCH_BYTES: Final = 2 * 1024 * 1024
 _POLL_MS: Final = 1_000
-#: A reader that gets nothing for as long has no broker, or wants what is not there.
+#: A reader that gets nothing for as long has no broker, or its records do not exist.
 STALL_S: Final = 30.0
 _REPORT_EVERY_S: Final = 10.0
 
@@ -39,72 +39,85 @@ async def read_partition(
     end: int | None = None,
     stall_s: float = STALL_S,
 ) -> AsyncGenerator[list[Incoming]]:
-    """Yields the records of a partition of some topics, some at a time, those of a topic in order.
+    """Yield the records of a partition of some topics in batches, those of a topic in order.
 
-    Shape:  from `start` on, which may be one for each of some topics, else from the first; up to,
-            without, `end`, which the log must have reached, else up to the end as of now.
-            Compaction leaves holes among the offsets. Whoever may leave it before its end wraps it
-            in `aclosing`: its consumer is open until then.
-    Errors: BrokerUnavailable.
+    Wrap it in `aclosing` if iteration may stop early: its consumer is open until then.
+
+    Args:
+        cluster: The cluster.
+        topics: The topics.
+        partition: The partition, of every topic.
+        start: First offset, inclusive; a mapping has one by topic. None for the first there is.
+        end: Last offset, exclusive; the log must have reached it. None for the current end.
+        stall_s: Seconds without progress after which reading fails.
+
+    Yields:
+        Records of one topic. Compaction may leave gaps among the offsets.
+
+    Raises:
+        BrokerUnavailable: No broker answered, or nothing was read for `stall_s`.
     """
     if isinstance(start, int) and end is not None and start >= end:
         return
-    where = [TopicPartition(topic, partition) for topic in topics]
-    opened = consumer_of(
+    partitions = [TopicPartition(topic, partition) for topic in topics]
+    opened = standalone_consumer(
         cluster,
-        wanted=f"partition {partition} of {', '.join(topics)}",
+        purpose=f"partition {partition} of {', '.join(topics)}",
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=_FETCH_BYTES,
         fetch_max_wait_ms=100,
     )
     async with opened as consumer:
-        starts = await _starts(consumer, where, start)
-        ends = await consumer.end_offsets(where) if end is None else dict.fromkeys(where, end)
+        starts = await _starts(consumer, partitions, start)
+        if end is None:
+            ends = await consumer.end_offsets(partitions)
+        else:
+            ends = dict.fromkeys(partitions, end)
         reading = _Progress(cluster, starts, ends, stall_s)
-        # Not for nothing: fetches that have only just begun do not end in order.
+        # Only if there is something to read: fetches that have just begun do not stop cleanly.
         if reading.is_unfinished():
-            consumer.assign(where)
-            for each in where:
-                consumer.seek(each, starts[each])
+            consumer.assign(partitions)
+            for tp in partitions:
+                consumer.seek(tp, starts[tp])
         while reading.is_unfinished():
             fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
-            for each, records in fetched.items():
+            for tp, records in fetched.items():
                 # After a seek below its first record a partition is read from that one on.
-                found = [one for one in records if starts[each] <= one.offset < ends[each]]
-                for some in batches(found):
-                    yield some
+                first, last = starts[tp], ends[tp]
+                for batch in batches([one for one in records if first <= one.offset < last]):
+                    yield batch
                     await asyncio.sleep(0)
-            # Positions also move over the holes that compaction and control records have left.
+            # Positions also advance over gaps that compaction and control records leave.
             async with asyncio.timeout(stall_s):
-                reading.reached({each: await consumer.position(each) for each in where})
+                reading.reached({tp: await consumer.position(tp) for tp in partitions})
 
 
 def batches(records: list[Incoming]) -> Iterator[list[Incoming]]:
-    """Divides records so that the values of some do not take more bytes than may be given."""
+    """Split records into batches of a limited size of their values."""
     first, size = 0, 0
-    for at, record in enumerate(records):
+    for index, record in enumerate(records):
         size += record.serialized_value_size
-        if size > _BATCH_BYTES and at > first:
-            yield records[first:at]
-            first, size = at, record.serialized_value_size
+        if size > _BATCH_BYTES and index > first:
+            yield records[first:index]
+            first, size = index, record.serialized_value_size
     if records:
         yield records[first:]
 
 
 async def _starts(
     consumer: AIOKafkaConsumer,
-    where: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     start: int | Mapping[str, int] | None,
 ) -> Mapping[TopicPartition, int]:
     if isinstance(start, int):
-        return dict.fromkeys(where, start)
-    first: Mapping[TopicPartition, int] = await consumer.beginning_offsets(where)
-    wanted = start or {}
-    return {each: max(offset, wanted.get(each.topic, 0)) for each, offset in first.items()}
+        return dict.fromkeys(partitions, start)
+    first: Mapping[TopicPartition, int] = await consumer.beginning_offsets(partitions)
+    offsets = start or {}
+    return {tp: max(offset, offsets.get(tp.topic, 0)) for tp, offset in first.items()}
 
 
 class _Progress:
-    """How far a reader is, and since when."""
+    """Positions of a reader, and the time of its last progress."""
 
     def __init__(
         self,
@@ -121,12 +134,13 @@ class _Progress:
         self._moved_at = self._reported_at = self._now()
 
     def is_unfinished(self) -> bool:
-        return any(self._positions[each] < end for each, end in self._ends.items())
+        return any(self._positions[tp] < end for tp, end in self._ends.items())
 
     def reached(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Takes note of positions.
+        """Record positions.
 
-        Errors: BrokerUnavailable if they have been the same for too long.
+        Raises:
+            BrokerUnavailable: They have not changed for too long.
         """
         now = self._now()
         if positions != self._positions:
@@ -142,7 +156,7 @@ class _Progress:
 
     def _left(self) -> str:
         return ", ".join(
-            f"{each.topic}/{each.partition}@{self._positions[each]} up to {end}"
-            for each, end in self._ends.items()
-            if self._positions[each] < end
+            f"{tp.topic}/{tp.partition}@{self._positions[tp]} up to {end}"
+            for tp, end in self._ends.items()
+            if self._positions[tp] < end
         )

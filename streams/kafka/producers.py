@@ -1,8 +1,8 @@
-"""Producers for partitions that fail one by one: one for all, until it has failed some of them.
+"""Producers for partitions that fail independently: one for all, until it fails for some of them.
 
-An idempotent producer that has lost a batch of a partition, or cannot get rid of it, is of no more
-use for that partition; for the others it is as good as before. So a partition that was failed gets
-another producer, and the others keep theirs: they may have a leader where that one has none.
+An idempotent producer that lost a batch of a partition, or cannot deliver it, cannot be used for
+that partition any more; for the others it still works. So the failed partition gets another
+producer, and the others keep theirs: they may have a leader when that one has none.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 
-#: How long a producer may take to end: longer than an append of its last batches, and bounded
-#: because while Kafka is away it would wait for ever.
+#: How long a producer may take to stop: longer than an append of its last batches. While Kafka is
+#: unavailable it would wait forever.
 _STOP_S: Final = 10.0
 
 
 class Producers:
-    """The producers of one client."""
+    """The producers of a client."""
 
     def __init__(
         self, cluster: Cluster, client_id: str, broker_clock: BrokerClock | None = None
@@ -26,7 +26,7 @@ class Producers:
         self._cluster = cluster
         self._client_id = client_id
         self._broker_clock = broker_clock
-        #: What partitions get from now on.
+        #: The producer for partitions that have none yet.
         self.current = self._new_producer()
         self._of: dict[int, Appender] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -36,20 +36,20 @@ class Producers:
             cluster=self._cluster, client_id=self._client_id, broker_clock=self._broker_clock
         )
 
-    def of(self, partition: int) -> Appender:
-        """The producer of a partition: the same until it has failed it, or is left."""
+    def producer_for(self, partition: int) -> Appender:
+        """Return the producer of a partition: the same until it is replaced or left."""
         return self._of.setdefault(partition, self.current)
 
-    def failed(self, partition: int, producer: Appender) -> None:
-        """Takes note that a producer is of no more use for a partition."""
+    def replace_failed(self, partition: int, producer: Appender) -> None:
+        """Record that a producer cannot be used for a partition any more."""
         if producer is self.current:
             self.current = self._new_producer()
         if self._of.get(partition) is producer:
             del self._of[partition]
         self._end_unused(producer)
 
-    def leave(self, partition: int) -> None:
-        """Takes note that nothing more goes to a partition through the producer that it has."""
+    def leave_partition(self, partition: int) -> None:
+        """Record that nothing more is appended to a partition through its producer."""
         producer = self._of.pop(partition, None)
         if producer is not None:
             self._end_unused(producer)
@@ -61,10 +61,11 @@ class Producers:
             ending.add_done_callback(self._ending.discard)
 
     async def stop(self, within_s: float = _STOP_S) -> None:
-        """Ends all of them."""
+        """Stop all producers."""
         producers = {self.current, *self._of.values()}
         self._of.clear()
-        ending = (*self._ending, *(asyncio.create_task(each.stop(within_s)) for each in producers))
+        stops = (asyncio.create_task(producer.stop(within_s)) for producer in producers)
+        ending = (*self._ending, *stops)
         _, late = await asyncio.wait(ending, timeout=within_s)
         for task in late:
             task.cancel()

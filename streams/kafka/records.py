@@ -1,4 +1,4 @@
-"""Records on their way from and to Kafka."""
+"""Records read from and appended to Kafka."""
 
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
@@ -21,7 +21,7 @@ class Outgoing(NamedTuple):
     headers: Headers | None = None
 
     def as_read(self) -> Incoming:
-        """The record as it is read; its offset and time are nobody's business."""
+        """Return the record as a consumer reads it; its offset and time are 0."""
         key = self.key or b""
         sizes = (len(key), len(self.value or b""))
         headers = tuple(self.headers or ())
@@ -29,19 +29,19 @@ class Outgoing(NamedTuple):
 
 
 def text_of(value: bytes | None) -> str:
-    """The value of a header as text; Kafka has headers without one."""
+    """Return the value of a header as text; Kafka allows headers without a value."""
     return (value or b"").decode(errors="replace")
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key: CRC-32, as librdkafka's `consistent` partitioner computes it.
+    """Return the partition of a key: CRC-32, as librdkafka's `consistent` partitioner computes it.
 
-    Every record of the house is placed by this function. Kafka's default, murmur2, costs 40 times
-    as much in Python, and nothing outside needs to agree.
+    All records of the system are partitioned by this function. Kafka's default, murmur2, costs 40
+    times as much in Python, and nothing outside the system needs to agree.
     """
     return crc32(key) % partitions
 
 
-def place_of(record: Incoming) -> str:
-    """Where a record lies, as journeys and logs have it: topic/partition@offset."""
+def position_of(record: Incoming) -> str:
+    """Return the position of a record as traces and logs show it: topic/partition@offset."""
     return f"{record.topic}/{record.partition}@{record.offset}"

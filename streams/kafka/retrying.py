@@ -1,8 +1,8 @@
-"""The one way to wait for Kafka, and for whatever else comes back by itself: try again.
+"""Retries with pauses while Kafka, or another dependency, is unavailable.
 
-Nothing gives up, because everything that waits here is wanted for as long as the process lives. A
-warning names the reason once, and once a minute for as long as the outage lasts; another line says
-that it is over.
+There is no limit of attempts, because what waits here is needed for as long as the process lives. A
+warning states the reason once, and then once a minute for as long as the outage lasts; another line
+reports its end.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
 from headwater.streams.clock import monotonic as seconds
 
-#: A broker that restarts is away for some seconds: its return is noticed soon after.
+#: A broker that restarts is unavailable for some seconds: its return is noticed soon after.
 _FIRST_S: Final = 0.5
 _LONGEST_S: Final = 2.0
 _WARN_EVERY_S: Final = 60.0
@@ -24,8 +24,13 @@ T = TypeVar("T")
 class Retrying:
     """Pauses between attempts, and the log lines of an outage.
 
-    Shape:  `what` begins the warning: "replies have to wait".
-    Units:  pauses in seconds; each is twice the one before, up to the longest.
+    Args:
+        log: Where to log.
+        what: Beginning of the warning: "replies have to wait".
+        first_s: Seconds of the first pause; later pauses double.
+        longest_s: Longest pause in seconds.
+        sleep: Replaces `asyncio.sleep` in tests.
+        monotonic: Replaces the monotonic clock in tests.
     """
 
     def __init__(
@@ -54,9 +59,9 @@ class Retrying:
         action: Callable[[], Awaitable[T]],
         errors: tuple[type[Exception], ...] = (BrokerUnavailable, NotYetReadable),
     ) -> T:
-        """Calls an action until it does not fail with one of these errors; returns its result.
+        """Call an action until it does not fail with one of these errors; return its result.
 
-        Errors: whatever else the action raises.
+        Any other exception of the action is raised.
         """
         while True:
             try:
@@ -68,16 +73,19 @@ class Retrying:
                 return result
 
     async def failed(self, error: Exception | str, *, quiet: int = 0) -> None:
-        """An attempt failed: returns when it is time for the next one.
+        """Record a failed attempt; return when it is time for the next one.
 
-        Shape:  so many failures in a row are not told, as they are usual while others start.
+        Args:
+            error: The reason.
+            quiet: Number of failures in a row that are not logged, because they are usual while
+                other processes start.
         """
         now = self._monotonic()
         self._failures += 1
         if self._since is None:
             self._since = now
-        told = self._warned is not None and now - self._warned < _WARN_EVERY_S
-        if self._failures > quiet and not told:
+        warned = self._warned is not None and now - self._warned < _WARN_EVERY_S
+        if self._failures > quiet and not warned:
             self._warn(now, error)
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self._longest_s)
         await self._sleep(pause_s)
@@ -85,11 +93,11 @@ class Retrying:
     def _warn(self, now: float, error: Exception | str) -> None:
         self._warned = now
         # An error of aiokafka's may have no text of its own.
-        why = error if isinstance(error, str) else str(error) or repr(error)
-        self._log.warning("%s: %s; trying again", self._what, why)
+        reason = error if isinstance(error, str) else str(error) or repr(error)
+        self._log.warning("%s: %s; trying again", self._what, reason)
 
     def succeeded(self) -> None:
-        """An attempt succeeded: an outage, if there was one, is over."""
+        """Record a successful attempt, which ends an outage if there was one."""
         if self._since is not None:
             if self._warned is not None:
                 lasted_s = self._monotonic() - self._since

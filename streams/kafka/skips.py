@@ -1,10 +1,10 @@
-"""Records that an operator has marked to be skipped: written once, read by every part at its start.
+"""Records that an operator has marked to be skipped; processes read the marks at their start.
 
-A record that cannot be read, and that looks as if a later release had written it, holds up its
-partition. If no release of ours did write it, only a person can know that. The mark is a record of
-the topic `skipped`, so it holds for every part; the bytes are a dead letter first. Parts that wait
-are restarted: what they hold in memory was read without the mark. A record that can be read is only
-marked when the operator insists: it may be one that a part cannot process.
+A record that cannot be decoded, and that looks as if a later release had written it, blocks its
+partition. If none of our releases wrote it, only a person can know that. The mark is a record of
+the topic `skipped`, so that it applies to all processes; a dead letter keeps the bytes. Blocked
+processes have to be restarted: what they have in memory was read without the mark. A record that
+can be decoded is marked only if the operator insists: it may be one that a process cannot handle.
 """
 
 import logging
@@ -25,18 +25,18 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import dead_letter
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.records import Incoming, Outgoing, place_of
+from headwater.streams.kafka.records import Incoming, Outgoing, position_of
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
-#: All marks lie in one partition: there are few, and everybody reads them all.
+#: All marks are in one partition: there are few, and all processes read all of them.
 _PARTITION: Final = 0
 _VALUES: Final = {topic.name: (topic.value, *topic.others) for topic in TOPICS if topic.value}
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """What an operator has said of a record (topic `skipped`, JSON)."""
+class SkipMark(msgspec.Struct, frozen=True):
+    """An operator's mark on a record (topic `skipped`, JSON)."""
 
     topic: str
     partition: int
@@ -46,61 +46,60 @@ class Mark(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-async def pass_over_skipped(cluster: Cluster) -> None:
-    """Has this process pass over all records that are marked; waits for Kafka."""
-    places: list[RecordPosition] = []
+async def load_skips(cluster: Cluster) -> None:
+    """Make this process skip all marked records; waits for Kafka."""
+    positions: list[Place] = []
 
     async def read() -> None:
-        places.clear()
+        positions.clear()
         async with aclosing(read_partition(cluster, [SKIPPED], _PARTITION)) as batches:
             async for records in batches:
-                marks = [msgspec.json.decode(record.value or b"", type=Mark) for record in records]
-                places.extend(
-                    RecordPosition(mark.topic, mark.partition, mark.offset) for mark in marks
-                )
+                for record in records:
+                    mark = msgspec.json.decode(record.value or b"", type=SkipMark)
+                    positions.append(Place(mark.topic, mark.partition, mark.offset))
 
     await Retrying(log, "waiting for Kafka to learn which records are skipped").until_done(read)
-    for place in set(places) - newer.skipped():
-        log.warning("%s/%d@%d is passed over, as an operator has said", *place)
-    newer.skip(places)
+    for position in set(positions) - newer.skipped():
+        log.warning("%s/%d@%d is skipped, as an operator marked it", *position)
+    newer.skip(positions)
 
 
-async def find(
-    cluster: Cluster, place: RecordPosition, *, force: bool = False
+async def find_skippable(
+    cluster: Cluster, position: Place, *, force: bool = False
 ) -> tuple[Incoming, str]:
     """Return a record that may be skipped, and what is wrong with it.
 
     Args:
-        cluster: Where it is.
-        place: Its topic, partition and offset.
-        force: Whether it may also be one that can be read.
+        cluster: The cluster.
+        position: Topic, partition and offset of the record.
+        force: Whether to accept a record that can be decoded.
 
     Raises:
-        UndecodableRecord: There is no such record, or it can be read.
+        UndecodableRecord: There is no such record, or it can be decoded.
         BrokerUnavailable: No broker answered.
     """
-    at = f"{place.topic}/{place.partition}@{place.offset}"
-    schemas = _VALUES.get(place.topic)
+    text = f"{position.topic}/{position.partition}@{position.offset}"
+    schemas = _VALUES.get(position.topic)
     if schemas is None:
-        raise UndecodableRecord(f"expected a topic whose records Headwater decodes, found {at}")
-    found = await _first(cluster, place)
-    if found is None or found.offset != place.offset:
-        raise UndecodableRecord(f"expected a record at {at}, found none")
-    faults = [decode_problem(found.value, schema) for schema in schemas]
-    if None not in faults:
-        return found, str(faults[0])
-    kind = schemas[faults.index(None)]
+        raise UndecodableRecord(f"expected a topic that Headwater decodes, found {text}")
+    record = await _first(cluster, position)
+    if record is None or record.offset != position.offset:
+        raise UndecodableRecord(f"expected a record at {text}, found none")
+    problems = [fault_of(record.value, schema) for schema in schemas]
+    if None not in problems:
+        return record, str(problems[0])
+    kind = schemas[problems.index(None)]
     if not force:
         raise UndecodableRecord(
-            f"expected a record that cannot be read at {at}, found a {kind}, which holds up "
-            "nothing as a rule; skip it with --force if a part cannot process it"
+            f"expected a record that cannot be read at {text}, found a {kind}, which usually "
+            "blocks nothing; skip it with --force if a process cannot handle it"
         )
-    return found, f"a {kind} that can be read, skipped by force"
+    return record, f"a {kind} that can be read, skipped by force"
 
 
-async def _first(cluster: Cluster, place: RecordPosition) -> Incoming | None:
-    """The first record from a place on."""
-    reading = read_partition(cluster, [place.topic], place.partition, start=place.offset)
+async def _first(cluster: Cluster, position: Place) -> Incoming | None:
+    """Return the first record at or after a position."""
+    reading = read_partition(cluster, [position.topic], position.partition, start=position.offset)
     async with aclosing(reading) as batches:
         async for records in batches:
             return records[0]
@@ -108,16 +107,17 @@ async def _first(cluster: Cluster, place: RecordPosition) -> Incoming | None:
 
 
 async def mark_skipped(
-    cluster: Cluster, record: Incoming, fault: str, clock: Callable[[], int]
+    cluster: Cluster, record: Incoming, problem: str, clock: Callable[[], int]
 ) -> None:
-    """Makes a dead letter of a record, and has everybody pass over it from their next start on.
+    """Make a dead letter of a record, and mark it: all processes skip it from their next start on.
 
-    Errors: BrokerUnavailable; to say it again does no harm.
+    Raises:
+        BrokerUnavailable: The call can be repeated safely.
     """
     now_ms = clock()
-    letter = dead_letter(record, stage="operator", reason="skipped", detail=fault, now_ms=now_ms)
-    mark = Mark(record.topic, record.partition, record.offset, fault, now_ms)
-    key = place_of(record).encode()
+    letter = dead_letter(record, stage="operator", reason="skipped", detail=problem, now_ms=now_ms)
+    mark = SkipMark(record.topic, record.partition, record.offset, problem, now_ms)
+    key = position_of(record).encode()
     appender = Appender(cluster=cluster, client_id="headwater-skip")
     try:
         await appender.append([letter])
@@ -129,7 +129,7 @@ async def mark_skipped(
 
 
 def _reply(record: Incoming) -> Outgoing | None:
-    """Return the answer to the sender of a command, if one waits for it."""
+    """Return the reply to the sender of a command, if it waits for one."""
     if record.topic != WORKFLOW_COMMANDS or record.value is None:
         return None
     try:

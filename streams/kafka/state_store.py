@@ -1,11 +1,11 @@
-"""A store on disk for the state of a partition: what a worker has made of its topics, near at hand.
+"""A store on disk for the state that a worker derives from a partition.
 
-A store is never the truth. It holds what Kafka has, up to the offsets that lie in it, and is
-written after the broker has acknowledged: it may lag, and is never ahead. One that is missing, torn
-or of something else is made anew, empty, and its owner fills it from the topics.
+A store is never the source of truth. It holds the state as of the offsets stored in it, and is
+written after the broker's acknowledgement: it may lag behind Kafka, and is never ahead. A missing,
+corrupted or mismatched store is replaced by an empty one, which its owner fills from the topics.
 
-It is RocksDB. All calls are made where they are needed, between two awaits: one costs microseconds,
-and RocksDB would keep Python's lock in a thread as well. ADR 0023 has the measurements.
+The store is RocksDB. Calls are made directly on the event loop: one costs microseconds, and RocksDB
+would hold Python's GIL in a thread as well. ADR 0023 has the measurements.
 """
 
 import contextlib
@@ -19,29 +19,33 @@ from rocksdict import Rdict, WriteBatch
 
 from headwater.schemas.errors import Disposition, HeadwaterError
 
-#: A key space of a store. Its name is written before each key, so short ones are good.
+#: A key space of a store. Its name prefixes every key, so short ones are good.
 Family = NewType("Family", str)
-#: What is put, by family and key; None deletes.
+#: Values to put, by family and key; None deletes.
 Changes: TypeAlias = Mapping[Family, Mapping[bytes, bytes | None]]
 
-# Keys begin with the length of their family's name, which is no 0 and no 255.
+# A key begins with the length of its family's name, which is neither 0 nor 255.
 _ALL: Final = (b"\x01", b"\xff")
 _IDENTITY: Final = b"\x00identity"
 _WRITTEN: Final = b"\x00written"
 
 
-class StoreTorn(HeadwaterError):
-    """A store could not be read or written. It was deleted: open it anew, and fill it again."""
+class StoreCorrupted(HeadwaterError):
+    """A store could not be read or written. It was deleted: open it again and refill it."""
 
     disposition = Disposition.RETRY
     code = "store_torn"
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store is of.
+class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store belongs to; a store of another identity is deleted.
 
-    Shape:  group names who keeps it, and its folder; form is the version of what keys and values
-            look like. A store of another identity is deleted.
+    Attributes:
+        cluster: Id of the cluster.
+        group: Consumer group that keeps the store, and its folder.
+        topics: Topics of the state.
+        partition: Their partition.
+        form: Version of the encoding of keys and values.
     """
 
     cluster: str
@@ -51,50 +55,50 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     form: str
 
 
-class Written(msgspec.Struct, frozen=True):
-    """Up to where a store is what its topics say, by topic, and when it was last written."""
+class StoreProgress(msgspec.Struct, frozen=True):
+    """Up to which offsets a store reflects its topics, and when it was last written."""
 
     positions: dict[str, int]
     at_ms: int
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_identity: Final = msgspec.msgpack.Decoder(Identity).decode
-_written: Final = msgspec.msgpack.Decoder(Written).decode
+_decode_identity: Final = msgspec.msgpack.Decoder(StoreIdentity).decode
+_decode_progress: Final = msgspec.msgpack.Decoder(StoreProgress).decode
 
 
-def make(db: Rdict, identity: Identity, now_ms: int) -> None:
-    """Makes an empty database a store."""
+def initialize_store(db: Rdict, identity: StoreIdentity, now_ms: int) -> None:
+    """Write identity and progress of a new store to an empty database."""
     batch = WriteBatch(raw_mode=True)
     batch.put(_IDENTITY, _encode(identity))
-    batch.put(_WRITTEN, _encode(Written({}, now_ms)))
+    batch.put(_WRITTEN, _encode(StoreProgress({}, now_ms)))
     db.write(batch)
 
 
-def unfit(db: Rdict, identity: Identity, since_ms: int) -> str:
-    """Why a database is not that store, or is one last written before a time; empty if it is."""
+def mismatch_of(db: Rdict, identity: StoreIdentity, since_ms: int) -> str:
+    """Return why a database is not that store, or was not written since a time; "" if it fits."""
     try:
-        found = _identity(db.get(_IDENTITY) or b"")
-        written = _written(db.get(_WRITTEN) or b"")
+        actual = _decode_identity(db.get(_IDENTITY) or b"")
+        progress = _decode_progress(db.get(_WRITTEN) or b"")
     except Exception as error:  # noqa: BLE001, rocksdict has no other kind
-        return f"it does not say of what it is ({error})"
-    if found != identity:
-        return f"it is that of {found}"
-    if written.at_ms < since_ms:
-        return f"it was last written at {written.at_ms}, before {since_ms}"
+        return f"it has no identity ({error})"
+    if actual != identity:
+        return f"it is that of {actual}"
+    if progress.at_ms < since_ms:
+        return f"it was last written at {progress.at_ms}, before {since_ms}"
     return ""
 
 
 def close_database(db: Rdict) -> None:
-    """Closes a database, torn or not: what it cannot write out is in its log, or lost with it."""
+    """Close a database, corrupted or not; unflushed writes are in its log, or lost with it."""
     with contextlib.suppress(Exception):
         db.close()
 
 
 class StateStore:
-    """The store of a partition; made by `StateStores.open`.
+    """The store of a partition, opened by `StateStores.open`.
 
-    Errors: StoreTorn from everything that reads or writes.
+    Everything that reads or writes raises StoreCorrupted if RocksDB fails.
     """
 
     def __init__(
@@ -106,79 +110,85 @@ class StateStore:
         self._unlock = unlock
         self._closed = False
         self._prefixes: dict[Family, bytes] = {}
-        self._last = _written(db.get(_WRITTEN) or b"")
+        self._progress = _decode_progress(db.get(_WRITTEN) or b"")
 
     # -- reading
 
     def positions(self) -> dict[str, int]:
-        """The offset by topic up to which, without it, the store has what the topic says."""
-        return dict(self._last.positions)
+        """Return the offset, exclusive, up to which the store reflects its topics, by topic."""
+        return dict(self._progress.positions)
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        """The value of a key, if it has one."""
+        """Return the value of a key, if it has one."""
         try:
             value: bytes | None = self._db.get(self._prefix(family) + key)
         except Exception as error:
-            raise self._torn(error) from error
+            raise self._corrupted(error) from error
         return value
 
     def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of keys, in their order; cheaper than one by one."""
+        """Return the values of keys, in their order; cheaper than one by one."""
         prefix = self._prefix(family)
         try:
-            found = self._db.get([prefix + key for key in keys])
+            values = self._db.get([prefix + key for key in keys])
         except Exception as error:
-            raise self._torn(error) from error
-        return cast("list[bytes | None]", found)
+            raise self._corrupted(error) from error
+        return cast("list[bytes | None]", values)
 
     def scan(
         self, family: Family, prefix: bytes = b"", *, after: bytes | None = None, limit: int = 1_000
     ) -> list[tuple[bytes, bytes]]:
-        """Keys that begin so with their values, in the order of keys, at most `limit` of them.
+        """Return keys with a prefix and their values, in the order of keys.
 
-        Shape:  the next ones are those after the last key. It is a list, because an iterator that
-                is held keeps the files of its time, and the store from being closed.
+        It is a list, because an open iterator keeps the files of its time, and keeps the store from
+        being closed.
+
+        Args:
+            family: The family.
+            prefix: Prefix of the keys.
+            after: The last key of the previous call, to continue after it.
+            limit: Maximum number of keys.
         """
         start = self._prefix(family)
-        within = start + prefix
-        found: list[tuple[bytes, bytes]] = []
+        bound = start + prefix
+        pairs: list[tuple[bytes, bytes]] = []
         try:
-            at = self._db.iter()
-            at.seek(within if after is None else start + after + b"\x00")
-            while len(found) < limit and at.valid():
-                key: bytes = at.key()
-                if not key.startswith(within):
+            iterator = self._db.iter()
+            iterator.seek(bound if after is None else start + after + b"\x00")
+            while len(pairs) < limit and iterator.valid():
+                key: bytes = iterator.key()
+                if not key.startswith(bound):
                     break
-                found.append((key[len(start) :], at.value()))
-                at.next()
-            # An iterator that meets a torn file is at its end, and only this says why.
-            at.status()
+                pairs.append((key[len(start) :], iterator.value()))
+                iterator.next()
+            # An iterator that hits a corrupted file just ends; only its status tells.
+            iterator.status()
         except Exception as error:
-            raise self._torn(error) from error
-        return found
+            raise self._corrupted(error) from error
+        return pairs
 
     def families(self) -> list[Family]:
-        """The families that have keys."""
-        found: list[Family] = []
+        """Return the families that have keys."""
+        families: list[Family] = []
         try:
-            at = self._db.iter()
-            at.seek(b"\x01")
-            while at.valid():
-                key: bytes = at.key()
-                found.append(Family(key[1 : 1 + key[0]].decode()))
-                at.seek(_end(key[: 1 + key[0]]))
-            at.status()
+            iterator = self._db.iter()
+            iterator.seek(b"\x01")
+            while iterator.valid():
+                key: bytes = iterator.key()
+                families.append(Family(key[1 : 1 + key[0]].decode()))
+                iterator.seek(_end(key[: 1 + key[0]]))
+            iterator.status()
         except Exception as error:
-            raise self._torn(error) from error
-        return found
+            raise self._corrupted(error) from error
+        return families
 
     # -- writing
 
     def write(self, changes: Changes, positions: Mapping[str, int]) -> None:
-        """Puts and deletes all of it, and says up to where the topics are in the store now.
+        """Put and delete values, and record up to which offsets the store reflects its topics.
 
-        Shape:  at once or not at all, also when the process dies; if the machine does, the last
-                writes may be missing, from some one on.
+        The write is atomic, also if the process dies; if the machine crashes, the latest writes may
+        be lost, in order.
         """
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
@@ -192,23 +202,23 @@ class StateStore:
         self._write(batch, positions)
 
     def drop(self, family: Family) -> None:
-        """Deletes all keys of a family, at the price of one; their space is given back later."""
+        """Delete all keys of a family at the cost of one; their space is reclaimed later."""
         prefix = self._prefix(family)
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(prefix, _end(prefix))
         self._write(batch, {})
 
     def clear(self) -> None:
-        """Deletes everything in it, positions as well."""
+        """Delete everything in the store, including positions."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(*_ALL)
-        self._last = Written({}, 0)
+        self._progress = StoreProgress({}, 0)
         self._write(batch, {})
 
     def purge(self, family: Family, prefixes: Iterable[bytes] = (b"",)) -> None:
-        """Writes files that have keys which begin so anew, without the bytes of what was deleted.
+        """Compact the files of keys with these prefixes, so that deleted values leave the disk.
 
-        RocksDB would keep those until it comes by, which may be never.
+        RocksDB would keep those until its next compaction, which may never come.
         """
         self._flush()
         try:
@@ -216,9 +226,9 @@ class StateStore:
                 start = self._prefix(family) + prefix
                 self._db.compact_range(start, _end(start))
         except Exception as error:
-            raise self._torn(error) from error
-        # The list of files names the first and the last key of each. A change begins it anew, with
-        # what was there before the change: so it takes one more until those are gone, too.
+            raise self._corrupted(error) from error
+        # The manifest has the first and last key of every file. A change rewrites it, with the
+        # state before the change: another change is needed until those keys are removed, too.
         self._write(WriteBatch(raw_mode=True), {})
         self._flush()
 
@@ -226,35 +236,37 @@ class StateStore:
         try:
             self._db.flush()
         except Exception as error:
-            raise self._torn(error) from error
+            raise self._corrupted(error) from error
 
     def _write(self, batch: WriteBatch, positions: Mapping[str, int]) -> None:
-        last = Written({**self._last.positions, **positions}, self._clock())
-        batch.put(_WRITTEN, _encode(last))
+        progress = StoreProgress({**self._progress.positions, **positions}, self._clock())
+        batch.put(_WRITTEN, _encode(progress))
         try:
             self._db.write(batch)
         except Exception as error:
-            raise self._torn(error) from error
-        self._last = last
+            raise self._corrupted(error) from error
+        self._progress = progress
 
-    # -- the whole
+    # -- closing
 
     def close(self) -> None:
-        """Lets others open it. A store that is closed twice is closed."""
+        """Close the store and release its lock; may be called twice."""
         if not self._closed:
             self._closed = True
             close_database(self._db)
             self._unlock()
 
-    def _torn(self, error: Exception) -> StoreTorn:
-        """Deletes the store, and gives the error that says so."""
+    def _corrupted(self, error: Exception) -> StoreCorrupted:
+        """Delete the store, and return the error that reports it."""
         if self._closed:
-            return StoreTorn(f"expected {self._data} to be open, found that it was closed")
+            return StoreCorrupted(f"expected {self._data} to be open, found that it was closed")
         self._closed = True
         close_database(self._db)
         shutil.rmtree(self._data, ignore_errors=True)
         self._unlock()
-        return StoreTorn(f"expected to read and write {self._data}, found: {error}; deleted it")
+        return StoreCorrupted(
+            f"expected to read and write {self._data}, found: {error}; deleted it"
+        )
 
     def _prefix(self, family: Family) -> bytes:
         prefix = self._prefixes.get(family)
@@ -265,5 +277,5 @@ class StateStore:
 
 
 def _end(prefix: bytes) -> bytes:
-    """The first key behind all that begin so; its last byte is none of 255: it is text."""
+    """Return the first key after all with a prefix; its last byte is text, never 255."""
     return prefix[:-1] + bytes([prefix[-1] + 1])

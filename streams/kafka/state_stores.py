@@ -1,7 +1,7 @@
-"""The stores on disk of a worker: one limit of memory for all, and one process for each.
+"""The stores on disk of a worker: one memory limit for all, and one process for each.
 
-Each partition has a folder `GROUP/PARTITION.0`, which the process locks that uses it. Where another
-one stands still and holds it, a spare is made beside it: nobody waits for who may never go on.
+Every partition has a folder `GROUP/PARTITION.0`, locked by the process that uses it. If a suspended
+process holds the lock, a spare folder is used, because that process may never continue.
 """
 
 import fcntl
@@ -25,36 +25,36 @@ from rocksdict import (
 
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.kafka.state_store import (
-    Identity,
     StateStore,
-    StoreTorn,
+    StoreCorrupted,
+    StoreIdentity,
     close_database,
-    make,
-    unfit,
+    initialize_store,
+    mismatch_of,
 )
 
 log = logging.getLogger(__name__)
 
-#: The part of the memory in which writes are gathered; the other parts are the cache of blocks.
+#: Share of the memory that buffers writes, one in so many; the rest is the block cache.
 _WRITE_SHARE: Final = 4
-#: What one store gathers before it is written out: a log of that size is read when it is opened.
+#: Largest write buffer of a store: a log of that size is replayed when the store is opened.
 _WRITE_BUFFER_MAX: Final = 32 * 1024 * 1024
-#: Buffers of a store, of which all but one are being written out.
+#: Write buffers of a store, of which all but one are being flushed.
 _WRITE_BUFFERS: Final = 4
-#: Files that wait to be merged; a reader has to look into the filter of each.
+#: Files at level 0 that wait for compaction; a read has to check the filter of each.
 _NEW_FILES_MAX: Final = 60
-#: Twice a row, so that the cache is not filled with the neighbours of what is read.
+#: Twice a row, so that neighbors of what is read do not fill the cache.
 _BLOCK_BYTES: Final = 8 * 1024
-#: Bits a key, by which one lookup in a hundred goes to a file that does not have the key.
+#: Bits per key, with which one lookup in a hundred goes to a file that does not have the key.
 _BLOOM_BITS: Final = 10
 #: A store of 4 GiB has as many files.
 _OPEN_FILES: Final = 64
-#: Stores of one partition beside each other: those of processes that stand still and hold theirs.
+#: Folders of a partition: spares are used while suspended processes hold the others.
 _SPARES: Final = 4
 
 
 class StoreLocked(HeadwaterError):
-    """Other processes hold all stores that there may be of a partition."""
+    """Other processes hold all folders of a partition's store."""
 
     disposition = Disposition.RETRY
     code = "store_locked"
@@ -63,85 +63,91 @@ class StoreLocked(HeadwaterError):
 class StateStores:
     """The stores of a worker.
 
-    Shape:  one folder, and one limit of memory for all of them together.
-    Units:  bytes, for what is cached, with indices and filters, and for what is gathered to be
-            written.
+    Args:
+        folder: Their folder.
+        memory_bytes: Limit for caches, with indices and filters, and write buffers of all stores.
+        clock: Returns Unix milliseconds.
     """
 
     def __init__(self, folder: Path, memory_bytes: int, clock: Callable[[], int]) -> None:
         self._folder = folder
         self._clock = clock
-        gathered = memory_bytes // _WRITE_SHARE
-        # Apart from each other: taken from a small cache, buffers would fill some shards of it.
-        self._cache = Cache(memory_bytes - gathered)
-        self._buffers = WriteBufferManager(gathered, allow_stall=False)
-        self._options = _options(self._cache, self._buffers, min(gathered, _WRITE_BUFFER_MAX))
+        write_bytes = memory_bytes // _WRITE_SHARE
+        # Separate limits: taken from a small cache, write buffers would fill some of its shards.
+        self._cache = Cache(memory_bytes - write_bytes)
+        self._buffers = WriteBufferManager(write_bytes, allow_stall=False)
+        self._options = _options(self._cache, self._buffers, min(write_bytes, _WRITE_BUFFER_MAX))
 
     def memory_used(self) -> int:
-        """Bytes of the limit that are in use."""
+        """Return how many bytes of the limit are in use."""
         return self._cache.get_usage() + self._buffers.get_usage()
 
-    def open(self, identity: Identity, *, written_since_ms: int = 0) -> StateStore:
-        """Opens the store of a partition, or makes an empty one.
+    def open(self, identity: StoreIdentity, *, written_since_ms: int = 0) -> StateStore:
+        """Open the store of a partition, or create an empty one.
 
-        Shape:  one that was last written before `written_since_ms` is too old: what was deleted
-                since may be gone from the topics.
-        Errors: StoreLocked; StoreTorn, if none can be made.
+        Args:
+            identity: What the store must belong to.
+            written_since_ms: A store last written before this time is too old: tombstones since
+                then may have been removed from the topics.
+
+        Raises:
+            StoreLocked: Other processes hold all folders.
+            StoreCorrupted: No store can be created.
         """
-        place, lock = self._take(identity)
+        folder, lock = self._take(identity)
         try:
-            return self._open(place, lock, identity, written_since_ms)
+            return self._open(folder, lock, identity, written_since_ms)
         except BaseException:
             os.close(lock)
             raise
 
-    def _take(self, identity: Identity) -> tuple[Path, int]:
-        """Locks the first place that is free, and deletes what spare ones hold."""
+    def _take(self, identity: StoreIdentity) -> tuple[Path, int]:
+        """Lock the first free folder, and delete the data of spare ones."""
         group = self._folder / identity.group
-        places = [group / f"{identity.partition}.{spare}" for spare in range(_SPARES)]
-        for place in places:
-            place.mkdir(parents=True, exist_ok=True)
-            lock = _lock(place / "lock")
+        folders = [group / f"{identity.partition}.{spare}" for spare in range(_SPARES)]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = _lock(folder / "lock")
             if lock is None:
-                log.warning("the store %s is held by process %s", place, _holder(place / "lock"))
+                log.warning("the store %s is held by process %s", folder, _holder(folder / "lock"))
                 continue
-            if place is places[0]:
-                for spare in places[1:]:
+            if folder is folders[0]:
+                for spare in folders[1:]:
                     _delete_spare(spare)
-            return place, lock
+            return folder, lock
         raise StoreLocked(
             f"expected a free store of partition {identity.partition} in {group}, found "
-            f"{_SPARES} that other processes hold; usual cause: processes that stand still"
+            f"{_SPARES} that other processes hold; usual cause: suspended processes"
         )
 
-    def _open(self, place: Path, lock: int, identity: Identity, since_ms: int) -> StateStore:
-        data, unlock = place / "data", partial(os.close, lock)
+    def _open(self, folder: Path, lock: int, identity: StoreIdentity, since_ms: int) -> StateStore:
+        data, unlock = folder / "data", partial(os.close, lock)
         if data.exists():
-            found = self._found(data, identity, since_ms)
-            if isinstance(found, Rdict):
-                return StateStore(found, data, self._clock, unlock)
-            log.warning("expected %s to be the store of %s; deleted: %s", data, identity, found)
+            database = self._open_existing(data, identity, since_ms)
+            if isinstance(database, Rdict):
+                return StateStore(database, data, self._clock, unlock)
+            log.warning("expected %s to be the store of %s; deleted: %s", data, identity, database)
             shutil.rmtree(data)
         try:
             db = self._rocksdb(data)
-            make(db, identity, self._clock())
+            initialize_store(db, identity, self._clock())
         except Exception as error:
-            raise StoreTorn(f"expected to make a store in {data}, found: {error}") from error
+            raise StoreCorrupted(f"expected to make a store in {data}, found: {error}") from error
         return StateStore(db, data, self._clock, unlock)
 
-    def _found(self, data: Path, identity: Identity, since_ms: int) -> Rdict | str:
-        """The database of a store, or why it is none."""
+    def _open_existing(self, data: Path, identity: StoreIdentity, since_ms: int) -> Rdict | str:
+        """Return the database of a store, or why it cannot be used."""
         try:
             db = self._rocksdb(data)
         except Exception as error:  # noqa: BLE001, rocksdict has no other kind
             return str(error)
-        why = unfit(db, identity, since_ms)
-        if why:
+        reason = mismatch_of(db, identity, since_ms)
+        if reason:
             close_database(db)
-        return why or db
+        return reason or db
 
     def _rocksdb(self, data: Path) -> Rdict:
-        # Without the options of the family it has those of last time, and a cache of its own.
+        # Without options of the column family RocksDB uses those of last time, and another cache.
         return Rdict(str(data), self._options, column_families={"default": self._options})
 
 
@@ -150,7 +156,7 @@ def _options(cache: Cache, buffers: WriteBufferManager, buffer_bytes: int) -> Op
     table.set_block_cache(cache)
     table.set_block_size(_BLOCK_BYTES)
     table.set_bloom_filter(_BLOOM_BITS, block_based=False)
-    # Indices and filters are cached in parts, as blocks are: whole, they would not fit.
+    # Cache indices and filters in partitions, as blocks are: whole, they would not fit.
     table.set_cache_index_and_filter_blocks(True)
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
@@ -161,15 +167,15 @@ def _options(cache: Cache, buffers: WriteBufferManager, buffer_bytes: int) -> Op
     options.set_write_buffer_manager(buffers)
     options.set_write_buffer_size(buffer_bytes)
     options.set_max_open_files(_OPEN_FILES)
-    # A writer that RocksDB makes wait keeps Python's lock, and with it all of the process: rather
-    # more memory and slower reads for as long as the background is behind.
+    # A write that RocksDB stalls holds the GIL, and stops the whole process: prefer more memory
+    # and slower reads while flushes and compaction lag.
     options.set_max_write_buffer_number(_WRITE_BUFFERS)
     options.set_level_zero_slowdown_writes_trigger(_NEW_FILES_MAX)
     options.set_level_zero_stop_writes_trigger(2 * _NEW_FILES_MAX)
-    # What is soon written again is not worth it.
+    # Levels that are soon rewritten are not worth compressing.
     lz4, none = DBCompressionType.lz4(), DBCompressionType.none()
     options.set_compression_per_level([none, none, lz4, lz4, lz4, lz4, lz4])
-    # Its list of files is written anew with each change: see `StateStore.purge`.
+    # Rewrites the manifest with every change: see `StateStore.purge`.
     options.set_max_manifest_file_size(1)
     # RocksDB's own log is for its developers.
     options.set_keep_log_file_num(2)
@@ -180,7 +186,7 @@ def _options(cache: Cache, buffers: WriteBufferManager, buffer_bytes: int) -> Op
 
 
 def _lock(path: Path) -> int | None:
-    """Locks a file for as long as the process lives and has it open; None if another has."""
+    """Lock a file while the process lives and has it open; return None if another holds it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,8 +202,8 @@ def _holder(path: Path) -> str:
     return path.read_text() or "unknown"
 
 
-def _delete_spare(place: Path) -> None:
-    lock = _lock(place / "lock") if place.exists() else None
+def _delete_spare(folder: Path) -> None:
+    lock = _lock(folder / "lock") if folder.exists() else None
     if lock is not None:
-        shutil.rmtree(place / "data", ignore_errors=True)
+        shutil.rmtree(folder / "data", ignore_errors=True)
         os.close(lock)

@@ -1,10 +1,10 @@
-"""Static members of groups: one whose name another process took learns that, and does not return.
+"""Static membership: a member that was fenced by another process fails instead of rejoining.
 
-A worker with a name (`HEADWATER_MEMBER`) that joins supersedes the member of that name, which is
-dead in most cases. If it is not, Kafka fences it (KIP-345); but aiokafka names itself only when it
-joins, so it is told that it is unknown, and joins anew. So it supersedes its successor, which does
-the same, for ever. Here a static member asks before it joins again, under its name, whether it is
-fenced, and fails.
+A worker with a name (`HEADWATER_MEMBER`) that joins replaces the member of that name, which is dead
+in most cases. If it is alive, Kafka fences it (KIP-345). But aiokafka sends the name only when it
+joins, so it gets UNKNOWN_MEMBER_ID and joins again. Then it replaces its successor, which does the
+same, without end. With this patch a static member sends a heartbeat with its name before it
+rejoins, and fails if it is fenced.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class _Heartbeat(RequestStruct):
 
 
 class _NamedHeartbeat(Request[_Heartbeat]):
-    """A heartbeat that has the name of its member; Kafka knows it for as long as static members."""
+    """A heartbeat with the name of its member; Kafka has it since static membership exists."""
 
     API_KEY = 12
 
@@ -58,13 +58,13 @@ class _NamedHeartbeat(Request[_Heartbeat]):
         return request_struct_class(*self._fields)
 
 
-def mend_static_members() -> None:
-    """Makes it so for all of this process; calling it again changes nothing."""
+def patch_static_members() -> None:
+    """Patch aiokafka for all of this process; calling it again changes nothing."""
     GroupCoordinator.reset_generation = _reset  # type: ignore[method-assign]
     GroupCoordinator._do_rejoin_group = _rejoin  # type: ignore[method-assign] # noqa: SLF001
 
 
-def _reset(self: Any) -> None:  # noqa: ANN401 (a GroupCoordinator, with what is remembered there)
+def _reset(self: Any) -> None:  # noqa: ANN401 (a GroupCoordinator; it stores `was_member`)
     if self.member_id:
         self.was_member = self.generation, self.member_id
     _RESET(self)  # type: ignore[no-untyped-call]
@@ -75,7 +75,7 @@ async def _rejoin(self: Any, subscription: object) -> Any:  # noqa: ANN401 (as a
         await _check(self)
     except MemberFenced:
         raise
-    except KafkaError:  # no coordinator: it is looked for, and asked again
+    except KafkaError:  # no coordinator: it is looked up again by the next attempt
         await asyncio.sleep(self._retry_backoff_ms / 1_000)
         return False
     try:
@@ -86,18 +86,21 @@ async def _rejoin(self: Any, subscription: object) -> Any:  # noqa: ANN401 (as a
 
 
 async def _check(self: Any) -> None:  # noqa: ANN401 (see above)
-    """Asks whether the member that this one was, or is, was superseded.
+    """Check whether another process replaced this member.
 
-    Errors: MemberFenced; KafkaError, if nobody answers.
+    Raises:
+        MemberFenced: Another process joined under the name of this member.
+        KafkaError: No coordinator answered.
     """
     name = self._group_instance_id
-    was = (self.generation, self.member_id) if self.member_id else getattr(self, "was_member", None)
-    if name is None or was is None:
+    last = getattr(self, "was_member", None)
+    member = (self.generation, self.member_id) if self.member_id else last
+    if name is None or member is None:
         return
-    answer = await self._send_req(_NamedHeartbeat(self.group_id, *was, name))
-    if answer.error_code == _FENCED:
+    response = await self._send_req(_NamedHeartbeat(self.group_id, *member, name))
+    if response.error_code == _FENCED:
         raise MemberFenced(
             f"expected to be the one member of {self.group_id} that is named {name}, found that "
             "another process joined under this name later; usual cause: two workers with one "
-            "HEADWATER_MEMBER. Give each a name of its own"
+            "HEADWATER_MEMBER. Use a different name for each worker"
         )

@@ -1,8 +1,7 @@
-"""Tokens by which clients of Kafka say who they are (OAUTHBEARER).
+"""Tokens with which Kafka clients authenticate (OAUTHBEARER).
 
-A token is asked for at every new connection, by clients on several event loops. Brokers close a
-connection when the token it was made with expires, if they are set up to; clients then connect
-again, with the token of that time.
+A token is requested for every new connection, by clients on several event loops. Brokers may be
+configured to close a connection when its token expires; clients then reconnect with a newer token.
 """
 
 import asyncio
@@ -22,40 +21,41 @@ from headwater.schemas.errors import PARSE_ERRORS
 from headwater.streams.clock import monotonic as seconds
 
 _TIMEOUT_S: Final = 10.0
-#: A token is replaced when a fifth of its life is left, so that no clock decides whether it holds.
+#: A token is replaced when a fifth of its life is left, so that clock differences do not matter.
 _USED_FOR: Final = 0.8
 #: Characters of an answer that an error quotes.
 _QUOTED_CHARS: Final = 200
 
 
 class FileTokens(AbstractTokenProvider):
-    """Tokens that somebody else puts into a file, and replaces there before they expire."""
+    """Tokens that another program writes to a file, and replaces there before they expire."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     @override
     async def token(self) -> str:
-        """The token of now.
+        """Return the current token.
 
-        Errors: KafkaConnectionError, as of a broker that cannot be reached.
+        Raises:
+            KafkaConnectionError: The file cannot be read or is empty.
         """
         try:
-            found = self._file.read_text("utf-8").strip()
+            token = self._file.read_text("utf-8").strip()
         except OSError as error:
             raise KafkaConnectionError(
                 f"expected a token in {self._file}, found: {error.strerror}"
             ) from error
-        if not found:
+        if not token:
             raise KafkaConnectionError(f"expected a token in {self._file}, found an empty file")
-        return found
+        return token
 
 
-class _Answer(msgspec.Struct):
-    """What a token endpoint answers (RFC 6749 §5.1)."""
+class _TokenResponse(msgspec.Struct):
+    """Response of a token endpoint (RFC 6749 §5.1)."""
 
     access_token: str
-    #: In seconds. Without it the token is used once.
+    #: In seconds. Without it the token is used only once.
     expires_in: float = 0
 
 
@@ -77,30 +77,31 @@ class EndpointTokens(AbstractTokenProvider):
         self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
         self._tls = tls
         self._monotonic = monotonic
-        self._asking = threading.Lock()
+        self._renewing = threading.Lock()
         self._token = ""
         self._use_until = 0.0
 
     @override
     async def token(self) -> str:
-        """The token of now, asked for if there is none or it expires soon.
+        """Return the current token; requests one if there is none or it expires soon.
 
-        Errors: KafkaConnectionError, as of a broker that cannot be reached.
+        Raises:
+            KafkaConnectionError: The endpoint returned no token.
         """
         if self._monotonic() < self._use_until:
             return self._token
         return await asyncio.to_thread(self._renewed)
 
     def _renewed(self) -> str:
-        with self._asking:
+        with self._renewing:
             now = self._monotonic()
-            if now >= self._use_until:  # nobody else has asked meanwhile
-                answer = self._ask()
-                self._token = answer.access_token
-                self._use_until = now + _USED_FOR * answer.expires_in
+            if now >= self._use_until:  # no other thread has renewed it meanwhile
+                response = self._request()
+                self._token = response.access_token
+                self._use_until = now + _USED_FOR * response.expires_in
             return self._token
 
-    def _ask(self) -> _Answer:
+    def _request(self) -> _TokenResponse:
         try:
             response = httpx.post(
                 self._url,
@@ -111,11 +112,11 @@ class EndpointTokens(AbstractTokenProvider):
             )
             if not response.is_success:
                 raise self._unusable(f"{response.status_code} {response.text[:_QUOTED_CHARS]}")
-            return msgspec.json.decode(response.content, type=_Answer)
+            return msgspec.json.decode(response.content, type=_TokenResponse)
         except httpx.HTTPError as error:
             raise self._unusable(str(error) or repr(error)) from error
         except PARSE_ERRORS as error:
             raise self._unusable(str(error)) from error
 
-    def _unusable(self, found: str) -> KafkaConnectionError:
-        return KafkaConnectionError(f"expected a token of {self._url}, found: {found}")
+    def _unusable(self, problem: str) -> KafkaConnectionError:
+        return KafkaConnectionError(f"expected a token of {self._url}, found: {problem}")

@@ -1,4 +1,4 @@
-"""The topics of the catalogue in Kafka: making them, and comparing what is with what should be."""
+"""The topics of the catalog in Kafka: create them, and compare them with the catalog."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -10,18 +10,19 @@ from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
 from headwater.schemas.topics import MAX_RECORD_BYTES, TOPICS, Topic
-from headwater.streams.kafka.clients import admin_of
+from headwater.streams.kafka.clients import admin_client
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
-#: Where a value comes from that was set for this topic (KIP-226).
+#: Source of a value that was set for this topic (KIP-226).
 _OF_TOPIC: Final = 1
-#: What no topic is made with, and each is to have: it is Kafka's own default, which some services
-#: let nobody set. With another, a copy that lags may lead a partition, and what it lacks is lost.
+#: Settings that are checked, but not set at creation: this is Kafka's own default, which some
+#: services do not let users set. With another value, a replica that lags may become leader, and
+#: records that it lacks are lost.
 _TO_HAVE: Final = {"unclean.leader.election.enable": "false"}
-#: Where more than the catalogue asks for is as good.
+#: Settings that may be greater than in the catalog.
 _MORE_IS_FINE: Final = frozenset(
     {"max.message.bytes", "min.insync.replicas", "min.compaction.lag.ms", "delete.retention.ms"}
 )
@@ -34,8 +35,8 @@ class TopicsLoseData(HeadwaterError):
     code = "topics_lose_data"
 
 
-class Found(NamedTuple):
-    """A topic as Kafka has it; `own` are the values that were set for it rather than for all."""
+class TopicState(NamedTuple):
+    """A topic as Kafka has it; `own` are the values set for it rather than for all topics."""
 
     partitions: int
     replication: int
@@ -44,73 +45,76 @@ class Found(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What is not as the catalogue has it."""
+    """A difference between a topic and the catalog."""
 
     topic: str
     what: str
     expected: str
     found: str
-    #: Whether records that were acknowledged may be lost by it, or refused for ever.
+    #: Whether acknowledged records may be lost by it, or records refused forever.
     loses_data: bool
     mend: str
 
     def line(self) -> str:
-        """The difference in words."""
+        """Return the difference as a sentence."""
         return f"topic {self.topic}: expected {self.what} {self.expected}, found {self.found}"
 
 
 async def create_topics(cluster: Cluster, *, partitions: int, replication: int) -> list[str]:
-    """Creates the topics of the catalogue that are missing; returns their names.
+    """Create the topics of the catalog that are missing; return their names.
 
-    Errors: BrokerUnavailable, with the broker's reason.
+    Raises:
+        BrokerUnavailable: No broker answered, or it refused; with the broker's reason.
     """
-    wanted = {topic.name: topic.config(replication) for topic in TOPICS}
-    return await _create(cluster, wanted, partitions, replication)
+    configs = {topic.name: topic.config(replication) for topic in TOPICS}
+    return await _create(cluster, configs, partitions, replication)
 
 
 async def create_authors_topics(
     cluster: Cluster, names: Collection[str], *, partitions: int, replication: int
 ) -> list[str]:
-    """Creates those of an author's topics that are missing; returns their names.
+    """Create those of an author's topics that are missing; return their names.
 
-    Errors: BrokerUnavailable, with the broker's reason.
+    Raises:
+        BrokerUnavailable: No broker answered, or it refused; with the broker's reason.
     """
-    # What a step may publish fits; all else is the broker's usual.
-    wanted = {name: {"max.message.bytes": str(MAX_RECORD_BYTES)} for name in names}
-    return await _create(cluster, wanted, partitions, replication)
+    # The largest record that a step may publish fits; all else is the broker's default.
+    configs = {name: {"max.message.bytes": str(MAX_RECORD_BYTES)} for name in names}
+    return await _create(cluster, configs, partitions, replication)
 
 
 async def _create(
-    cluster: Cluster, wanted: Mapping[str, dict[str, str]], partitions: int, replication: int
+    cluster: Cluster, configs: Mapping[str, dict[str, str]], partitions: int, replication: int
 ) -> list[str]:
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         present = set(await admin.list_topics())
         missing = [
             NewTopic(name, partitions, replication, topic_configs=config)
-            for name, config in wanted.items()
+            for name, config in configs.items()
             if name not in present
         ]
         if not missing:
             return []
         response = await admin.create_topics(missing)
-    made = []
+    created = []
     for name, code, *reason in response.topic_errors:  # type: ignore[attr-defined]
         kind = for_code(code)
         if code == 0:
-            made.append(name)
+            created.append(name)
         elif kind is not TopicAlreadyExistsError:
             raise BrokerUnavailable(
                 f"expected to create the topic {name}, found: {kind.__name__} {reason}"
             )
-    return made
+    return created
 
 
-async def find_topics(cluster: Cluster) -> dict[str, Found]:
-    """The topics of the catalogue that there are.
+async def describe_catalog(cluster: Cluster) -> dict[str, TopicState]:
+    """Return the topics of the catalog that exist, by name.
 
-    Errors: BrokerUnavailable, also where this user may not look at them.
+    Raises:
+        BrokerUnavailable: No broker answered, or this user may not describe topics.
     """
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         names = {topic.name for topic in TOPICS} & set(await admin.list_topics())
         if not names:
             return {}
@@ -126,31 +130,42 @@ async def find_topics(cluster: Cluster) -> dict[str, Found]:
                     f"{message or ''}"
                 )
             configs[name] = entries
-    return {each["topic"]: _found(each["partitions"], configs[each["topic"]]) for each in described}
+    return {
+        topic["topic"]: _topic_state(topic["partitions"], configs[topic["topic"]])
+        for topic in described
+    }
 
 
-def _found(partitions: Sequence[Mapping[str, Any]], entries: Sequence[Sequence[Any]]) -> Found:
-    return Found(
+def _topic_state(
+    partitions: Sequence[Mapping[str, Any]], entries: Sequence[Sequence[Any]]
+) -> TopicState:
+    return TopicState(
         partitions=len(partitions),
-        replication=min(len(each["replicas"]) for each in partitions),
+        replication=min(len(partition["replicas"]) for partition in partitions),
         config={name: value for name, value, *_ in entries},
         own={name: value for name, value, _, source, *_ in entries if source == _OF_TOPIC},
     )
 
 
 def compare(
-    found: Mapping[str, Found], *, partitions: int | None = None, replication: int | None = None
+    topics: Mapping[str, TopicState],
+    *,
+    partitions: int | None = None,
+    replication: int | None = None,
 ) -> list[Difference]:
-    """How topics differ from the catalogue.
+    """Return the differences between topics and the catalog.
 
-    Shape:  the numbers of partitions and copies are compared where they are given.
+    Args:
+        topics: The topics by name.
+        partitions: Expected number of partitions, if it is to be compared.
+        replication: Expected number of replicas, if it is to be compared.
     """
     return [
         difference
         for topic in TOPICS
         for difference in (
-            _differences(topic, found[topic.name], partitions, replication)
-            if topic.name in found
+            _differences(topic, topics[topic.name], partitions, replication)
+            if topic.name in topics
             else [_missing(topic)]
         )
     ]
@@ -161,39 +176,39 @@ def _missing(topic: Topic) -> Difference:
 
 
 def _differences(
-    topic: Topic, found: Found, partitions: int | None, replication: int | None
+    topic: Topic, state: TopicState, partitions: int | None, replication: int | None
 ) -> list[Difference]:
     differences = []
-    if partitions is not None and partitions != found.partitions:
+    if partitions is not None and partitions != state.partitions:
         differences.append(
             Difference(
                 topic.name,
                 "partitions",
                 str(partitions),
-                str(found.partitions),
+                str(state.partitions),
                 False,
-                f"HEADWATER_PARTITIONS={found.partitions}; topics keep theirs, because keys would "
-                "move away from what lies there",
+                f"HEADWATER_PARTITIONS={state.partitions}; topics keep theirs, because keys would "
+                "move away from records already there",
             )
         )
-    if replication is not None and replication != found.replication:
+    if replication is not None and replication != state.replication:
         differences.append(
             Difference(
                 topic.name,
                 "replication",
                 str(replication),
-                str(found.replication),
+                str(state.replication),
                 False,
                 "kafka-reassign-partitions.sh, or another HEADWATER_REPLICATION",
             )
         )
-    # By the copies that there are: more in-sync ones than these would refuse every record.
-    for name, expected in (topic.config(found.replication) | _TO_HAVE).items():
-        actual = found.config.get(name, _TO_HAVE.get(name, ""))
+    # By the actual number of replicas: more in-sync ones than these would refuse every record.
+    for name, expected in (topic.config(state.replication) | _TO_HAVE).items():
+        actual = state.config.get(name, _TO_HAVE.get(name, ""))
         if not _fits(name, expected, actual):
             loses = topic.loses_data_by(name)
-            mend = "headwater topics check --mend"
-            differences.append(Difference(topic.name, name, expected, actual, loses, mend))
+            repair = "headwater topics check --mend"
+            differences.append(Difference(topic.name, name, expected, actual, loses, repair))
     return differences
 
 
@@ -206,28 +221,29 @@ def _fits(name: str, expected: str, actual: str) -> bool:
 
 
 async def alter_topics(
-    cluster: Cluster, found: Mapping[str, Found], differences: Sequence[Difference]
+    cluster: Cluster, topics: Mapping[str, TopicState], differences: Sequence[Difference]
 ) -> list[Difference]:
-    """Gives topics the configuration of the catalogue; returns which differences that mended.
+    """Give topics the configuration of the catalog; return the differences that this removed.
 
-    Errors: BrokerUnavailable, with the broker's reason.
+    Raises:
+        BrokerUnavailable: No broker answered, or it refused; with the broker's reason.
     """
     altered = [
-        each
-        for each in differences
-        if each.topic in found and each.what in found[each.topic].config
+        difference
+        for difference in differences
+        if difference.topic in topics and difference.what in topics[difference.topic].config
     ]
     if not altered:
         return []
-    # The request replaces what was set for a topic, so all of that goes with it.
-    wanted = {name: dict(found[name].own) for name in dict.fromkeys(each.topic for each in altered)}
-    for each in altered:
-        wanted[each.topic][each.what] = each.expected
+    # The request replaces all values set for a topic, so it repeats the others.
+    configs = {difference.topic: dict(topics[difference.topic].own) for difference in altered}
+    for difference in altered:
+        configs[difference.topic][difference.what] = difference.expected
     resources = [
         ConfigResource(ConfigResourceType.TOPIC, name, configs=config)
-        for name, config in wanted.items()
+        for name, config in configs.items()
     ]
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         answers = await admin.alter_configs(resources)
     for answer in answers:
         for code, message, _, name in answer.resources:  # type: ignore[attr-defined]
@@ -239,48 +255,53 @@ async def alter_topics(
     return altered
 
 
-def creating(topic: str) -> str:
-    """What makes a topic of an author's."""
-    return f"`headwater topics create {topic}` makes it"
+def create_topic_hint(topic: str) -> str:
+    """Return the command that creates a topic of an author's, as a clause."""
+    return f"`headwater topics create {topic}` creates it"
 
 
-def _looking() -> Retrying:
-    return Retrying(log, "waiting for Kafka to look at the topics")
+def _retrying() -> Retrying:
+    return Retrying(log, "waiting for Kafka to describe the topics")
 
 
-async def warn_of_missing(cluster: Cluster, publishes: Mapping[str, Collection[str]]) -> None:
-    """Says at the start of a worker which topics are missing that steps publish to.
+async def warn_about_missing_topics(
+    cluster: Cluster, publishes: Mapping[str, Collection[str]]
+) -> None:
+    """Log at the start of a worker which topics are missing that steps publish to.
 
-    Shape:  publishes has the topics that workflows declare, by their names.
+    Args:
+        cluster: The cluster.
+        publishes: Topics that workflows declare, by name of the workflow.
     """
-    whose: dict[str, list[str]] = {}
+    workflows: dict[str, list[str]] = {}
     for workflow, topics in sorted(publishes.items()):
         for topic in topics:
-            whose.setdefault(topic, []).append(workflow)
-    if not whose:
+            workflows.setdefault(topic, []).append(workflow)
+    if not workflows:
         return
-    present = await _looking().until_done(lambda: _present(cluster))
-    for topic in sorted(whose.keys() - present):
+    present = await _retrying().until_done(lambda: _present(cluster))
+    for topic in sorted(workflows.keys() - present):
         log.warning(
-            "topic %s: expected it there, as steps of %s publish to it, found it missing; what "
-            "they publish waits for it: %s",
-            *(topic, ", ".join(whose[topic]), creating(topic)),
+            "topic %s is missing, and steps of %s publish to it; what they publish waits until it "
+            "exists: %s",
+            *(topic, ", ".join(workflows[topic]), create_topic_hint(topic)),
         )
 
 
 async def _present(cluster: Cluster) -> set[str]:
-    async with admin_of(cluster) as admin:
+    async with admin_client(cluster) as admin:
         return set(await admin.list_topics())
 
 
 async def check_topics(cluster: Cluster) -> None:
-    """Compares the topics at the start of a part, and waits for Kafka; warns of what differs.
+    """Compare the topics at the start of a process; log differences. Waits for Kafka.
 
-    Errors: TopicsLoseData, so that the part takes and writes nothing.
+    Raises:
+        TopicsLoseData: Acknowledged records may be lost, so that the process must not start.
     """
-    differences = compare(await _looking().until_done(lambda: find_topics(cluster)))
-    for each in differences:
-        log.warning("%s", each.line())
-    unsafe = [each.line() for each in differences if each.loses_data]
+    differences = compare(await _retrying().until_done(lambda: describe_catalog(cluster)))
+    for difference in differences:
+        log.warning("%s", difference.line())
+    unsafe = [difference.line() for difference in differences if difference.loses_data]
     if unsafe:
-        raise TopicsLoseData(f"{'; '.join(unsafe)}. `headwater topics check` says how to mend it")
+        raise TopicsLoseData(f"{'; '.join(unsafe)}. `headwater topics check` says how to fix it")

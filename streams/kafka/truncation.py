@@ -11,12 +11,12 @@ back, and the consumer queries the leader for the end of the earlier epoch (Offs
 If that is before the position, the log was cut there. A consumer at the end of a log queries its
 leader every few seconds, because the log may end there with other records than it has read.
 
-A consumer without `auto_offset_reset`, or of which `raise_when_truncated` was called, raises
+A consumer without `auto_offset_reset`, or for which `raise_when_truncated` was called, raises
 LogTruncated, an OffsetOutOfRangeError. Any other consumer seeks to where the log was cut, and logs
 the lost offsets.
 
 To keep a position beyond the life of a consumer, store `leader_epoch_of` with it, and resume it by
-`begin_at`; `truncation_before` compares it with the log at once.
+`seek_with_epoch`; `truncation_before` compares it with the log at once.
 """
 
 import asyncio
@@ -48,22 +48,22 @@ from headwater.streams.clock import monotonic
 
 log = logging.getLogger(__name__)
 
-#: Where an epoch ends that is later than any of the log: that is another one, or an older copy.
+#: End of an epoch that is later than any of the log: the log is another one, or an older copy.
 UNKNOWN_END: Final = -1
-#: Where it ends for a broker without that request.
+#: End reported for a broker without that request.
 _NO_END: Final = 2**63 - 1
 _MAGIC_WITH_EPOCH: Final = 2
 #: Length, leader epoch and magic of a batch, after its base offset.
 _HEAD: Final = struct.Struct(">iib")
 _HEAD_AT: Final = 8
-#: Bytes of a batch that its length leaves out.
+#: Bytes of a batch that its length field omits.
 _UNCOUNTED: Final = 12
-#: What metadata has of a partition without a leader.
+#: Metadata's leader of a partition that has none.
 _NO_NODE: Final = (None, -1)
-#: How often the leader of a partition is queried while fetches bring nothing. When as many records
-#: were appended as were lost, they wait so long, at most. A consumer fetches far more often.
+#: How often the leader of a partition is queried while fetches return nothing. If as many records
+#: were appended as were lost, they wait for at most this long. A consumer fetches far more often.
 _QUERY_EVERY_S: Final = 3.0
-#: The fields of a request that is from no broker, and that does not know who leads.
+#: Fields of a request that is not a broker's, and does not know the leader epoch.
 _CONSUMER: Final = -1
 
 _FETCH: Final = Fetcher._proc_fetch_request  # noqa: SLF001 (aiokafka has no hook there)
@@ -80,8 +80,8 @@ class LogTruncated(OffsetOutOfRangeError):
 class Read(NamedTuple):
     """Up to where a consumer has read a partition, and an epoch of a leader.
 
-    The epoch is that of the last record before the position, or a later one that was there before
-    the log was cut: both end in the same place of a log that was cut.
+    The epoch is that of the last record before the position, or a later one that existed before
+    the log was cut: both end at the same offset of a truncated log.
     """
 
     position: int
@@ -94,41 +94,41 @@ _READ: Final[WeakKeyDictionary[Any, Read]] = WeakKeyDictionary()
 _QUERIED_S: Final[WeakKeyDictionary[Any, float]] = WeakKeyDictionary()
 
 
-#: What aiokafka knows of the subscriptions of consumers that are not to go back by themselves.
+#: Subscriptions of consumers that must not seek back by themselves.
 _STRICT: Final[WeakSet[Any]] = WeakSet()
 
 
 def detect_truncation() -> None:
-    """Have all consumers of this process detect it; calling it again changes nothing."""
+    """Make all consumers of this process detect it; calling it again changes nothing."""
     fetching.MemoryRecords = _Batches  # type: ignore[attr-defined]
     FetchResult._update_position = _update_position  # type: ignore[method-assign] # noqa: SLF001
     Fetcher._proc_fetch_request = _proc_fetch_request  # type: ignore[method-assign] # noqa: SLF001
 
 
 def raise_when_truncated(consumer: AIOKafkaConsumer) -> None:
-    """Have a consumer raise LogTruncated, whatever it does about other offsets out of range."""
+    """Make a consumer raise LogTruncated, whatever it does about other offsets out of range."""
     _STRICT.add(consumer._subscription)  # noqa: SLF001
 
 
 # -- positions that outlive a consumer
 
 
-def leader_epoch_of(consumer: AIOKafkaConsumer, where: TopicPartition) -> int:
+def leader_epoch_of(consumer: AIOKafkaConsumer, tp: TopicPartition) -> int:
     """Return the leader epoch of the record before a position, if anything was read."""
-    state = _state(consumer, where)
+    state = _state(consumer, tp)
     read = None if state is None else _READ.get(state)
     return NO_LEADER_EPOCH if read is None else read.leader_epoch
 
 
-def read_up_to(assignment: Any, where: TopicPartition) -> Read | None:  # noqa: ANN401 (aiokafka's)
+def read_up_to(assignment: Any, tp: TopicPartition) -> Read | None:  # noqa: ANN401 (aiokafka's)
     """Return up to where a partition of an assignment was read; None if nothing of it was."""
-    state = assignment.state_value(where)
+    state = assignment.state_value(tp)
     return None if state is None else _READ.get(state)
 
 
-def begin_at(
+def seek_with_epoch(
     consumer: AIOKafkaConsumer,
-    where: TopicPartition,
+    tp: TopicPartition,
     offset: int,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> None:
@@ -137,23 +137,23 @@ def begin_at(
     Raises:
         IllegalStateError: The partition is not assigned.
     """
-    consumer.seek(where, offset)
+    consumer.seek(tp, offset)
     if leader_epoch == NO_LEADER_EPOCH:
-        _READ.pop(_state(consumer, where), None)
+        _READ.pop(_state(consumer, tp), None)
     else:
-        _READ[_state(consumer, where)] = Read(offset, leader_epoch)
+        _READ[_state(consumer, tp)] = Read(offset, leader_epoch)
 
 
 async def truncation_before(
-    consumer: AIOKafkaConsumer, where: TopicPartition, offset: int, leader_epoch: int
+    consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int, leader_epoch: int
 ) -> int | None:
-    """Ask the leader of a partition whether its log still has what was read of it.
+    """Query the leader of a partition whether its log still has what was read of it.
 
     Args:
-        consumer: One to which the partition is assigned.
-        where: The partition.
+        consumer: A consumer to which the partition is assigned.
+        tp: The partition.
         offset: Up to where it was read.
-        leader_epoch: As `leader_epoch_of` gave it there.
+        leader_epoch: Value of `leader_epoch_of` at that offset.
 
     Returns:
         The offset at which the log was cut; None if it has everything; UNKNOWN_END if it is
@@ -163,30 +163,30 @@ async def truncation_before(
         KafkaError: The leader does not answer.
     """
     client = consumer._client  # noqa: SLF001 (there is no other way to send a request)
-    node = client.cluster.leader_for_partition(where)
+    node = client.cluster.leader_for_partition(tp)
     if node in _NO_NODE:
         await client.force_metadata_update()
-        node = client.cluster.leader_for_partition(where)
-    read = {where: Read(offset, leader_epoch)}
+        node = client.cluster.leader_for_partition(tp)
+    read = {tp: Read(offset, leader_epoch)}
     cuts = {} if node in _NO_NODE else await _cuts(client, node, read)
-    if where not in cuts:
+    if tp not in cuts:
         client.force_metadata_update()
-        raise LeaderNotAvailableError(str(where))
-    return cuts[where]
+        raise LeaderNotAvailableError(str(tp))
+    return cuts[tp]
 
 
-def _state(consumer: AIOKafkaConsumer, where: TopicPartition) -> Any:  # noqa: ANN401 (aiokafka's)
-    """The state of a partition; None if it is not assigned."""
+def _state(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Any:  # noqa: ANN401 (aiokafka's)
+    """Return the state of a partition; None if it is not assigned."""
     subscription: Any = consumer._subscription.subscription  # noqa: SLF001
     assignment = None if subscription is None else subscription.assignment
-    return None if assignment is None else assignment.state_value(where)
+    return None if assignment is None else assignment.state_value(tp)
 
 
-# -- what a fetch brings
+# -- fetches
 
 
 class _Batches:
-    """The batches of a fetch, as `MemoryRecords` gives them, with their leader epochs."""
+    """The batches of a fetch, like `MemoryRecords`, with their leader epochs."""
 
     def __init__(self, data: bytes) -> None:
         self._records = MemoryRecords(data)
@@ -226,7 +226,7 @@ def _epoch(records: Any) -> int:  # noqa: ANN401 (PartitionRecords)
 
 
 class _Doubt(NamedTuple):
-    """What was read of a partition that may have been cut, and what was fetched from there on."""
+    """A partition that may have been cut: what was read, and what was fetched after it."""
 
     read: Read
     held: FetchResult | None
@@ -234,21 +234,21 @@ class _Doubt(NamedTuple):
 
 async def _proc_fetch_request(self: Fetcher, assignment: Any, node_id: Any, request: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
     has_data = await _FETCH(self, assignment, node_id, request)  # type: ignore[no-untyped-call]
-    # Nobody gets them before it is known whether they follow what was read.
+    # Held back until it is known whether they follow what was read.
     doubts = _take_doubtful(self, assignment, request) if assignment.active else {}
     if not doubts:
         return has_data
     try:
-        read = {where: doubt.read for where, doubt in doubts.items()}
+        read = {tp: doubt.read for tp, doubt in doubts.items()}
         cuts = await _cuts(self._client, node_id, read)
     except KafkaError as error:
-        log.warning("fetched records wait for the leader to say where its epochs end: %r", error)
+        log.warning("fetched records wait for the leader's answer where its epochs end: %r", error)
         await asyncio.sleep(self._retry_backoff)
         return has_data
     except asyncio.CancelledError:  # The client is closed, or has another assignment: as aiokafka.
         return False
-    for where, cut in cuts.items() if assignment.active else ():
-        has_data |= _decide(self, assignment.state_value(where), where, doubts[where], cut)
+    for tp, cut in cuts.items() if assignment.active else ():
+        has_data |= _decide(self, assignment.state_value(tp), tp, doubts[tp], cut)
     return has_data  # What has no answer is fetched again.
 
 
@@ -257,23 +257,23 @@ def _take_doubtful(
     assignment: Any,  # noqa: ANN401 (aiokafka's)
     request: Any,  # noqa: ANN401
 ) -> dict[TopicPartition, _Doubt]:
-    """Take out of what was fetched what is of another leader epoch than what was read before it."""
+    """Remove results with another leader epoch than the record read before them."""
     doubts = {}
     for topic, partitions in request.topics:
         for number, offset, _ in partitions:
-            where = TopicPartition(topic, number)
-            state = assignment.state_value(where)
-            read, result = _READ.get(state), fetcher._records.get(where)  # noqa: SLF001
+            tp = TopicPartition(topic, number)
+            state = assignment.state_value(tp)
+            read, result = _READ.get(state), fetcher._records.get(tp)  # noqa: SLF001
             if read is None or offset > read.position or read.leader_epoch == NO_LEADER_EPOCH:
                 continue
             if type(result) is FetchResult:
                 epoch = _epoch(result._partition_records)  # noqa: SLF001
                 if epoch not in {read.leader_epoch, NO_LEADER_EPOCH}:
-                    del fetcher._records[where]  # noqa: SLF001
-                    doubts[where] = _Doubt(Read(offset, read.leader_epoch), result)
+                    del fetcher._records[tp]  # noqa: SLF001
+                    doubts[tp] = _Doubt(Read(offset, read.leader_epoch), result)
             elif result is None and (state.awaiting_reset or _is_due(state)):
                 # It was out of range, or is at the end.
-                doubts[where] = _Doubt(Read(offset, read.leader_epoch), None)
+                doubts[tp] = _Doubt(Read(offset, read.leader_epoch), None)
     return doubts
 
 
@@ -288,32 +288,32 @@ def _is_due(state: Any) -> bool:  # noqa: ANN401 (aiokafka's)
 def _decide(
     fetcher: Fetcher,
     state: Any,  # noqa: ANN401 (aiokafka's)
-    where: TopicPartition,
+    tp: TopicPartition,
     doubt: _Doubt,
     cut: int | None,
 ) -> bool:
-    """Give out what was held back, or go back to where the log was cut.
+    """Return what was held back to the consumer, or seek to where the log was cut.
 
     Returns:
-        Whether there is something to give out.
+        Whether there are records to return.
     """
     (offset, leader_epoch), held = doubt
     if state.has_valid_position and state.position != offset:
-        return False  # It was sought meanwhile.
+        return False  # The user has sought meanwhile.
     if cut is None:
         if held is not None:
-            fetcher._records[where] = held  # noqa: SLF001
+            fetcher._records[tp] = held  # noqa: SLF001
         return held is not None
     first = "an unknown one" if cut == UNKNOWN_END else cut
-    lost = f"{where.topic}/{where.partition} from offset {first} to {offset - 1}"
+    lost = f"{tp.topic}/{tp.partition} from offset {first} to {offset - 1}"
     strategy = fetcher._default_reset_strategy  # noqa: SLF001
     if strategy == OffsetResetStrategy.NONE or fetcher._subscriptions in _STRICT:  # noqa: SLF001
-        state.seek(offset)  # From where aiokafka was to go somewhere else.
-        error = LogTruncated({where: offset}, f"the broker has lost {lost}, which was read")
+        state.seek(offset)  # aiokafka would reset the position elsewhere.
+        error = LogTruncated({tp: offset}, f"the broker has lost {lost}, which was read")
         backoff = fetcher._prefetch_backoff  # noqa: SLF001
-        fetcher._records[where] = FetchError(error=error, backoff=backoff)  # noqa: SLF001
+        fetcher._records[tp] = FetchError(error=error, backoff=backoff)  # noqa: SLF001
         return True
-    log.error("the broker has lost %s, which was read: reading on from there", lost)
+    log.error("the broker has lost %s, which was read: continuing from there", lost)
     if cut == UNKNOWN_END:
         _READ.pop(state, None)
         state.await_reset(strategy)
@@ -323,7 +323,7 @@ def _decide(
     return False
 
 
-# -- asking a leader
+# -- queries to a leader
 
 
 class _Response(Response):
@@ -381,8 +381,7 @@ class _OffsetForLeaderEpoch(Request[_Request]):
     @override
     def build(self, request_struct_class: type[_Request]) -> _Request:
         topics = [
-            (where.topic, [(where.partition, _CONSUMER, epoch)])
-            for where, epoch in self._epochs.items()
+            (tp.topic, [(tp.partition, _CONSUMER, epoch)]) for tp, epoch in self._epochs.items()
         ]
         return request_struct_class(_CONSUMER, topics)
 
@@ -390,32 +389,32 @@ class _OffsetForLeaderEpoch(Request[_Request]):
 async def _cuts(
     client: AIOKafkaClient, node: int | str, read: Mapping[TopicPartition, Read]
 ) -> dict[TopicPartition, int | None]:
-    """Ask a leader where partitions were cut; see `truncation_before`.
+    """Query a leader where partitions were cut; see `truncation_before`.
 
     Returns:
-        Those that it leads.
+        Offsets of the partitions that it leads; None for those that were not cut.
 
     Raises:
         KafkaError: The broker does not answer, or refuses.
     """
-    epochs = {where: position.leader_epoch for where, position in read.items()}
+    epochs = {tp: position.leader_epoch for tp, position in read.items()}
     ends = await _ends(client, node, epochs)
-    cuts = {where: end if end < read[where].position else None for where, end in ends.items()}
-    # A leader that appends after a loss has a later epoch. Without one this log was never longer.
-    cut = {where: read[where].leader_epoch + 1 for where, end in cuts.items() if end is not None}
+    cuts = {tp: end if end < read[tp].position else None for tp, end in ends.items()}
+    # A leader that appends after a loss has a later epoch. Without one, the log is another one.
+    cut = {tp: read[tp].leader_epoch + 1 for tp, end in cuts.items() if end is not None}
     later = await _ends(client, node, cut) if cut else {}
-    for where in cut:
-        if where not in later:
-            del cuts[where]
-        elif later[where] == UNKNOWN_END:
-            cuts[where] = UNKNOWN_END
+    for tp in cut:
+        if tp not in later:
+            del cuts[tp]
+        elif later[tp] == UNKNOWN_END:
+            cuts[tp] = UNKNOWN_END
     return cuts
 
 
 async def _ends(
     client: AIOKafkaClient, node: int | str, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Ask where epochs end, or the last one before them; what it does not lead is left out.
+    """Query where epochs end, or the last one before them; omits partitions it does not lead.
 
     Raises:
         KafkaError: The broker does not answer, or refuses.

@@ -1,7 +1,7 @@
-"""Compressing Kafka's batches: aiokafka's own way makes a context for each of them.
+"""Compression of Kafka's batches with reused contexts; aiokafka creates one for each batch.
 
-That costs some 20 microseconds, to write a batch as to read one, and most batches are small: what
-arrives within a millisecond, by partitions. A context that is used again costs a third of that.
+That costs some 20 microseconds, to write a batch as to read one, and most batches are small: the
+records of a millisecond, per partition. A reused context costs a third of that.
 """
 
 import threading
@@ -15,7 +15,7 @@ _LEVEL: Final = 3
 
 
 class _Contexts(threading.local):
-    """A context must not be in use twice at once: each thread has its own."""
+    """Contexts per thread, because one must not be used twice at once."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=_LEVEL)
@@ -26,20 +26,20 @@ _ours: Final = _Contexts()
 
 
 def compress(payload: bytes | bytearray | memoryview) -> bytes:
-    """The frame of a batch's records."""
+    """Return the compressed frame of a batch's records."""
     return _ours.compressor.compress(payload)
 
 
 def decompress(frame: bytes | bytearray | memoryview) -> bytes:
-    """The records in a frame.
+    """Return the records of a frame; its header may omit their size.
 
-    Shape:  whoever made it may have left out how large they are.
-    Errors: ZstdError.
+    Raises:
+        ZstdError: The frame is invalid.
     """
     return _ours.decompressor.decompressobj().decompress(frame)
 
 
-def use_contexts_again() -> None:
-    """Has aiokafka compress so in all of this process; calling it again changes nothing."""
+def reuse_zstd_contexts() -> None:
+    """Patch aiokafka for all of this process; calling it again changes nothing."""
     default_records.zstd_encode = compress  # type: ignore[attr-defined]
     default_records.zstd_decode = decompress  # type: ignore[attr-defined]

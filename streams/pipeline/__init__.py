@@ -1,1 +1,1 @@
-"""Flow one on Kafka: deliveries become rows, in the one stage of a Faust worker."""
+"""The delivery pipeline on Kafka: deliveries become rows, in the one stage of a Faust worker."""

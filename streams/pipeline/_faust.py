@@ -1,20 +1,19 @@
-"""The one module that imports Faust: an app whose agents take whole batches.
+"""The one module that imports Faust: an app with agents that take whole batches.
 
-Theory of operation. Faust's stock transport hands its agents one message at a time and starts two
-tasks for each, about 220 microseconds an event. `BatchTransport`, registered under the URL scheme
-`batched` at Faust's own extension point, hands over what one fetch brought from one partition as
-one message, a `Batch`; an agent pays for the machinery once a batch.
+Faust's stock transport passes messages to its agents one by one, at about 220 microseconds each.
+`BatchTransport`, registered under the URL scheme `batched` at Faust's own extension point, passes
+the records of one fetch from one partition as one message, a `Batch`.
 
-Rules, each against a known fault of Faust 0.15:
-- Faust acknowledges a message when the agent takes the next, also when the agent failed or Faust
+Workarounds for known bugs of Faust 0.15:
+- Faust acknowledges a message when the agent takes the next, also if the agent failed or Faust
   skipped it. Here an acknowledgement commits nothing; `Batch.done()` does, called by the agent
-  when everything it wrote is acknowledged by the broker.
-- Faust can commit past a message in flight. Here the committed offset only ever moves from the end
-  of one batch to the end of the batch fetched right after it; anything else halts the worker.
-- Faust believes a failed commit. Here a failed commit is forgotten and tried again.
-- A fetch that began before a rebalance may end after Faust has gone back to the committed offsets,
-  and before the flow goes on. Faust drops what it brought, and goes on behind it. Here it is
-  fetched again. And where nothing was committed yet, Faust does not go back at all; here it does.
+  when the broker has acknowledged everything it wrote.
+- Faust can commit past a message in flight. Here the committed offset only moves from the end
+  of one batch to the end of the batch fetched right after it; anything else ends the worker.
+- Faust ignores failed commits. Here a failed commit is retried.
+- A fetch that began before a rebalance may end after Faust has sought to the committed offsets,
+  and before it resumes its flow. Faust drops the records, and continues after them. Here they are
+  fetched again. If nothing was committed yet, Faust does not seek at all; here it does.
 - Faust drops records at offsets that it has read, also if the broker lost those. Here the worker
   ends, and the next one continues where the log was cut.
 """
@@ -35,7 +34,7 @@ from faust.types.tuples import ConsumerMessage
 from typing_extensions import override
 
 from headwater.schemas.errors import Disposition, HeadwaterError
-from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.cluster import Cluster, PasswordLogin, TokenLogin
 from headwater.streams.kafka.committed import seek_to_committed
 from headwater.streams.kafka.records import Incoming
@@ -45,31 +44,30 @@ __all__ = ["HEARTBEAT_S", "SESSION_TIMEOUT_S", "TP", "App", "Batch", "BatchTrans
 
 App: TypeAlias = faust.App
 
-#: Batches that may wait for an agent; beyond that, fetching waits for it.
+#: Batches that may wait for an agent; beyond that, fetching pauses.
 _BATCHES_BUFFERED: Final = 8
-#: Batches of a topic that may be in work, each of another partition.
+#: Batches of a topic that may be processed at once, of different partitions.
 _BATCHES_AT_ONCE: Final = 8
 #: Records of one fetch: enough to spread the cost of an append over many, few enough that a batch
 #: takes well under a second.
 _RECORDS_A_FETCH: Final = 2_000
-#: As they lie in the log; unpacked, twenty times as many.
+#: Compressed, as in the log; unpacked, twenty times as many.
 _BYTES_A_PARTITION: Final = 1024 * 1024
 _COMMIT_EVERY_S: Final = 1.0
 _METADATA_AGE_MS: Final = 3_000
-#: How long the broker may hold a fetch. A rebalance, and a seek, may wait as long; Faust would let
-#: it take 1.5 s.
+#: How long the broker may hold a fetch, and delay a rebalance or seek. Faust's value is 1.5 s.
 _FETCH_WAIT_MS: Final = 250
-#: aiokafka lets a member that fetched nothing for as long leave its group, and join it no more, and
-#: Faust fetches nothing for a worker that has no partitions. So this is longer than any of them
-#: lives; whoever has partitions and gets on with none is ended by the watchdog.
+#: aiokafka lets a member that fetched nothing for this long leave its group for good, and Faust
+#: fetches nothing for a worker without partitions. So this is longer than any worker lives; one
+#: that has partitions and makes no progress is ended by the watchdog.
 _POLL_MAX_S: Final = 10 * 365 * 24 * 3600.0
-#: A worker that is silent for as long loses its partitions to the others.
+#: A worker without heartbeats for this long loses its partitions to the others.
 SESSION_TIMEOUT_S: Final = 10.0
 HEARTBEAT_S: Final = 1.0
 
 
 class _App(faust.App):
-    """Faust's app, without the folder that it makes for tables wherever it is started."""
+    """Faust's app, without the directory for tables that it creates wherever it is started."""
 
     @override
     def _create_directories(self) -> None:
@@ -77,7 +75,7 @@ class _App(faust.App):
 
 
 class OffsetGap(HeadwaterError):
-    """A batch was about to be committed that does not follow the one before."""
+    """A batch to commit does not follow the one before."""
 
     disposition = Disposition.HALT
     code = "offset_gap"
@@ -85,10 +83,13 @@ class OffsetGap(HeadwaterError):
 
 @dataclass(slots=True)
 class Batch:
-    """What one fetch brought from one partition, in order.
+    """Records of one fetch from one partition, in order.
 
-    Shape:  records is never empty; `after` is the end of the batch fetched before, None for the
-            first batch of an assignment.
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        records: The records; never empty.
+        after: End of the batch fetched before; None for the first batch of an assignment.
     """
 
     topic: str
@@ -99,29 +100,29 @@ class Batch:
 
     @property
     def end(self) -> int:
-        """The offset after the last record."""
+        """Return the offset after the last record."""
         return int(self.records[-1].offset) + 1
 
     def first(self, count: int) -> "Batch":
-        """The batch of its first records alone."""
+        """Return a batch of the first `count` records."""
         return replace(self, records=self.records[:count])
 
     def done(self) -> None:
-        """Have the offset of this batch committed: its effects are durable. Raises OffsetGap."""
+        """Let the end of this batch be committed: its effects are durable. Raises OffsetGap."""
         self._consumer.batch_done(self)
 
 
 class _BatchListener(driver.ConsumerRebalanceListener):
-    """Faust's listener; named here because the consumer class has to carry its own."""
+    """Faust's listener; named here because the consumer class needs one of its own."""
 
 
 class _BatchThread(driver.AIOKafkaConsumerThread):
-    """The thread of Faust's consumer: fetching and heartbeats go on while agents compute."""
+    """The thread of Faust's consumer: it fetches and sends heartbeats while agents compute."""
 
     @override
     def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        # Faust has no settings for these. Without tables it takes round robin, which would give the
+        # Faust has no settings for these. Without tables it assigns round robin, which would give
         # partitions of one number to several workers.
         consumer._fetch_max_wait_ms = _FETCH_WAIT_MS  # noqa: SLF001
         consumer._partition_assignment_strategy = [RangePartitionAssignor]  # noqa: SLF001
@@ -135,22 +136,22 @@ class _BatchThread(driver.AIOKafkaConsumerThread):
 
 
 class BatchConsumer(driver.Consumer):
-    """Faust's aiokafka consumer, fetching batches and committing what is done."""
+    """Faust's aiokafka consumer, which fetches batches and commits those that are done."""
 
     RebalanceListener = _BatchListener
 
     @override
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: End of the last batch handed out, by partition: the next one must follow it.
+        #: End of the last batch passed to an agent, by partition: the next one must follow it.
         self._handed_out: dict[TP, int] = {}
         #: End of the last batch done, by partition: what may be committed.
         self._done: dict[TP, int] = {}
-        #: Assigned, and not to be fetched yet.
+        #: Assigned partitions that must not be fetched yet.
         self._held: set[TP] = set()
-        #: Records were fetched and not handed out since the consumer last went back.
+        #: Whether records were fetched and dropped since the consumer last sought.
         self._dropped = False
-        #: Faust's count of rebalances, when the fetch that is under way began.
+        #: Faust's count of rebalances when the current fetch began.
         self._generation = 0
 
     @override
@@ -159,25 +160,25 @@ class BatchConsumer(driver.Consumer):
 
     @override
     def on_buffer_full(self, tp: TP) -> None:
-        """Keeps the partition: Faust would leave it out of a fetch that may last a second."""
+        """Keep the partition: Faust would exclude it from a fetch that may last a second."""
 
     @override
     def on_buffer_drop(self, tp: TP) -> None:
-        """Nothing was paused."""
+        """Do nothing: nothing was paused."""
 
     def hold(self, tps: set[TP]) -> None:
-        """Fetches nothing of partitions until they are released."""
+        """Fetch nothing of partitions until they are released."""
         self._held |= tps
         self.pause_partitions(tps)
 
     def release(self, tps: set[TP]) -> None:
-        """Fetches partitions that were held, if they are still ours."""
+        """Fetch partitions that were held, if they are still assigned."""
         self._held -= tps
         self.resume_partitions(tps & self.assignment())
 
     @override
     def resume_partitions(self, tps: Iterable[TP]) -> None:
-        # Faust resumes all partitions once it believes to have recovered them.
+        # Faust resumes all partitions once it considers them recovered.
         super().resume_partitions(set(tps) - self._held)
 
     @override
@@ -185,10 +186,10 @@ class BatchConsumer(driver.Consumer):
         self, active_partitions: set[TP] | None, timeout: float
     ) -> Mapping[TP, list[Incoming]]:
         if self._dropped:
-            # Nothing was handed out since: nothing is in work.
+            # Nothing was passed on since, so nothing is being processed.
             try:
                 await self.perform_seek()
-            except IllegalStateError:  # a rebalance has begun, which goes back, too
+            except IllegalStateError:  # a rebalance has begun, which seeks, too
                 self._dropped = True
                 return {}
         self._generation = self.app.consumer_generation_id
@@ -201,28 +202,28 @@ class BatchConsumer(driver.Consumer):
         records, active = await self._wait_next_records(timeout)
         if records is None or self.should_stop:
             return
-        for where, batch in records.items():
-            tp = TP(where.topic, where.partition)
+        for source, batch in records.items():
+            tp = TP(source.topic, source.partition)
             if self._overtaken():
                 self._dropped = True
                 return
             if active is None or tp in active or tp in self._buffered_partitions:
                 yield tp, self._batch_message(tp, batch)
             else:
-                await self._back_to(tp, batch[0].offset)
+                await self._seek_back(tp, batch[0].offset)
 
-    async def _back_to(self, tp: TP, offset: int) -> None:
-        """Has a partition fetched again that is held since the fetch began."""
+    async def _seek_back(self, tp: TP, offset: int) -> None:
+        """Fetch a partition again that was held after the fetch began."""
         try:
             await self.seek(tp, offset)
-        except IllegalStateError:  # it is gone
+        except IllegalStateError:  # it was revoked
             self._dropped = True
 
     def _overtaken(self) -> bool:
-        """Tells whether a rebalance began since a fetch.
+        """Return whether a rebalance began since a fetch.
 
-        What it brought is fetched again then, once the flow goes on. Going back here would meet
-        partitions that are gone already.
+        Its records are fetched again after the rebalance. Seeking now could hit partitions that are
+        revoked already.
         """
         return not self.flow_active or self._generation != self.app.consumer_generation_id
 
@@ -247,7 +248,7 @@ class BatchConsumer(driver.Consumer):
         )
 
     def batch_done(self, batch: Batch) -> None:
-        """Moves what may be committed to the end of a batch."""
+        """Move the offset to commit to the end of a batch."""
         tp = TP(batch.topic, batch.partition)
         if tp not in self.assignment():
             return
@@ -262,14 +263,14 @@ class BatchConsumer(driver.Consumer):
 
     @override
     async def perform_seek(self) -> None:
-        # Before, and not after: what is dropped meanwhile may have been fetched from where it goes.
+        # Before seeking: records dropped meanwhile may have been fetched from the new position.
         self._dropped = False
         self._handed_out.clear()
         self._done.clear()
         await super().perform_seek()
-        anew = {tp for tp in self.assignment() if not self._committed_offset.get(tp)}
-        if anew:
-            for tp, offset in (await self.earliest_offsets(*anew)).items():
+        uncommitted = {tp for tp in self.assignment() if not self._committed_offset.get(tp)}
+        if uncommitted:
+            for tp, offset in (await self.earliest_offsets(*uncommitted)).items():
                 await self.seek(tp, offset)
 
     @override
@@ -281,7 +282,7 @@ class BatchConsumer(driver.Consumer):
 
     @override
     def ack(self, message: Message) -> bool:
-        # Only ends Faust's own tracking of work in progress; see the rules above.
+        # Only ends Faust's own tracking of messages; see the module docstring.
         message.acked = True
         self._unacked_messages.discard(message)
         return True
@@ -296,7 +297,7 @@ class BatchConsumer(driver.Consumer):
 
     @override
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
-        """Holes that compaction left need no bookkeeping: batches follow each other."""
+        """Do nothing: batches follow each other, also over gaps of compaction."""
 
     @override
     async def _commit_offsets(
@@ -310,7 +311,7 @@ class BatchConsumer(driver.Consumer):
 
     @override
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Faust's watch over single messages does not know batches; the worker has its own."""
+        """Do nothing: Faust checks single messages; the worker has its own watchdog."""
 
 
 class BatchTransport(driver.Transport):
@@ -332,7 +333,7 @@ class _BatchSchema(faust.Schema[Any, Any]):
 
 
 def _credentials(cluster: Cluster) -> Credentials | None:
-    """What Faust makes the options of its own clients from; see `Cluster.options`."""
+    """Return what Faust makes the options of its clients from; see `Cluster.options`."""
     match cluster.login:
         case PasswordLogin(mechanism, user, password):
             return SASLCredentials(
@@ -351,9 +352,9 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
         app_id: Name of the app, which is its consumer group.
         cluster: The cluster.
         member: A name that this worker keeps over restarts (static membership), so that a restart
-            does not wait until the group notices that the old process ended.
+            does not wait for the session of the old process to expire.
     """
-    mend()
+    patch_aiokafka()
     return _App(
         app_id,
         broker=[f"batched://{server}" for server in cluster.servers.split(",")],
@@ -361,8 +362,8 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
         store="memory://",
         # No Faust tables: without them and their standbys, aiokafka's own assignors can be used.
         table_standby_replicas=0,
-        # A broker that is just starting knows no topics; whoever asks it then is assigned nothing,
-        # and goes on asking.
+        # A broker that is just starting knows no topics; a member that joins then is assigned
+        # nothing, and refreshes its metadata.
         consumer_metadata_max_age_ms=_METADATA_AGE_MS,
         web_enabled=False,
         topic_allow_declare=False,
@@ -387,10 +388,10 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
 def consume(
     app: faust.App, *, name: str, topic: str, process: Callable[[Batch], Awaitable[None]]
 ) -> None:
-    """Adds an agent that passes the batches of a topic to `process`, several at a time.
+    """Add an agent that passes the batches of a topic to `process`, several at a time.
 
-    So one partition's batch is decided while another's is being appended. `process` takes those of
-    one partition in the order in which it is called.
+    So one partition's batch is decided while another's is being appended. `process` must handle
+    those of one partition in the order of the calls.
     """
 
     async def agent(stream: faust.StreamT[Batch]) -> None:
@@ -399,7 +400,7 @@ def consume(
 
         async def work(event: faust.EventT[Batch]) -> None:
             await process(cast("Batch", event.value))
-            # Not before: Faust lets no partition go while a message of it is not acknowledged.
+            # Not before: Faust revokes no partition while a message of it is not acknowledged.
             event.ack()
             free.release()
 
@@ -416,10 +417,10 @@ def consume(
     app.agent(app.topic(topic, schema=_BatchSchema()), name=name)(agent)
 
 
-def every(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
-    """Runs an action again and again while the app runs, with a pause after each time.
+def run_periodically(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+    """Run an action repeatedly while the app runs, with a pause after each call.
 
-    A timer of Faust's would warn whenever an action takes longer than the pause.
+    Faust's own timer warns whenever an action takes longer than the pause.
     """
 
     async def act() -> None:
@@ -430,8 +431,8 @@ def every(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]])
     app.task(act)
 
 
-def at_end(app: faust.App, action: Callable[[], Awaitable[None]]) -> None:
-    """Runs an action when the app ends in order."""
+def on_shutdown(app: faust.App, action: Callable[[], Awaitable[None]]) -> None:
+    """Run an action when the app shuts down in order."""
 
     @app.on_before_shutdown.connect(weak=False)
     async def _ending(_: object, **__: object) -> None:
@@ -445,14 +446,14 @@ def on_assignment(
     revoked: Callable[[], None],
     prepare: Callable[[int], Awaitable[bool]],
 ) -> None:
-    """Call back when partitions are assigned and, once no batch of theirs is in work, revoked.
+    """Register callbacks for assignments and, once no batch is being processed, revocations.
 
     Args:
         app: The app.
         assigned: Returns the numbers to prepare before anything of them is fetched.
-        revoked: Called when partitions were revoked and no batch is in work.
+        revoked: Called when partitions were revoked and no batch is being processed.
         prepare: Prepares a number, and returns whether it is ready. Runs concurrently and outside
-            of any batch, because a rebalance waits for those.
+            of any batch, because a rebalance waits for batches.
     """
     preparing: set[asyncio.Task[None]] = set()
 
@@ -475,10 +476,10 @@ def on_assignment(
 
 
 def consumer_failure(app: faust.App) -> BaseException | None:
-    """The error that keeps the consumer from its group for good, if there is one.
+    """Return the error that keeps the consumer out of its group for good, if there is one.
 
-    Faust fetches beneath the methods of aiokafka's that would raise it. May be asked from any
-    thread, also before there is a consumer.
+    Faust bypasses the methods of aiokafka that would raise it. May be called from any thread,
+    also before there is a consumer.
     """
     thread = getattr(app._consumer, "_thread", None)  # noqa: SLF001 (`consumer` would make one)
     coordinator = getattr(getattr(thread, "_consumer", None), "_coordinator", None)
@@ -489,9 +490,9 @@ def consumer_failure(app: faust.App) -> BaseException | None:
 
 
 def run(app: faust.App) -> bool:
-    """Runs the app until SIGTERM or SIGINT; tells whether it ended in order."""
+    """Run the app until SIGTERM or SIGINT; return whether it shut down in order."""
     worker = faust.Worker(app, loglevel="WARNING", redirect_stdouts=False, quiet=True)
-    # It would hide the cursor, also of a log, and also of one who asked for quiet.
+    # The spinner would hide the cursor, also in logs and in quiet mode.
     worker.spinner = None
     try:
         worker.execute_from_commandline()

@@ -1,7 +1,7 @@
-"""Appends what the gateway has answered without appending a delivery: copies and refusals.
+"""Append traces of requests that the gateway answered without a delivery: duplicates and refusals.
 
-In the background and in batches: nobody waits for it. While Kafka is away, what fits is held and
-appended when it is back; the rest is counted and said in the log.
+They are appended in the background, in batches. While Kafka is unavailable, they are held up to a
+limit and appended when it is back; the rest is counted and logged.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from headwater.streams.kafka.records import Outgoing, partition_of
 
 log = logging.getLogger(__name__)
 
-#: Bytes that are held while Kafka is away: some 10,000 answers.
+#: Bytes that are held while Kafka is unavailable: some 10,000 answers.
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
-#: Seconds between two lines about what could not be held.
-_SAY_EVERY_S: Final = 10.0
+#: Seconds between two log lines about answers that were dropped.
+_LOG_EVERY_S: Final = 10.0
 
 
 class _Answer:
-    """An answer on its way."""
+    """An answer to append."""
 
     __slots__ = ("record",)
 
@@ -36,7 +36,7 @@ class _Answer:
 
 
 class AnswerLog:
-    """The topic `traces`, as the gateway sees it."""
+    """The topic `traces` for the gateway."""
 
     def __init__(self, *, cluster: Cluster) -> None:
         producers = Producers(cluster, "headwater-gateway-answers")
@@ -45,23 +45,23 @@ class AnswerLog:
         )
         self._stopping = False
         self._lost = 0
-        self._saying: asyncio.TimerHandle | None = None
+        self._log_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Starts in the background; Kafka may be away, now or later."""
+        """Start in the background; Kafka may be unavailable now or later."""
         self._stopping = False
         await self._commit.start()
 
     async def stop(self) -> None:
-        """Disconnects, within seconds even if Kafka stalls."""
+        """Disconnect, within seconds even if Kafka stalls."""
         self._stopping = True
         await self._commit.stop()
-        if self._saying is not None:
-            self._saying.cancel()
-            self._say_lost()
+        if self._log_timer is not None:
+            self._log_timer.cancel()
+            self._log_lost()
 
     def record(self, answer: RequestAnswered) -> None:
-        """Appends an answer at some time; never waits and never fails."""
+        """Append an answer eventually; never waits and never fails."""
         if not self._commit.partitions:
             self._lose(1)
             return
@@ -84,19 +84,19 @@ class AnswerLog:
         if self._stopping:
             self._lose(len(entries))
         else:
-            # Those that are in the log all the same are there twice, which changes nothing.
+            # Answers that are in the log all the same are duplicated, which changes nothing.
             self._add(entries)
 
     def _lose(self, count: int) -> None:
         self._lost += count
-        if self._saying is None:
+        if self._log_timer is None:
             loop = asyncio.get_running_loop()
-            self._saying = loop.call_later(_SAY_EVERY_S, self._say_lost)
+            self._log_timer = loop.call_later(_LOG_EVERY_S, self._log_lost)
 
-    def _say_lost(self) -> None:
-        self._saying = None
+    def _log_lost(self) -> None:
+        self._log_timer = None
         log.warning(
-            "answers to copies and refusals that have no trace: %d; usual cause: Kafka is away",
+            "answers to copies and refusals without a trace: %d; usual cause: Kafka is away",
             self._lost,
         )
         self._lost = 0

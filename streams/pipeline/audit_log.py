@@ -1,8 +1,8 @@
-"""Appends what was done by those who have a key: an entry is durable before its answer goes out.
+"""Append operations of API keys: an entry is durable before its response is sent.
 
-An entry is not taken back by who no longer waits for it: what it tells of has been done. What is
-queued while Kafka is away is appended when it is back; what was under way may be in the log or not,
-as its caller was told.
+A caller that no longer waits does not withdraw its entry, because the operation has happened.
+Entries that are queued while Kafka is unavailable are appended when it is back; those in flight may
+or may not be in the log, as the error to their caller stated.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Outgoing
 
-#: Where all of the topic lies: one order, so that one hash vouches for all before it.
+#: The only partition of the topic: it has one order, so that one hash covers all earlier entries.
 PARTITION: Final = 0
-#: Bytes that are held while Kafka is away: some 8,000 entries.
+#: Bytes that are held while Kafka is unavailable: some 8,000 entries.
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class _Entry:
-    """An entry on its way."""
+    """An entry to append."""
 
     __slots__ = ("durable", "record")
 
@@ -35,12 +35,12 @@ class _Entry:
 
 
 class AuditLog:
-    """The topic `audit`, as the gateway sees it."""
+    """The topic `audit` for the gateway."""
 
     def __init__(self, *, cluster: Cluster, append_timeout_s: float) -> None:
         self._cluster = cluster
         self._timeout_s = append_timeout_s
-        # Without a linger: whoever waits has waited for the operation already.
+        # Without a linger: the caller has waited for its operation already.
         self._commit = GroupCommit[_Entry](
             Producers(cluster, "headwater-gateway-audit"),
             AUDIT,
@@ -50,23 +50,25 @@ class AuditLog:
         )
 
     async def start(self) -> None:
-        """Starts in the background; Kafka may be away, now or later."""
+        """Start in the background; Kafka may be unavailable now or later."""
         await self._commit.start()
 
     async def stop(self) -> None:
-        """Disconnects, within seconds even if Kafka stalls."""
+        """Disconnect, within seconds even if Kafka stalls."""
         await self._commit.stop()
 
     async def append(self, record: OperationAudited) -> None:
-        """Appends an entry; returns when it is durable.
+        """Append an entry; return when it is durable.
 
-        Errors: Overloaded, NotYetReadable; there will be no entry. BrokerUnavailable; it may be in
-                the log all the same, or come there.
+        Raises:
+            Overloaded: There will be no entry.
+            NotYetReadable: There will be no entry.
+            BrokerUnavailable: It may be in the log all the same, or be appended later.
         """
         if not self._commit.partitions:
             raise BrokerUnavailable(
                 f"expected the topic {AUDIT} at {self._cluster}, found no connection yet, or no "
-                "such topic; `headwater topics create` makes the topics"
+                "such topic; `headwater topics create` creates the topics"
             )
         key = record.project_id.encode()
         entry = _Entry(Outgoing(AUDIT, PARTITION, key, encode(record)))
@@ -84,7 +86,7 @@ class AuditLog:
 def _settled(entries: Sequence[_Entry], error: BrokerUnavailable | None) -> None:
     for entry in entries:
         if entry.durable.done():
-            continue  # Nobody waits any more.
+            continue  # No caller waits any more.
         if error is None:
             entry.durable.set_result(None)
         else:

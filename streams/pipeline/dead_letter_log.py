@@ -1,7 +1,7 @@
-"""The topic `dead-letters`, as operators see it: putting records back where they came from.
+"""The topic `dead-letters` for operators: put records back into their topics.
 
-What is put back is marked as a replay, so it is no copy. That it was put back is said by a record
-of its own, once the other one is durable.
+A record that is put back is marked as a replay, so that it is not dropped as a duplicate. Once it
+is durable, a separate record marks the dead letter as replayed.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ import msgspec
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
-from headwater.streams.kafka.clients import consumer_of
+from headwater.streams.kafka.clients import standalone_consumer
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import (
     CONNECT_PREFIX,
@@ -27,19 +27,19 @@ from headwater.streams.kafka.dead_letters import (
     original,
     text_header,
 )
-from headwater.streams.kafka.places import each_place
+from headwater.streams.kafka.record_lookup import iter_records_at
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.topics import Found, find_topics
+from headwater.streams.kafka.topics import TopicState, describe_catalog
 
 _TOPIC: Final = CONNECT_PREFIX + "topic"
 _PARTITION: Final = CONNECT_PREFIX + "partition"
 
-#: How long a producer that is of no more use may take to end.
+#: How long a discarded producer may take to stop.
 _STOP_S: Final = 5.0
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What came of replaying a dead letter."""
+    """Result of replaying a dead letter."""
 
     partition: int
     offset: int
@@ -48,23 +48,23 @@ class Replayed(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Again(msgspec.Struct, frozen=True):
-    """A delivery that was appended once more: to which offset; None if it lies there no more."""
+class Reappended(msgspec.Struct, frozen=True):
+    """A delivery that was appended again at `new_offset`; None if it is no longer in the log."""
 
     partition: int
     offset: int
-    again_at: int | None
+    new_offset: int | None
 
 
 class _Bounds(NamedTuple):
-    """The first offset of a partition that there is, and its end."""
+    """First offset and end of a partition."""
 
     first: int
     end: int
 
 
 class DeadLetters:
-    """Dead letters, and deliveries to be looked at again."""
+    """Puts dead letters and deliveries back into their topics."""
 
     def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
         self._cluster = cluster
@@ -72,80 +72,94 @@ class DeadLetters:
         self._appender = Appender(cluster=cluster, client_id="headwater-replay")
 
     async def start(self) -> None:
-        """Connects at the first replay; nothing to do before."""
+        """Do nothing: the first replay connects."""
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
         await self._appender.stop()
 
     async def replay(self, positions: Sequence[tuple[int, int]]) -> list[Replayed]:
-        """Puts dead letters back where they came from, key and value untouched.
+        """Put dead letters back into their topics, key and value unchanged.
 
-        Shape:  (partition, offset) of the topic dead-letters -> one answer each, in order.
-        Errors: BrokerUnavailable; replaying again is safe.
+        Args:
+            positions: Partitions and offsets of the topic dead-letters.
+
+        Returns:
+            One result per position, in order.
+
+        Raises:
+            BrokerUnavailable: The call can be repeated safely.
         """
-        # Before they are read: what comes to the topic after that is not missing.
+        # Query bounds first: dead letters that are appended later are not missing.
         bounds = await self._bounds({partition for partition, _ in positions})
-        topics = await find_topics(self._cluster)
-        back: dict[tuple[int, int], Replayed] = {}
-        async with aclosing(each_place(self._cluster, DEAD_LETTERS, positions)) as batches:
+        topics = await describe_catalog(self._cluster)
+        replayed: dict[tuple[int, int], Replayed] = {}
+        async with aclosing(iter_records_at(self._cluster, DEAD_LETTERS, positions)) as batches:
             async for letters in batches:
-                told = await self._put_back(letters, topics)
-                back |= {(each.partition, each.offset): each for each in told}
-        missing = {place for place in positions if place not in back}
-        gone = [
-            place for place in missing if place[0] in bounds and place[1] < bounds[place[0]].end
+                results = await self._put_back(letters, topics)
+                replayed |= {(result.partition, result.offset): result for result in results}
+        missing = {position for position in positions if position not in replayed}
+        expired = [
+            position
+            for position in missing
+            if position[0] in bounds and position[1] < bounds[position[0]].end
         ]
-        await self._appender.append_or_stop([_expired(place) for place in gone])
-        for place in missing:
-            why = _why_missing(place[1], bounds.get(place[0]))
-            back[place] = Replayed(*place, "", ok=False, detail=why)
-        return [back[place] for place in positions]
+        await self._appender.append_or_stop([_expired(position) for position in expired])
+        for position in missing:
+            reason = _why_missing(position[1], bounds.get(position[0]))
+            replayed[position] = Replayed(*position, "", ok=False, detail=reason)
+        return [replayed[position] for position in positions]
 
     async def _bounds(self, partitions: Collection[int]) -> dict[int, _Bounds]:
-        async with consumer_of(self._cluster, DEAD_LETTERS) as consumer:
-            where = [each for each in consumer.assignment() if each.partition in partitions]
-            first, end = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
-        return {each.partition: _Bounds(first[each], end[each]) for each in where}
+        async with standalone_consumer(self._cluster, DEAD_LETTERS) as consumer:
+            assigned = [tp for tp in consumer.assignment() if tp.partition in partitions]
+            first = await consumer.beginning_offsets(assigned)
+            end = await consumer.end_offsets(assigned)
+        return {tp.partition: _Bounds(first[tp], end[tp]) for tp in assigned}
 
     async def _put_back(
-        self, letters: Sequence[Incoming], topics: Mapping[str, Found]
+        self, letters: Sequence[Incoming], topics: Mapping[str, TopicState]
     ) -> list[Replayed]:
-        """Puts dead letters back, and says so of each when all of these are durable."""
-        told = []
-        back, marks = [], []
+        """Put dead letters back, and mark them as replayed when all records are durable."""
+        results = []
+        records, marks = [], []
         for letter in letters:
             topic, partition = (text_header(letter, name) or "" for name in (_TOPIC, _PARTITION))
-            fault = _fault(letter, topic, partition, topics)
-            told.append(
-                Replayed(letter.partition, letter.offset, topic, ok=not fault, detail=fault)
+            problem = _problem(letter, topic, partition, topics)
+            results.append(
+                Replayed(letter.partition, letter.offset, topic, ok=not problem, detail=problem)
             )
-            if not fault:
-                back.append(_back(letter, topic, int(partition)))
+            if not problem:
+                records.append(_record(letter, topic, int(partition)))
                 marks.append(_replayed(letter, self._clock()))
-        await self._appender.append_or_stop(back)
+        await self._appender.append_or_stop(records)
         await self._appender.append_or_stop(marks)
-        return told
+        return results
 
-    async def again(self, places: Sequence[tuple[int, int]]) -> list[Again]:
-        """Appends deliveries once more, so that they are looked at again now.
+    async def reprocess(self, positions: Sequence[tuple[int, int]]) -> list[Reappended]:
+        """Append deliveries again, marked as replays, so that they are processed again now.
 
-        Shape:  (partition, offset) of the topic webhooks -> one answer each, in order. They are
-                marked as replays, so they are no copies.
-        Errors: BrokerUnavailable; asking again is safe.
+        Args:
+            positions: Partitions and offsets of the topic webhooks.
+
+        Returns:
+            One result per position, in order.
+
+        Raises:
+            BrokerUnavailable: The call can be repeated safely.
         """
-        again: dict[tuple[int, int], int] = {}
-        # A few at a time: all of them may be more than there is memory for.
-        async with aclosing(each_place(self._cluster, WEBHOOKS, places)) as batches:
+        new_offsets: dict[tuple[int, int], int] = {}
+        # In batches: all of them may not fit in memory.
+        async with aclosing(iter_records_at(self._cluster, WEBHOOKS, positions)) as batches:
             async for records in batches:
-                there = [record for record in records if record.value is not None]
-                offsets = await self._appended([_once_more(record) for record in there])
-                for record in there:
-                    again[record.partition, record.offset] = next(offsets[record.partition])
-        return [Again(*place, again.get(place)) for place in places]
+                present = [record for record in records if record.value is not None]
+                offsets = await self._appended([_marked(record) for record in present])
+                for record in present:
+                    new_offsets[record.partition, record.offset] = next(offsets[record.partition])
+        return [Reappended(*position, new_offsets.get(position)) for position in positions]
 
     async def _appended(self, records: Sequence[Outgoing]) -> Mapping[int, Iterator[int]]:
-        """Appends records; returns the offsets of each partition's, in order."""
+        """Append records; return their offsets in order, by partition."""
         try:
             sent = await self._appender.send(records)
             firsts = await self._appender.acknowledged(sent)
@@ -153,13 +167,13 @@ class DeadLetters:
             await self._appender.stop(_STOP_S)
             raise
         offsets: dict[int, list[range]] = defaultdict(list)
-        for each, first in zip(sent, firsts, strict=True):
-            offsets[each.partition].append(range(first, first + each.records))
-        return {partition: chain.from_iterable(found) for partition, found in offsets.items()}
+        for batch, first in zip(sent, firsts, strict=True):
+            offsets[batch.partition].append(range(first, first + batch.records))
+        return {partition: chain.from_iterable(ranges) for partition, ranges in offsets.items()}
 
 
 def _why_missing(offset: int, bounds: _Bounds | None) -> str:
-    """Why there is no dead letter at an offset of a partition."""
+    """Return why there is no dead letter at an offset of a partition."""
     if bounds is None:
         return "no such partition"
     last = bounds.end - 1
@@ -167,17 +181,17 @@ def _why_missing(offset: int, bounds: _Bounds | None) -> str:
         return f"no such offset: the partition holds {bounds.first} to {last}"
     if offset < bounds.first:
         return f"expired: the topic has {bounds.first} to {last}"
-    # Compaction keeps the last of those that are alike.
-    return "expired: it was wiped, or written again behind it"
+    # Compaction keeps the last of several dead letters of the same record.
+    return "expired: it was wiped, or replaced by a later one"
 
 
-def _fault(letter: Incoming, topic: str, partition: str, topics: Mapping[str, Found]) -> str:
-    """Why a dead letter cannot be put back; "" if it can."""
+def _problem(letter: Incoming, topic: str, partition: str, topics: Mapping[str, TopicState]) -> str:
+    """Return why a dead letter cannot be put back; "" if it can."""
     if not topic or not partition or letter.value is None:
         return "not a dead letter"
     if topic not in topics:
         return f"no topic {topic} of Headwater's"
-    # As text: what somebody else wrote may be no number.
+    # Compared as text: in a record of another program it may not be a number.
     if partition not in map(str, range(topics[topic].partitions)):
         return f"no partition {partition} of {topic}"
     if key_of(letter) is None and "compact" in topics[topic].config["cleanup.policy"]:
@@ -185,39 +199,42 @@ def _fault(letter: Incoming, topic: str, partition: str, topics: Mapping[str, Fo
     return ""
 
 
-def _back(letter: Incoming, topic: str, partition: int) -> Outgoing:
-    """A dead letter as it is put back."""
-    headers = [*original(letter), (REPLAY_OF, _place(letter.partition, letter.offset))]
+def _record(letter: Incoming, topic: str, partition: int) -> Outgoing:
+    """Return the record that puts a dead letter back."""
+    headers = [*original(letter), (REPLAY_OF, _position(letter.partition, letter.offset))]
     return Outgoing(topic, partition, key_of(letter), letter.value, headers)
 
 
-def _once_more(record: Incoming) -> Outgoing:
-    """A delivery as it is appended again: marked, so it is no copy."""
+def _marked(record: Incoming) -> Outgoing:
+    """Return a delivery to append again, marked as a replay."""
     mark = (REPLAY_OF, f"{WEBHOOKS}/{record.partition}@{record.offset}".encode())
     headers = [*original(record), mark]
     return Outgoing(WEBHOOKS, record.partition, record.key, record.value, headers)
 
 
 def _replayed(letter: Incoming, now_ms: int) -> Outgoing:
-    """A record that says of a dead letter that it was put back."""
-    mark = (REPLAYED, _place(letter.partition, letter.offset))
+    """Return the record that marks a dead letter as replayed."""
+    mark = (REPLAYED, _position(letter.partition, letter.offset))
     return _marker(letter.partition, [mark, (REPLAYED_AT, str(now_ms).encode())])
 
 
-def _expired(place: tuple[int, int]) -> Outgoing:
-    """A record that says of a dead letter that its topic has it no more."""
-    return _marker(place[0], [(EXPIRED, _place(*place))])
+def _expired(position: tuple[int, int]) -> Outgoing:
+    """Return the record that marks a dead letter as expired."""
+    return _marker(position[0], [(EXPIRED, _position(*position))])
 
 
 def _marker(partition: int, headers: list[tuple[str, bytes]]) -> Outgoing:
-    """A record of the topic `dead-letters` that says something of another one.
+    """Return a record of the topic `dead-letters` that marks another one.
 
-    Shape:  it has a key and a value of its own, so that compaction keeps it beside the other. The
-            first header says what, and of which.
+    Its key is its own, so that compaction keeps both. Its value is empty rather than a tombstone.
+
+    Args:
+        partition: Partition of both records.
+        headers: The first one is the kind of mark, with the position of the other record.
     """
-    what, of = headers[0]
-    return Outgoing(DEAD_LETTERS, partition, b":".join((what.encode(), of)), b"", headers)
+    kind, position = headers[0]
+    return Outgoing(DEAD_LETTERS, partition, b":".join((kind.encode(), position)), b"", headers)
 
 
-def _place(partition: int, offset: int) -> bytes:
+def _position(partition: int, offset: int) -> bytes:
     return f"{partition}@{offset}".encode()

@@ -1,15 +1,15 @@
-"""What is done with deliveries: drops copies, finds users, and turns deliveries into rows.
+"""Processing of deliveries: drop duplicates, resolve users, and turn deliveries into rows.
 
-It takes a batch and the state of its partition, and says what to append. It does no I/O but for the
-store of that state, so it is tested as plain code. The agent appends what it returns, and only then
-writes the store and lets the batch be committed. An error in `step` ends the worker: a state that
-may be ahead of the log is thrown away with the process, and read again from what is durable.
+It takes a batch and the state of its partition, and returns the records to append. It does no I/O
+except in the store of that state, so it is tested as plain code. The partition runner appends the
+records, and only then writes the store and lets the batch be committed. An error in `step` ends the
+worker: state that may be ahead of the log is discarded with the process, and restored from the log.
 
-Of an event id the first offset counts. It is claimed in the topic `admissions`, one record a batch.
-A record is a copy when its id was claimed at a lower offset. After a crash a record meets its own
-claim and passes again: nothing that follows minds seeing it twice.
+The first offset of an event id is the valid one. It is claimed in the topic `admissions`, one
+record per batch. A record is a duplicate if its id was claimed at a lower offset. After a crash a
+record meets its own claim and is processed again, which changes nothing.
 
-What a partition owns is processed where it is read (`processing`). What belongs elsewhere takes one
+A delivery that the partition owns is processed where it is read (`processing`). Any other takes one
 hop, to `events` or `unresolved`, and is processed there in the same way, with the same state: one
 worker owns a partition number of all three topics.
 """
@@ -41,25 +41,25 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import StoreTorn
-from headwater.streams.pipeline.emission import Emission
+from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
+from headwater.streams.pipeline.record_batch import RecordBatch
 from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 
 _ROW_REBUILT: Final = "row_rebuilt"
-#: Bytes of the deliveries whose waits a tick ends: after an outage those of hours may be over.
-_GIVEN_UP_BYTES: Final = 8 * 1024 * 1024
+#: Bytes of deliveries whose waits one tick ends: those of hours may expire after an outage.
+_EXPIRED_BYTES: Final = 8 * 1024 * 1024
 
 
 class Intake:
-    """Deliveries in; rows, outcomes, and whatever else comes of them, out."""
+    """Turns deliveries into rows, outcomes, effects and dead letters."""
 
-    #: Names it in outcomes and dead letters.
+    #: Stage name in outcomes and dead letters.
     name: ClassVar[str] = "intake"
-    #: The topics it consumes, partitioned alike: a partition of all of them has one state.
+    #: Topics it consumes, partitioned alike: a partition number of all of them has one state.
     sources: ClassVar[tuple[str, ...]] = (WEBHOOKS, EVENTS, UNRESOLVED)
-    #: The topics, partitioned like the sources, that the states are read from.
+    #: Topics, partitioned like the sources, that the states are restored from.
     memory: ClassVar[tuple[str, ...]] = (
         ADMISSIONS,
         WAITING,
@@ -81,7 +81,7 @@ class Intake:
         self._park_for_ms = park_for_ms
         self._rules = tuple(rules)
         self._evaluator = evaluator
-        self._take = {
+        self._handlers = {
             WEBHOOKS: self._take_webhook,
             EVENTS: self._take_event,
             UNRESOLVED: self._take_unresolved,
@@ -90,33 +90,33 @@ class Intake:
     def step(
         self, state: PartitionState, topic: str, records: Sequence[Incoming], now_ms: int
     ) -> list[Outgoing]:
-        """Processes a batch of one topic: what it returns is durable before that is committed."""
+        """Process a batch; the records returned must be durable before it is committed."""
         processing = self._processing(state, now_ms)
-        take = self._take[topic]
+        handle = self._handlers[topic]
         if topic == WEBHOOKS:
             state.claims.load(record.key for record in records if record.key)
         for record in records:
             try:
-                take(state, processing, record)
-            except (NotYetReadable, StoreTorn):
+                handle(state, processing, record)
+            except (NotYetReadable, StoreCorrupted):
                 raise
             except Exception as error:  # noqa: BLE001, one bad record is one dead letter
                 processing.failed(record, error)
-        processing.note_users()
-        return state.claims.changed(now_ms) + state.rows.changed() + processing.emission.records
+        processing.write_users_seen()
+        return state.claims.changed(now_ms) + state.rows.changed() + processing.output.records
 
     def tick(self, state: PartitionState, now_ms: int) -> list[Outgoing]:
-        """Ends the waits that lasted too long, and forgets what senders retry no more."""
+        """Expire waits that lasted too long, and event ids that senders no longer retry."""
         state.claims.expire(now_ms)
         processing = self._processing(state, now_ms)
-        processing.give_up(self._park_for_ms, bytes_max=_GIVEN_UP_BYTES)
-        return processing.emission.records
+        processing.expire_waits(self._park_for_ms, bytes_max=_EXPIRED_BYTES)
+        return processing.output.records
 
     def _processing(self, state: PartitionState, now_ms: int) -> Processing:
         partition, headers = state.partition, state.headers
-        emission = Emission(stage=self.name, partition=partition, headers=headers, now_ms=now_ms)
+        output = RecordBatch(stage=self.name, partition=partition, headers=headers, now_ms=now_ms)
         return Processing(
-            self._placement, self._partitions, state, emission, self._rules, self._evaluator
+            self._placement, self._partitions, state, output, self._rules, self._evaluator
         )
 
     def _take_webhook(
@@ -127,8 +127,8 @@ class Intake:
         delivery = decode(record.value, WebhookReceived)
         order = wipe_order_of(delivery)
         if order is not None:
-            processing.note_users()  # What came before the order is not to be noted after it.
-            processing.emission.records += forget(state, order, delivery, record)
+            processing.write_users_seen()  # Users seen before the wipe must not be written after.
+            processing.output.records += forget(state, order, delivery, record)
             return
         if record.key != delivery.event_id.encode():
             raise UndecodableRecord(
@@ -136,9 +136,9 @@ class Intake:
             )
         first = state.claims.first(delivery.event_id, record.offset)
         if was_wiped(state, self._placement, delivery, min(first, record.offset)):
-            processing.emission.add(_removed(record))
+            processing.output.add(_removed(record))
         elif first < record.offset and not _is_replayed(record):
-            processing.emission.add(_dropped(delivery, record, first, processing.emission.now_ms))
+            processing.output.add(_dropped(delivery, record, first, processing.output.now_ms))
         else:
             processing.admit(delivery, record, min(first, record.offset))
 
@@ -150,9 +150,9 @@ class Intake:
             return
         event = decode(record.value, WebhookAdmitted)
         if is_wiped(state, event):
-            processing.emission.add(_removed(record))
+            processing.output.add(_removed(record))
         else:
-            processing.own(event, record, replayed=_is_replayed(record))
+            processing.process_owned(event, record, replayed=_is_replayed(record))
 
     def _take_unresolved(
         self, state: PartitionState, processing: Processing, record: Incoming
@@ -161,13 +161,13 @@ class Intake:
             return
         event = decode(record.value, WebhookAdmitted)
         if is_wiped(state, event):
-            processing.emission.add(_removed(record))
+            processing.output.add(_removed(record))
             return
-        processing.under(subject_of(record.key), event, record)
+        processing.process_subject(subject_of(record.key), event, record)
 
 
 def _removed(record: Incoming) -> Outgoing:
-    """The tombstone of what came back of a wiped delivery: a copy, a replay, or a late hop."""
+    """Return the tombstone of a wiped delivery's duplicate, replay, or late hop."""
     return Outgoing(record.topic, record.partition, record.key, None)
 
 
@@ -187,7 +187,7 @@ def _is_replayed(record: Incoming) -> bool:
 
 
 def _dropped(delivery: WebhookReceived, record: Incoming, first: int, now_ms: int) -> Outgoing:
-    """The trace of a copy."""
+    """Return the trace of a duplicate."""
     dropped = DuplicateDropped(
         request_id=delivery.request_id,
         event_id=delivery.event_id,

@@ -1,9 +1,8 @@
-"""What the owner of a partition knows: rows, the deliveries that wait, and claims of event ids.
+"""State of a partition: rows, parked deliveries, and claims of event ids.
 
-All of it comes from compacted topics, record by record, and all of one partition number: the rows
-of its users and of its subjects, whichever topic brought the delivery that changes them. It lies in
-a store on disk, as the bytes that the topics have, and those of its rows that were used lately are
-at hand.
+All of it is restored from compacted topics, record by record, of one partition number: the rows of
+its users and of its subjects, whichever topic brought the delivery that changes them. It is stored
+on disk, with the bytes of the topics; rows that were used recently are cached.
 """
 
 import logging
@@ -22,36 +21,36 @@ from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
 from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhooksClaimed
 from headwater.schemas.tables import Owner, Row, Table, begins_with_user
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING, WIPES
-from headwater.streams.kafka.records import Headers, Incoming, Outgoing, place_of
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
 from headwater.streams.kafka.state_store import Family
-from headwater.streams.pipeline.staged import Mark, Staged, Store
+from headwater.streams.pipeline.staged import PartitionCheckpoint, Staged, Store
 
 log = logging.getLogger(__name__)
 
-#: Version of what is kept under which key.
+#: Version of the keys and values in the store.
 FORM: Final = "1"
 
 _HORIZON_MS: Final = next(t.retention_ms for t in TOPICS if t.name == ADMISSIONS) or 0
-#: Claims of as long lie together, and are dropped together: a delivery is looked for in each of
-#: them, so few are good.
+#: Claims of this period share a family, and are dropped together. A lookup reads every family, so
+#: there should be few.
 _BUCKET_MS: Final = _HORIZON_MS // 2
 _BUCKET: Final = "c"
 _ROWS: Final = Family("r")
 _WAITS: Final = Family("w")
-#: When each wait began, and its key.
+#: Start of each wait, and its key.
 _BEGUN: Final = Family("b")
 _MARK: Final = Family("m")
 #: Wipes, by the digest of their user.
 _WIPED: Final = Family("x")
 _TIME_BYTES: Final = 8
-#: Rows that are kept decoded; one that is not costs some 20 µs more.
+#: Rows that are kept decoded; decoding one costs about 20 µs.
 _ROWS_KEPT: Final = 4_000
 
-_mark: Final = msgspec.msgpack.Decoder(Mark).decode
+_decode_checkpoint: Final = msgspec.msgpack.Decoder(PartitionCheckpoint).decode
 
 
-class Wanted(NamedTuple):
-    """What a delivery waits for: the row of a subject in the table of a lookup."""
+class LookupKey(NamedTuple):
+    """The row that a delivery waits for: that of a subject in the table of a lookup."""
 
     table: str
     subject: str
@@ -61,136 +60,135 @@ _RowKey: TypeAlias = tuple[str, bytes]
 
 
 class Forgotten(NamedTuple):
-    """What was forgotten of a user's rows: how many of each table, and who their subjects were."""
+    """Rows of a user that were removed: their number by table, and the user's subjects."""
 
     counts: dict[str, int]
     subjects: list[str]
 
 
 class PartitionState:
-    """What is known of one partition.
-
-    Errors: StoreTorn, from everything.
-    """
+    """State of one partition. All methods may raise StoreCorrupted."""
 
     def __init__(self, partition: int, store: Store) -> None:
         self.partition = partition
-        #: What its records have that carry their writer's epoch; filled once there is one.
+        #: Headers of records that carry their writer's epoch; set once there is an epoch.
         self.headers: Headers = []
         self._staged = Staged(store)
         self.claims = Claims(partition, self._staged)
         self.rows = Rows(partition, self.headers, self._staged)
         self.waits = Waits(partition, self.headers, self._staged)
         self.wipes = Wipes(partition, self.headers, self._staged)
-        #: By topic; all others are of rows.
-        self._beside: Mapping[str, Claims | Waits | Wipes] = {
+        #: By topic; all other topics have rows.
+        self._by_topic: Mapping[str, Claims | Waits | Wipes] = {
             ADMISSIONS: self.claims,
             WAITING: self.waits,
             WIPES: self.wipes,
         }
 
-    def restored(self, record: Incoming) -> None:
-        """Takes in a record of its memory; one that is not ours is passed over."""
+    def restore_record(self, record: Incoming) -> None:
+        """Apply a record of the log; skip one that cannot be decoded."""
         try:
-            self._beside.get(record.topic, self.rows).restored(record)
+            self._by_topic.get(record.topic, self.rows).restore_record(record)
         except (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError) as error:
-            log.warning("%s is passed over: %s", place_of(record), error)
+            log.warning("%s is skipped: %s", position_of(record), error)
 
-    def again(self, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
-        """The records that say what is known of keys of a topic: of rows, waits or wipes."""
+    def current(self, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
+        """Return records with the current values of keys of a topic of rows, waits or wipes."""
         family = {WAITING: _WAITS, WIPES: _WIPED}.get(topic, _ROWS)
         get, headers, out = self._staged.get, self.headers, []
         for key in keys:
-            place = _place(TABLE_BY_TOPIC[topic], key) if family is _ROWS else key
-            out.append(Outgoing(topic, self.partition, key, get(family, place), headers))
+            stored = _stored_key(TABLE_BY_TOPIC[topic], key) if family is _ROWS else key
+            out.append(Outgoing(topic, self.partition, key, get(family, stored), headers))
         return out
 
     def user_of(self, lookup: Lookup, subject: str) -> str | None:
-        """The user of a subject, None while nobody has said it."""
+        """Return the user of a subject; None while it is unknown."""
         return lookup.user_in(self.rows.get(lookup.table, (subject,)))
 
     # -- the store
 
-    def mark(self) -> Mark:
-        """How far the topics are in the store."""
+    def checkpoint(self) -> PartitionCheckpoint:
+        """Return the position of topics in the store."""
         data = self._staged.get(_MARK, b"")
-        return Mark() if data is None else _mark(data)
+        return PartitionCheckpoint() if data is None else _decode_checkpoint(data)
 
-    def write(self, mark: Mark) -> None:
-        """Writes what was changed to the store: all of it is in the topics, up to this mark."""
-        self._staged.put(_MARK, b"", msgspec.msgpack.encode(mark))
-        self._staged.write(mark.positions)
+    def write(self, checkpoint: PartitionCheckpoint) -> None:
+        """Write staged changes to the store; the topics have all of them up to the checkpoint."""
+        self._staged.put(_MARK, b"", msgspec.msgpack.encode(checkpoint))
+        self._staged.write(checkpoint.positions)
 
     def clear(self) -> None:
-        """Empties the store."""
+        """Clear the store."""
         self._staged.store.clear()
 
     def purge(self, names: Iterable[str]) -> None:
-        """Has the store give up the bytes of what named somebody, and was deleted."""
+        """Remove deleted values from the store's files, as they contain names of wiped users."""
         store = self._staged.store
         rows = (
-            _place(table, table.row_key((name,))[:-1]) for name in names for table in ALL_TABLES
+            _stored_key(table, table.row_key((name,))[:-1])
+            for name in names
+            for table in ALL_TABLES
         )
         store.purge(_ROWS, rows)
         for family in (_WAITS, _BEGUN, _WIPED):
             store.purge(family)
 
-    def give_up_wiped(self) -> None:
-        """Gives up the names and bytes of those who were wiped, where nobody looks for records."""
+    def purge_wiped(self) -> None:
+        """Remove names and bytes of wiped users, if no search for their records is needed."""
         pending = self.wipes.pending()
         for wipe in pending:
             self.wipes.put(msgspec.structs.replace(wipe, names=[]))
-        self.write(self.mark())
+        self.write(self.checkpoint())
         for wipe in pending:
             self.purge(wipe.names)
 
     def close(self) -> None:
-        """Lets others have the store."""
+        """Close the store, so that others can open it."""
         self._staged.store.close()
 
 
 class Claims:
-    """The first offset of every event id of a partition, for as long as senders retry."""
+    """First offsets of the event ids of a partition, for as long as senders retry."""
 
     def __init__(self, partition: int, staged: Staged) -> None:
         self._partition = partition
         self._staged = staged
-        self._buckets = {each for each in staged.store.families() if each.startswith(_BUCKET)}
-        #: Of the batch at hand.
+        self._buckets = {family for family in staged.store.families() if family.startswith(_BUCKET)}
+        #: Offsets of the event ids in the current batch.
         self._known: dict[str, int] = {}
         self._fresh: dict[str, int] = {}
 
-    def restored(self, record: Incoming) -> None:
-        """Takes in the claims of a batch.
+    def restore_record(self, record: Incoming) -> None:
+        """Apply the claims of a batch.
 
-        An id is not looked for before it is put, which would take longer than all else: two claims
-        of one id that are remembered at a time name the same offset. Nobody claims what they know;
-        and who did not know of the other had read the partition from an offset before it.
+        It does not look up an id before it puts it, which would take longer than all else. That is
+        safe because two claims of one id in memory name the same offset: no owner claims an id that
+        it knows, and one that did not know it had read the partition from an earlier offset.
         """
         if record.value is None:
             return
         self._put(decode(record.value, WebhooksClaimed))
 
     def load(self, event_ids: Iterable[bytes]) -> None:
-        """Looks for the event ids of a batch, all at once, because that is cheaper."""
+        """Look up the event ids of a batch together, which is cheaper than one by one."""
         keys = list(event_ids)
         self._known.clear()
         for bucket in self._buckets:
-            found = self._staged.store.multi_get(bucket, keys)
-            for key, value in zip(keys, found, strict=True):
+            values = self._staged.store.multi_get(bucket, keys)
+            for key, value in zip(keys, values, strict=True):
                 if value is not None:
                     offset, event_id = int.from_bytes(value, "big"), key.decode()
                     self._known[event_id] = min(offset, self._known.get(event_id, offset))
 
     def first(self, event_id: str, offset: int) -> int:
-        """The first offset of an event id that was loaded; where none is known, this claims it."""
+        """Return the first offset of a loaded event id; claim `offset` if there is none."""
         known = self._known.get(event_id)
         if known is None:
             self._known[event_id] = self._fresh[event_id] = known = offset
         return known
 
     def changed(self, now_ms: int) -> list[Outgoing]:
-        """The claims since the last call, as one record."""
+        """Return the claims since the last call as one record."""
         if not self._fresh:
             return []
         claimed = WebhooksClaimed(list(self._fresh), list(self._fresh.values()), now_ms)
@@ -199,7 +197,7 @@ class Claims:
         return [Outgoing(ADMISSIONS, self._partition, None, encode(claimed))]
 
     def expire(self, now_ms: int) -> None:
-        """Forgets claims that are older than any sender retries."""
+        """Drop claims that are older than any sender retries."""
         for bucket in list(self._buckets):
             if (int(bucket[1:]) + 1) * _BUCKET_MS <= now_ms - _HORIZON_MS:
                 self._staged.store.drop(bucket)
@@ -219,41 +217,41 @@ class Rows:
         self._partition = partition
         self._headers = headers
         self._staged = staged
-        #: The rows used last, in the order of their use.
+        #: Recently used rows, in the order of their use.
         self._kept: dict[_RowKey, Row | None] = {}
         self._changed: dict[_RowKey, tuple[Table, Row | None]] = {}
-        #: Of those, the rows that a wipe has removed.
+        #: Changed rows that a wipe has removed.
         self._wiped: set[_RowKey] = set()
 
-    def restored(self, record: Incoming) -> None:
-        """Takes in a row as it is in the log, or that it was deleted."""
+    def restore_record(self, record: Incoming) -> None:
+        """Apply a row of the log, or its tombstone."""
         table, key = TABLE_BY_TOPIC[record.topic], record.key or b""
         self._kept.pop((table.name, key), None)
-        self._staged.put(_ROWS, _place(table, key), record.value)
+        self._staged.put(_ROWS, _stored_key(table, key), record.value)
 
     def get(self, table: Table, key: tuple[str, ...]) -> Row | None:
-        """A row, None when there is none."""
+        """Return a row; None if there is none."""
         return self._row(table, table.row_key(key))
 
     def merge(self, update: RowUpdate) -> None:
-        """Merges an update into its row."""
+        """Merge an update into its row."""
         table = update.table
         name = table.row_key(update.key)
-        held = self._row(table, name)
-        row = merge(held, update)
-        if row is not held:
+        before = self._row(table, name)
+        row = merge(before, update)
+        if row is not before:
             key = (table.name, name)
             self._kept[key] = row
             self._changed[key] = (table, row)
 
     def adopt(self, table: Table, key: bytes, rebuilt: Row | None, ends: Sequence[int]) -> None:
-        """Puts a row that was made again in the place of the one that is there."""
+        """Replace a row by a rebuilt one."""
         row = adopt(table, self._row(table, key), rebuilt, ends)
         self._kept[table.name, key] = row
         self._changed[table.name, key] = (table, row)
 
     def forget(self, user: str, fence: Sequence[int]) -> Forgotten:
-        """Takes from the rows of a user what deliveries before a fence have set."""
+        """Remove from the rows of a user what deliveries before a fence have set."""
         for (_, name), (table, changed) in self._changed.items():
             self._stage(table, name, changed)
         counts: dict[str, int] = {}
@@ -261,31 +259,31 @@ class Rows:
         for table, name, row in list(self._of_user(user)):
             if table.owner is Owner.SUBJECT:
                 subjects.append(row.key[0])
-            left = remaining_row(row, fence)
-            if left != row:
-                self._stage(table, name, left)
-                self._kept[table.name, name] = left
-                self._changed[table.name, name] = (table, left)
-                if left is None:
+            remaining = row_left(row, fence)
+            if remaining != row:
+                self._stage(table, name, remaining)
+                self._kept[table.name, name] = remaining
+                self._changed[table.name, name] = (table, remaining)
+                if remaining is None:
                     self._wiped.add((table.name, name))
                 counts[table.name] = counts.get(table.name, 0) + 1
         return Forgotten(counts, subjects)
 
     def _of_user(self, user: str) -> Iterator[tuple[Table, bytes, Row]]:
-        """The rows of a user: by their keys, and by what subjects' rows say."""
+        """Yield the rows of a user, by their keys or by the user in rows of subjects."""
         for table in ALL_TABLES:
             by_key = begins_with_user(table)
             if not by_key and "user_id" not in table.index:
                 continue
-            # What all keys of a user begin with: a JSON array without its end.
+            # Common prefix of the user's keys: a JSON array without its end.
             prefix = table.row_key((user,))[:-1] if by_key else b""
-            for place, value in self._staged.scan(_ROWS, _place(table, prefix)):
+            for stored, value in self._staged.scan(_ROWS, _stored_key(table, prefix)):
                 row = decode_row(table, value)
                 if user_in(table, row) == user:
-                    yield table, place.partition(b"\0")[2], row
+                    yield table, stored.partition(b"\0")[2], row
 
     def changed(self) -> list[Outgoing]:
-        """The rows that changed since the last call: each once, however often it was set."""
+        """Return the rows that changed since the last call, each of them once."""
         out = []
         for (_, name), (table, row) in self._changed.items():
             value = self._stage(table, name, row)
@@ -299,17 +297,17 @@ class Rows:
         return out
 
     def of_table(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of a table in the store, as (key, value), in the order of their keys."""
-        store, prefix = self._staged.store, _place(table, b"")
+        """Yield the rows of a table in the store as (key, value), in the order of their keys."""
+        store, prefix = self._staged.store, _stored_key(table, b"")
         after: bytes | None = None
-        while found := store.scan(_ROWS, prefix, after=after):
-            for place, value in found:
-                yield place[len(prefix) :], value
-            after = found[-1][0]
+        while page := store.scan(_ROWS, prefix, after=after):
+            for stored, value in page:
+                yield stored[len(prefix) :], value
+            after = page[-1][0]
 
     def _stage(self, table: Table, name: bytes, row: Row | None) -> bytes | None:
         value = None if row is None else encode_row(table, row)
-        self._staged.put(_ROWS, _place(table, name), value)
+        self._staged.put(_ROWS, _stored_key(table, name), value)
         return value
 
     def _row(self, table: Table, name: bytes) -> Row | None:
@@ -317,51 +315,51 @@ class Rows:
         if key in self._kept:
             row = self._kept.pop(key)
         else:
-            value = self._staged.get(_ROWS, _place(table, name))
+            value = self._staged.get(_ROWS, _stored_key(table, name))
             row = None if value is None else decode_row(table, value)
         self._kept[key] = row
         return row
 
 
 class Waits:
-    """The deliveries that wait for the user of their subject, and since when."""
+    """Parked deliveries, which wait for the user of their subject."""
 
     def __init__(self, partition: int, headers: Headers, staged: Staged) -> None:
         self._partition = partition
         self._headers = headers
         self._staged = staged
 
-    def restored(self, record: Incoming) -> None:
-        """Takes in a wait, or the end of one."""
+    def restore_record(self, record: Incoming) -> None:
+        """Apply a wait of the log, or its end."""
         key = record.key or b""
         if record.value is None:
             self._end(key)
         else:
             self._begin(key, decode(record.value, WebhookAdmitted), record.value)
 
-    def get(self, wanted: Wanted, event_id: str) -> WebhookAdmitted | None:
-        """A delivery that waits."""
-        return self._get(_wait_key(wanted, event_id))
+    def get(self, lookup_key: LookupKey, event_id: str) -> WebhookAdmitted | None:
+        """Return a parked delivery."""
+        return self._get(_wait_key(lookup_key, event_id))
 
-    def put(self, wanted: Wanted, event: WebhookAdmitted) -> None:
-        """Lets a delivery wait, from the moment that it says."""
-        self._begin(_wait_key(wanted, event.event_id), event, encode(event))
+    def put(self, lookup_key: LookupKey, event: WebhookAdmitted) -> None:
+        """Park a delivery, from its `parked_at_ms` on."""
+        self._begin(_wait_key(lookup_key, event.event_id), event, encode(event))
 
-    def end(self, wanted: Wanted, event_id: str) -> None:
-        """Ends the wait of a delivery."""
-        self._end(_wait_key(wanted, event_id))
+    def end(self, lookup_key: LookupKey, event_id: str) -> None:
+        """End the wait of a delivery."""
+        self._end(_wait_key(lookup_key, event_id))
 
-    def take(self, wanted: Wanted) -> list[WebhookAdmitted]:
-        """Ends all waits for a row; returns who waited."""
-        # What all keys of the row begin with: a JSON array without its end.
-        prefix = msgspec.json.encode(wanted)[:-1] + b","
-        found = list(self._staged.scan(_WAITS, prefix))
-        for key, _ in found:
+    def take(self, lookup_key: LookupKey) -> list[WebhookAdmitted]:
+        """End all waits for a row; return the deliveries."""
+        # Common prefix of their keys: a JSON array without its end.
+        prefix = msgspec.json.encode(lookup_key)[:-1] + b","
+        waits = list(self._staged.scan(_WAITS, prefix))
+        for key, _ in waits:
             self._end(key)
-        return [decode(value, WebhookAdmitted) for _, value in found]
+        return [decode(value, WebhookAdmitted) for _, value in waits]
 
     def forget(self, names: Collection[str], fence: Sequence[int]) -> list[Outgoing]:
-        """Ends the waits of deliveries that name somebody and lie before a fence."""
+        """End the waits of deliveries that name a user or subject and precede a fence."""
         ended = []
         for key, value in list(self._staged.scan(_WAITS)):
             event = decode(value, WebhookAdmitted)
@@ -371,21 +369,22 @@ class Waits:
                 ended.append(Outgoing(WAITING, self._partition, key, None, self._headers))
         return ended
 
-    def begun_before(self, at_ms: int) -> Iterator[tuple[Wanted, WebhookAdmitted]]:
-        """The waits that began at a moment or before it, the oldest first: for what, and who.
+    def begun_before(self, at_ms: int) -> Iterator[tuple[LookupKey, WebhookAdmitted]]:
+        """Yield the waits that began at or before a time, the oldest first.
 
-        They may be ended meanwhile, and are read one by one: all of them may be too much.
+        Waits may end while the iterator is used, and are read one by one, because all of them
+        may not fit in memory.
         """
         begun = sorted(key for key, _ in self._staged.scan(_BEGUN, until=_number(at_ms + 1)))
-        for key in (each[_TIME_BYTES:] for each in begun):
+        for key in (entry[_TIME_BYTES:] for entry in begun):
             event = self._get(key)
             if event is not None:
                 table, subject, _ = msgspec.json.decode(key, type=tuple[str, str, str])
-                yield Wanted(table, subject), event
+                yield LookupKey(table, subject), event
 
-    def record(self, wanted: Wanted, event_id: str, value: bytes | None) -> Outgoing:
-        """The record of a wait in the topic `waiting`, or of its end."""
-        key = _wait_key(wanted, event_id)
+    def record(self, lookup_key: LookupKey, event_id: str, value: bytes | None) -> Outgoing:
+        """Return the record of a wait in the topic `waiting`, or of its end."""
+        key = _wait_key(lookup_key, event_id)
         return Outgoing(WAITING, self._partition, key, value, self._headers)
 
     def _get(self, key: bytes) -> WebhookAdmitted | None:
@@ -405,45 +404,45 @@ class Waits:
 
 
 class Wipes:
-    """The wipes of a partition: what does not count any more, and what is still looked for."""
+    """The wipes of a partition: their fences, and their pending searches."""
 
     def __init__(self, partition: int, headers: Headers, staged: Staged) -> None:
         self._partition = partition
         self._headers = headers
         self._staged = staged
-        #: By the digest of the user.
+        #: By digest of the user.
         self.known: dict[bytes, UserForgotten] = {}
         self.fences = Fences()
         for key, value in staged.scan(_WIPED):
             self._take(key, decode(value, UserForgotten))
 
-    def restored(self, record: Incoming) -> None:
-        """Takes in a wipe as it is in the log."""
+    def restore_record(self, record: Incoming) -> None:
+        """Apply a wipe of the log."""
         if record.value is not None:
             self._staged.put(_WIPED, record.key or b"", record.value)
             self._take(record.key or b"", decode(record.value, UserForgotten))
 
     def get(self, user: str) -> UserForgotten | None:
-        """The last wipe of a user."""
+        """Return the last wipe of a user."""
         return self.known.get(digest(user).encode())
 
     def pending(self) -> list[UserForgotten]:
-        """Those of which records are still looked for."""
+        """Return the wipes with a pending search."""
         return [wipe for wipe in self.known.values() if wipe.names]
 
     def put(self, wipe: UserForgotten) -> Outgoing:
-        """Takes note of a wipe, or of how far it is; returns the record that says so."""
+        """Store a wipe, or its progress; return its record."""
         key, value = wipe.digests[0].encode(), encode(wipe)
         self._staged.put(_WIPED, key, value)
         self._take(key, wipe)
         return Outgoing(WIPES, self._partition, key, value, self._headers)
 
-    def found(self, wipe: UserForgotten) -> list[Outgoing]:
-        """The record that says what of a wipe was found, or that nothing more is looked for.
+    def record_found(self, wipe: UserForgotten) -> list[Outgoing]:
+        """Return the record of the counts of a wipe, or of the end of its search.
 
-        Shape:  none if another one was ordered meanwhile, which is looked for anew.
+        It is empty if another wipe was ordered meanwhile, which starts a new search.
         """
-        pending = {each.wipe_id for each in self.pending()}
+        pending = {other.wipe_id for other in self.pending()}
         return [self.put(wipe)] if wipe.wipe_id in pending else []
 
     def _take(self, key: bytes, wipe: UserForgotten) -> None:
@@ -451,12 +450,12 @@ class Wipes:
         self.fences.add(wipe)
 
 
-def _place(table: Table, key: bytes) -> bytes:
+def _stored_key(table: Table, key: bytes) -> bytes:
     return b"%b\0%b" % (table.name.encode(), key)
 
 
-def _wait_key(wanted: Wanted, event_id: str) -> bytes:
-    return msgspec.json.encode((*wanted, event_id))
+def _wait_key(lookup_key: LookupKey, event_id: str) -> bytes:
+    return msgspec.json.encode((*lookup_key, event_id))
 
 
 def _number(value: int) -> bytes:

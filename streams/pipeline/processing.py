@@ -1,15 +1,17 @@
-"""What becomes of a delivery at a partition: rows that the partition owns, or a hop to their owner.
+"""Processing of a delivery at a partition: rows that the partition owns, or a hop to their owner.
 
-The rows of a user lie where the user's key does, the rows in which users are looked up where their
-subject's does. A delivery whose user is not known yet waits in the compacted topic `waiting`. The
-delivery that brings the user releases it; a wait that lasts too long ends as a dead letter.
+Rows of a user belong to the partition of the user's key; rows in which users are looked up belong
+to the partition of the subject's. A delivery of an unknown user is parked in the compacted topic
+`waiting`. The delivery that brings the user releases it; a wait that lasts too long ends as a dead
+letter.
 
-A delivery can concern two subjects and is looked at under each; each time the row of that subject
-is written, and under the subject that the delivery names first its outcome, too.
+A delivery can concern two subjects and is processed under both; each time the row of that subject
+is written. Its outcome is recorded under the subject that the delivery names first.
 
-An outcome has one home. What normalizing comes to depends on the delivery and its user alone, so
-whoever knows both says it, at once; if the user lives elsewhere, the hop to `events` is for the
-rows alone. Two partitions that spoke of one delivery would have no order between them.
+An outcome is recorded by one partition. The result of normalizing depends on the delivery and its
+user alone, so the partition that knows both records it, at once; if the user belongs to another
+partition, the hop to `events` is for the rows alone. Outcomes of one delivery from two partitions
+would have no order.
 """
 
 import math
@@ -36,18 +38,18 @@ from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.topics import EVENTS, OUTCOMES, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, RULE, text_header
-from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, place_of
-from headwater.streams.kafka.state_store import StoreTorn
-from headwater.streams.pipeline.emission import Emission
-from headwater.streams.pipeline.partition_state import PartitionState, Wanted
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, position_of
+from headwater.streams.kafka.state_store import StoreCorrupted
+from headwater.streams.pipeline.partition_state import LookupKey, PartitionState
+from headwater.streams.pipeline.record_batch import RecordBatch
 
 _RECEIVED: Final = WebhookReceived.__struct_fields__
-#: What the end of a wait takes beside the body of its delivery.
+#: Bytes of the end of a wait, in addition to the body of its delivery.
 _WAIT_BYTES: Final = 1024
 
 
-class _Found(NamedTuple):
-    """A delivery under one of its subjects, and what its provider declares of its type."""
+class _Resolution(NamedTuple):
+    """A delivery with the subject that resolves its user, and its declared type."""
 
     event: WebhookAdmitted
     subject: str
@@ -57,25 +59,25 @@ class _Found(NamedTuple):
     lookup: Lookup
 
     @property
-    def wanted(self) -> Wanted:
-        """What it waits for if its user is not known."""
-        return Wanted(self.lookup.table.name, self.subject)
+    def lookup_key(self) -> LookupKey:
+        """Return the row that it waits for if its user is unknown."""
+        return LookupKey(self.lookup.table.name, self.subject)
 
     @property
     def carries_outcome(self) -> bool:
-        """Whether the delivery's outcome is recorded under this subject."""
+        """Return whether the delivery's outcome is recorded under this subject."""
         return self.subject == self.event.subject
 
 
 class Processing:
-    """Processes deliveries at a partition, one after the other: a batch of them, or what is due."""
+    """Processes deliveries at a partition one by one: those of a batch, or expired waits."""
 
     def __init__(
         self,
         placement: Placement,
         partitions: int,
         state: PartitionState,
-        emission: Emission,
+        output: RecordBatch,
         rules: Sequence[Rule],
         evaluator: Evaluator | None = None,
     ) -> None:
@@ -83,73 +85,81 @@ class Processing:
         self._providers = placement.providers
         self._partitions = partitions
         self._state = state
-        self.emission = emission
+        self.output = output
         self._rules = rules
         self._evaluator = evaluator
         #: By user, the deliveries that brought rows of theirs.
-        self._heard: dict[str, list[WebhookAdmitted]] = {}
-        #: The delivery at hand, once it is known.
+        self._seen: dict[str, list[WebhookAdmitted]] = {}
+        #: The current delivery, once it is known.
         self._event: WebhookAdmitted | None = None
 
     def failed(self, record: Incoming, error: Exception) -> None:
-        """Makes a dead letter of what was at hand when an error was raised."""
-        self.emission.failed(record, self._event, error)
+        """Make a dead letter of the current delivery."""
+        self.output.failed(record, self._event, error)
         self._event = None
 
-    # -- where it is processed
+    # -- routing
 
     def admit(self, delivery: WebhookReceived, record: Incoming, first: int) -> None:
-        """Processes a delivery that is no copy, or sends it to whoever owns what it changes.
+        """Process a delivery that is no duplicate, or send it to the owner of its rows.
 
-        Shape:  first is its first offset: what a replay says comes from the same delivery.
+        Args:
+            delivery: The delivery.
+            record: Its record.
+            first: Its first offset, under which a replay counts as the same delivery.
         """
         if delivery.type == UNREADABLE and delivery.source in self._providers:
             delivery = self._providers[delivery.source].reroute(delivery)
         user = self._placement.user_of(delivery)
-        event = self._event = admitted(delivery, record, user, first, self.emission.now_ms)
+        event = self._event = admitted(delivery, record, user, first, self.output.now_ms)
         kind = self._provider_of(event).types.get(event.type)
         if kind is None:
-            self._decide(event, record)  # It fills nothing, so nobody owns what it fills.
+            self._normalize(event, record)  # It writes no rows, so it needs no owner.
         elif event.subject and (
             kind.fills_lookup or (kind.of_user and kind.lookup and event.user_id is None)
         ):
             for subject in kind.subjects_of(event):
                 self._to_subject(subject, event, record)
         elif kind.of_user and not kind.fills_lookup and event.user_id is None:
-            self._of_nobody(kind, event, record)
+            self._without_owner(kind, event, record)
         else:
             owner = event.user_id if kind.of_user else event.subject
             self._to_owner(owner or event.event_id, event, record)
         self._event = None
 
-    def _of_nobody(self, kind: DeliveryType[Any], event: WebhookAdmitted, record: Incoming) -> None:
-        """Ends a delivery that names neither a user nor a subject whose user could be found."""
+    def _without_owner(
+        self, kind: DeliveryType[Any], event: WebhookAdmitted, record: Incoming
+    ) -> None:
+        """End a delivery that names neither a user nor a subject with which to look one up."""
         if kind.skip_reason(event.body) is not None:
-            self._decide(event, record)
+            self._normalize(event, record)
             return
         detail = "expected a delivery with a subject, or a reference that is a user id of ours; "
-        self.emission.dead(record, event, NO_USER, detail + "found neither")
+        self.output.dead(record, event, NO_USER, detail + "found neither")
 
-    def own(self, event: WebhookAdmitted, record: Incoming, *, replayed: bool) -> None:
-        """Writes the rows of a delivery that came by a hop: its outcome was said before the hop.
+    def process_owned(self, event: WebhookAdmitted, record: Incoming, *, replayed: bool) -> None:
+        """Write the rows of a delivery that came by a hop; its outcome was recorded before the hop.
 
-        Shape:  replayed, if it was a dead letter of `events`: then it needs another outcome.
+        Args:
+            event: The delivery.
+            record: The record of the hop.
+            replayed: Whether it was a dead letter of `events`, and needs another outcome.
         """
         self._event = event
         result = self._provider_of(event).normalize(event)
         self._merge(event, result)
         if replayed or not isinstance(result, Normalized):
-            self.emission.normalized(event, record, result)
+            self.output.normalized(event, record, result)
         self._event = None
 
-    def under(self, subject: str, event: WebhookAdmitted, record: Incoming) -> None:
-        """Processes a delivery that came by a hop to a subject whose row says more."""
+    def process_subject(self, subject: str, event: WebhookAdmitted, record: Incoming) -> None:
+        """Process a delivery that came by a hop to the partition of a subject."""
         self._event = event
-        self._resolve(self._found(subject, event, record))
+        self._resolve(self._resolution(subject, event, record))
         self._event = None
 
     def _to_owner(self, owner: str, event: WebhookAdmitted, record: Incoming) -> None:
-        result = self._decide(event, record)
+        result = self._normalize(event, record)
         key = event.event_id.encode()
         if updates_of(result) and not self._hops(EVENTS, owner, key, event):
             self._merge(event, result)
@@ -157,58 +167,64 @@ class Processing:
     def _to_subject(self, subject: str, event: WebhookAdmitted, record: Incoming) -> None:
         key = msgspec.json.encode((subject, event.event_id))
         if not self._hops(UNRESOLVED, subject, key, event):
-            self._resolve(self._found(subject, event, record))
+            self._resolve(self._resolution(subject, event, record))
 
     def _hops(self, topic: str, owner: str, key: bytes, event: WebhookAdmitted) -> bool:
-        """Sends a delivery to its owner, unless that is here.
+        """Send a delivery to its owner; return False if that is this partition.
 
-        Shape:  the key is the record's own, so that it can be removed.
+        Args:
+            topic: The topic of the hop.
+            owner: The user or subject that owns the rows.
+            key: Key of the hop's record, by which it can be removed.
+            event: The delivery.
         """
         partition = partition_of(owner.encode(), self._partitions)
-        if partition == self.emission.partition:
+        if partition == self.output.partition:
             return False
-        self.emission.add(Outgoing(topic, partition, key, encode(event)))
+        self.output.add(Outgoing(topic, partition, key, encode(event)))
         return True
 
     # -- rows and outcomes
 
-    def _decide(self, event: WebhookAdmitted, record: Incoming) -> NormalizeResult:
-        """Normalizes a delivery whose owner is known, and says what became of it."""
+    def _normalize(self, event: WebhookAdmitted, record: Incoming) -> NormalizeResult:
+        """Normalize a delivery, and record its outcome."""
         result = self._provider_of(event).normalize(event)
-        self._conclude(event, record, result)
+        self._record_outcome(event, record, result)
         return result
 
     def _merge(self, event: WebhookAdmitted, result: NormalizeResult) -> None:
-        """Writes the rows of a delivery that its owner has, who is here."""
+        """Write the rows of a delivery that this partition owns."""
         merge = self._state.rows.merge
         kind = self._provider_of(event).types[event.type]
         for update in updates_of(result):
             if not kind.fills_lookup or kind.owns(update.table):
                 merge(update)
         if event.user_id and isinstance(result, Normalized):
-            self._heard.setdefault(event.user_id, []).append(event)
+            self._seen.setdefault(event.user_id, []).append(event)
 
-    def note_users(self) -> None:
-        """Writes when the users of a batch were heard of: two updates each, however many came."""
-        for user, events in self._heard.items():
-            for update in first_seen(user, events):
+    def write_users_seen(self) -> None:
+        """Write when the users of a batch were first and last seen: two updates per user."""
+        for user, events in self._seen.items():
+            for update in heard_of(user, events):
                 self._state.rows.merge(update)
-        self._heard.clear()
+        self._seen.clear()
 
-    def _conclude(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
-        """Says what became of a delivery, and what it does to workflows unless it is dead."""
-        self.emission.normalized(event, record, result)
+    def _record_outcome(
+        self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult
+    ) -> None:
+        """Record the outcome of a delivery, and its effects on workflows unless it is dead."""
+        self.output.normalized(event, record, result)
         if isinstance(result, Failed) or not event.effects:
             return
-        wanted = result.effects if isinstance(result, Normalized) else ()
-        if not wanted and not self._rules:
+        declared = result.effects if isinstance(result, Normalized) else ()
+        if not declared and not self._rules:
             return
         only = text_header(record, RULE)
-        found = [check_effect(effect) for effect in wanted if only in (None, effect.name)]
+        effects = [checked(effect) for effect in declared if only in (None, effect.name)]
         if self._rules:
-            found += decide(self._rules, event, only=only, evaluator=self._evaluator)
-        for each in found:
-            self.emission.effect(event, record, each)
+            effects += decide(self._rules, event, only=only, evaluator=self._evaluator)
+        for effect in effects:
+            self.output.effect(event, record, effect)
 
     def _provider_of(self, event: WebhookAdmitted) -> Provider:
         provider = self._providers.get(event.source)
@@ -216,173 +232,186 @@ class Processing:
             known = ", ".join(self._providers)
             raise UnknownSource(
                 f"expected a delivery of {known}, found one of {event.source}; usual cause: its "
-                "package is not installed beside this worker, or HEADWATER_SOURCES is another file"
+                "package is not installed with this worker, or HEADWATER_SOURCES is another file"
             )
         return provider
 
-    # -- finding the user
+    # -- resolving the user
 
-    def _found(self, subject: str, event: WebhookAdmitted, record: Incoming) -> _Found:
-        found = self._find(subject, event, record)
-        if found is None:
+    def _resolution(self, subject: str, event: WebhookAdmitted, record: Incoming) -> _Resolution:
+        resolution = self._find_resolution(subject, event, record)
+        if resolution is None:
             raise UnknownSource(
                 f"expected a type whose users are looked up, found {event.type} of {event.source}; "
                 "usual cause: another release, or another set of packages, admitted the delivery"
             )
-        return found
+        return resolution
 
-    def _find(self, subject: str, event: WebhookAdmitted, record: Incoming) -> _Found | None:
-        """What a delivery's provider declares of it; None if that is nothing, or no lookup."""
+    def _find_resolution(
+        self, subject: str, event: WebhookAdmitted, record: Incoming
+    ) -> _Resolution | None:
+        """Return how to resolve a delivery; None if its provider is unknown or has no lookup."""
         provider = self._providers.get(event.source)
         kind = None if provider is None else provider.types.get(event.type)
         if provider is None or kind is None or kind.lookup is None:
             return None
-        return _Found(event, subject, record, provider, kind, kind.lookup)
+        return _Resolution(event, subject, record, provider, kind, kind.lookup)
 
-    def _resolve(self, found: _Found) -> None:
-        event, subject = found.event, found.subject
-        lookup = found.lookup
+    def _resolve(self, resolution: _Resolution) -> None:
+        event, subject = resolution.event, resolution.subject
+        lookup = resolution.lookup
         named = event.user_id or self._placement.user_of(event)
         row = None if named else self._state.rows.get(lookup.table, (subject,))
         user = named or lookup.user_in(row)
         if user is None:
-            self._without_user(found)
+            self._park(resolution)
             return
         if self._state.wipes.fences.cover((user,), event.partition, event.offset):
-            self._forget(found)
+            self._forget(resolution)
             return
         event = msgspec.structs.replace(
-            self._waited(found), user_id=user, our_id=lookup.our_id_in(row)
+            self._unparked(resolution), user_id=user, our_id=lookup.our_id_in(row)
         )
-        if not found.kind.fills_lookup:
-            self._to_owner(user, event, found.record)
+        if not resolution.kind.fills_lookup:
+            self._to_owner(user, event, resolution.record)
             return
         if named is None:
-            # Perhaps only this subject's row names the user: tell the other subject.
-            for other in found.kind.subjects_of(event):
+            # Perhaps only this subject's row names the user: inform the other subject.
+            for other in resolution.kind.subjects_of(event):
                 if other != subject:
-                    self._to_subject(other, event, found.record)
-        self._fill(found._replace(event=event))
-        self._release(found)
+                    self._to_subject(other, event, resolution.record)
+        self._fill(resolution._replace(event=event))
+        self._release(resolution)
 
-    def _forget(self, found: _Found) -> None:
-        """Removes a delivery of before a wipe, which is known only now to be of that user."""
-        event = self._waited(found)
-        key, emission = event.event_id.encode(), self.emission
-        emission.add(Outgoing(WEBHOOKS, event.partition, key, None))
-        if found.carries_outcome:
-            emission.add(Outgoing(OUTCOMES, emission.partition, key, None, emission.headers))
+    def _forget(self, resolution: _Resolution) -> None:
+        """Remove a delivery that precedes a wipe and turns out to be of that user."""
+        event = self._unparked(resolution)
+        key, output = event.event_id.encode(), self.output
+        output.add(Outgoing(WEBHOOKS, event.partition, key, None))
+        if resolution.carries_outcome:
+            output.add(Outgoing(OUTCOMES, output.partition, key, None, output.headers))
 
-    def _waited(self, found: _Found) -> WebhookAdmitted:
-        """The delivery; if it waited until now, as it waited, and the wait is over."""
-        waits, event_id = self._state.waits, found.event.event_id
-        waiting = waits.get(found.wanted, event_id)
+    def _unparked(self, resolution: _Resolution) -> WebhookAdmitted:
+        """Return the delivery; if it was parked, as it was parked, and end its wait."""
+        waits, event_id = self._state.waits, resolution.event.event_id
+        waiting = waits.get(resolution.lookup_key, event_id)
         if waiting is None:
-            return found.event
-        waits.end(found.wanted, event_id)
-        self.emission.add(waits.record(found.wanted, event_id, None))
+            return resolution.event
+        waits.end(resolution.lookup_key, event_id)
+        self.output.add(waits.record(resolution.lookup_key, event_id, None))
         return msgspec.structs.replace(
             waiting,
-            released_at_ms=self.emission.now_ms,
-            released_by=place_of(found.record),
-            replay=found.event.replay,
+            released_at_ms=self.output.now_ms,
+            released_by=position_of(resolution.record),
+            replay=resolution.event.replay,
         )
 
-    def _fill(self, found: _Found) -> None:
-        """Writes the subject's row of the lookup; what is the user's is written with the user."""
-        event, user = found.event, found.event.user_id
-        result = found.provider.normalize(event)
+    def _fill(self, resolution: _Resolution) -> None:
+        """Write the subject's row of the lookup; the user's owner writes rows of the user."""
+        event, user = resolution.event, resolution.event.user_id
+        result = resolution.provider.normalize(event)
         if isinstance(result, Normalized):
-            rows, place = self._state.rows, (found.lookup.table, (found.subject,))
-            before = rows.get(*place)
+            rows, row_key = self._state.rows, (resolution.lookup.table, (resolution.subject,))
+            before = rows.get(*row_key)
             for update in result.updates:
-                if (update.table, update.key) == place:
+                if (update.table, update.key) == row_key:
                     rows.merge(update)
-            after = rows.get(*place)
-            if found.kind.starts is not None and after is not None:
-                started = found.kind.starts(event, before, after)
+            after = rows.get(*row_key)
+            if resolution.kind.starts is not None and after is not None:
+                started = resolution.kind.starts(event, before, after)
                 result = msgspec.structs.replace(result, effects=(*result.effects, *started))
-        if found.carries_outcome:
-            self._conclude(event, found.record, result)
+        if resolution.carries_outcome:
+            self._record_outcome(event, resolution.record, result)
             key = event.event_id.encode()
             if user and updates_of(result) and not self._hops(EVENTS, user, key, event):
                 self._merge(event, result)
 
-    def _without_user(self, found: _Found) -> None:
-        event, record = found.event, found.record
-        reason = found.kind.skip_reason(event.body)
+    def _park(self, resolution: _Resolution) -> None:
+        """Park a delivery of an unknown user, unless it is to be skipped."""
+        event, record = resolution.event, resolution.record
+        reason = resolution.kind.skip_reason(event.body)
         if reason is not None:
-            if found.carries_outcome:
-                self.emission.outcome(event, record, "skipped", reason)
+            if resolution.carries_outcome:
+                self.output.outcome(event, record, "skipped", reason)
             return
         waits = self._state.waits
-        waiting = waits.get(found.wanted, event.event_id)
+        waiting = waits.get(resolution.lookup_key, event.event_id)
         if waiting is None:
             waiting = msgspec.structs.replace(
-                event, parked_at_ms=self.emission.now_ms, waited_for=found.lookup.missing
+                event, parked_at_ms=self.output.now_ms, waited_for=resolution.lookup.missing
             )
-            waits.put(found.wanted, waiting)
+            waits.put(resolution.lookup_key, waiting)
         elif event.replay:
             waiting = msgspec.structs.replace(waiting, replay=event.replay)
-            waits.put(found.wanted, waiting)
-        self.emission.add(waits.record(found.wanted, event.event_id, encode(waiting)))
-        if found.carries_outcome:
-            self.emission.outcome(waiting, record, "parked", found.lookup.missing)
+            waits.put(resolution.lookup_key, waiting)
+        self.output.add(waits.record(resolution.lookup_key, event.event_id, encode(waiting)))
+        if resolution.carries_outcome:
+            self.output.outcome(waiting, record, "parked", resolution.lookup.missing)
 
     # -- ends of waits
 
-    def _release(self, found: _Found) -> None:
-        """Goes on with the deliveries that waited for a subject's user."""
-        waits, wanted = self._state.waits, found.wanted
-        if self._state.user_of(found.lookup, found.subject) is None:
+    def _release(self, resolution: _Resolution) -> None:
+        """Process the parked deliveries of a subject after its user became known."""
+        waits, lookup_key = self._state.waits, resolution.lookup_key
+        if self._state.user_of(resolution.lookup, resolution.subject) is None:
             return  # The delivery that fills the lookup was a dead letter itself.
-        for event in waits.take(wanted):
+        for event in waits.take(lookup_key):
             record = _origin(event)
-            waited = self._find(found.subject, event, record)
-            if waited is None:  # Only a worker that has its provider can go on with it.
-                waits.put(wanted, event)
+            parked = self._find_resolution(resolution.subject, event, record)
+            if parked is None:  # Only a worker that has its provider can process it.
+                waits.put(lookup_key, event)
                 continue
-            self.emission.add(waits.record(wanted, event.event_id, None))
+            self.output.add(waits.record(lookup_key, event.event_id, None))
             event = msgspec.structs.replace(  # noqa: PLW2901
-                event, released_at_ms=self.emission.now_ms, released_by=place_of(found.record)
+                event,
+                released_at_ms=self.output.now_ms,
+                released_by=position_of(resolution.record),
             )
             try:
-                self._resolve(waited._replace(event=event))
-            except (NotYetReadable, StoreTorn):
+                self._resolve(parked._replace(event=event))
+            except (NotYetReadable, StoreCorrupted):
                 raise
-            except Exception as error:  # noqa: BLE001, nor does it harm those that wait beside it
-                self.emission.failed(record, event, error)
+            except Exception as error:  # noqa: BLE001, it must not affect other parked deliveries
+                self.output.failed(record, event, error)
 
-    def give_up(self, after_ms: int, *, bytes_max: float = math.inf) -> None:
-        """Ends the waits that last as long as this, or longer, the oldest first.
+    def expire_waits(self, after_ms: int, *, bytes_max: float = math.inf) -> None:
+        """End the waits that have lasted too long, the oldest first, as dead letters.
 
-        Shape:  once those that were ended have so many bytes, the others are for the next call.
+        Args:
+            after_ms: Duration of a wait after which it ends, in milliseconds.
+            bytes_max: Size of deliveries after which the others are left for the next call.
         """
         waits, size = self._state.waits, 0
-        for wanted, event in waits.begun_before(self.emission.now_ms - after_ms):
+        for lookup_key, event in waits.begun_before(self.output.now_ms - after_ms):
             if size >= bytes_max:
                 return
             record = _origin(event)
-            found = self._find(wanted.subject, event, record)
-            if found is None:  # Only a worker that has its provider can end it.
+            resolution = self._find_resolution(lookup_key.subject, event, record)
+            if resolution is None:  # Only a worker that has its provider can end it.
                 continue
             size += _WAIT_BYTES + len(event.body)
-            waits.end(wanted, event.event_id)
-            self.emission.add(waits.record(wanted, event.event_id, None))
-            if found.carries_outcome:
+            waits.end(lookup_key, event.event_id)
+            self.output.add(waits.record(lookup_key, event.event_id, None))
+            if resolution.carries_outcome:
+                lookup = resolution.lookup
                 detail = (
-                    f"expected {found.lookup.expected} {found.subject} within {after_ms // 1000} "
-                    f"s, found none; {found.lookup.cure}"
+                    f"expected {lookup.expected} {resolution.subject} within {after_ms // 1000} "
+                    f"s, found none; {lookup.cure}"
                 )
-                self.emission.dead(record, event, found.lookup.missing, detail)
+                self.output.dead(record, event, lookup.missing, detail)
 
 
 def admitted(
     delivery: WebhookReceived, record: Incoming, user: str | None, first: int, now_ms: int
 ) -> WebhookAdmitted:
-    """A delivery as it is processed: with the user that it names, and where it lies.
+    """Return a delivery as it is processed, with its user and its position.
 
-    Shape:  first is its first offset.
+    Args:
+        delivery: The delivery.
+        record: Its record.
+        user: The user that it names, if any.
+        first: Its first offset.
+        now_ms: The time, in Unix milliseconds.
     """
     return WebhookAdmitted(
         event_id=delivery.event_id,
@@ -405,7 +434,7 @@ def admitted(
 
 
 def _origin(event: WebhookAdmitted) -> Incoming:
-    """A delivery as it lies in `webhooks`: what a dead letter of it is, and what is replayed."""
+    """Return the record of a delivery in `webhooks`, for its dead letter and its replay."""
     received = WebhookReceived(**{name: getattr(event, name) for name in _RECEIVED})
     key, value = event.event_id.encode(), encode(received)
     at_ms, sizes = event.received_at_ms, (len(key), len(value))

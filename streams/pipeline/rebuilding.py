@@ -1,11 +1,11 @@
-"""Rebuilding rows: the topic `webhooks` from its first offset, by the code of today.
+"""Rebuild rows from the first offset of the topic `webhooks`, with the current code.
 
-What decides on rows is what decides at intake: the same state of partitions in stores of their own,
-the same hops between them, which are taken at once. Only time is that of the log: a wait ends when
-a record of its partition is as much later. Nothing is appended.
+Rows are decided by the code of intake: with the same state of partitions in separate stores, and
+the same hops between them, which are taken at once. Time is that of the log: a wait ends when a
+record of its partition is as much later. Nothing is appended.
 
-A store is written after those that its deliveries have hopped to, and says how far it is; so a
-process that is killed goes on, and what it does once more changes nothing.
+A store is written after those that its deliveries have hopped to, with its position. So a process
+that is killed continues, and what it does again changes nothing.
 """
 
 from collections import deque
@@ -31,24 +31,29 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import Family, StoreTorn
-from headwater.streams.pipeline.emission import Emission
+from headwater.streams.kafka.state_store import Family, StoreCorrupted
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
-from headwater.streams.pipeline.rebuild_reading import Chunk, Reading, Ready, Span
-from headwater.streams.pipeline.staged import Mark, Store
+from headwater.streams.pipeline.rebuild_reader import (
+    Chunk,
+    NormalizedDelivery,
+    RebuildReader,
+    Span,
+)
+from headwater.streams.pipeline.record_batch import RecordBatch
+from headwater.streams.pipeline.staged import PartitionCheckpoint, Store
 from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 
 _HOPS: Final = (EVENTS, UNRESOLVED)
-#: The rows as their owners have them, beside those that were made again.
+#: The rows as their owners have them, stored with the rebuilt ones.
 _LIVE: Final = Family("l")
 _PAGE: Final = 1_000
-#: Waits last a day, and are looked through as seldom as that allows: it costs a scan.
-_GIVE_UP_EVERY_MS: Final = 60_000
+#: Waits last a day, and are expired as rarely as that allows, because it costs a scan.
+_EXPIRE_EVERY_MS: Final = 60_000
 
 
-class _Hops(Emission):
-    """Keeps what goes to other owners; whatever else a delivery leads to, it has led to already."""
+class _Hops(RecordBatch):
+    """Collects hops only; all other records of the delivery were appended when it was live."""
 
     @override
     def add(self, record: Outgoing) -> None:
@@ -57,29 +62,27 @@ class _Hops(Emission):
 
     @override
     def normalized(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
-        """Says nothing."""
+        """Do nothing."""
 
     @override
     def outcome(self, *_: object, **__: object) -> None:
-        """Says nothing."""
+        """Do nothing."""
 
     @override
-    def effect(
-        self, event: WebhookAdmitted, record: Incoming, found: Effect | RejectedEffect
-    ) -> None:
-        """Does nothing."""
+    def effect(self, event: WebhookAdmitted, record: Incoming, effect: Effect | NoEffect) -> None:
+        """Do nothing."""
 
     @override
     def dead(self, *_: object, **__: object) -> None:
-        """Says nothing."""
+        """Do nothing."""
 
     @override
     def failed(self, record: Incoming, event: WebhookAdmitted | None, error: Exception) -> None:
-        """Says nothing."""
+        """Do nothing."""
 
 
 class Difference(NamedTuple):
-    """A row that comes out otherwise: as it is, and as it would be; one of them may be None."""
+    """A row that the rebuild changes: its values before and after; one of them may be None."""
 
     partition: int
     key: bytes
@@ -88,28 +91,32 @@ class Difference(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """added, removed or changed."""
+        """Return added, removed or changed."""
         if self.before is None:
             return "added"
         return "removed" if self.after is None else "changed"
 
     def columns(self, table: Table) -> dict[str, tuple[Value, Value]]:
-        """The columns that differ, with both values."""
+        """Return the columns that differ, with both values."""
         nothing = (None,) * len(table.columns)
         before = self.before.values if self.before else nothing
         after = self.after.values if self.after else nothing
         return {
-            name: (one, other)
-            for name, one, other in zip(table.column_names, before, after, strict=True)
-            if one != other
+            name: (old, new)
+            for name, old, new in zip(table.column_names, before, after, strict=True)
+            if old != new
         }
 
 
 class Rebuild:
-    """The rows of all partitions, made again in stores.
+    """The rows of all partitions, rebuilt in stores.
 
-    Shape:  stores has one for each partition of `webhooks`. With a `table`, its rows are right, and
-            others are as they may be: deliveries that it does not depend on are not looked at.
+    Args:
+        placement: The providers.
+        stores: One store for each partition of `webhooks`.
+        park_for_ms: Duration of waits, in milliseconds.
+        table: The only table with correct rows, because deliveries that are irrelevant for it are
+            skipped; None for all tables.
     """
 
     def __init__(
@@ -119,25 +126,25 @@ class Rebuild:
         park_for_ms: int,
         table: Table | None = None,
     ) -> None:
-        self.reading = Reading(placement, len(stores), table)
-        self._placement = self.reading.placement
+        self.reader = RebuildReader(placement, len(stores), table)
+        self._placement = self.reader.placement
         self._has_users = table in (None, USERS)
         self._stores = stores
         self._states = [PartitionState(number, store) for number, store in enumerate(stores)]
-        self._positions = [state.mark().positions.get(WEBHOOKS, 0) for state in self._states]
+        self._positions = [state.checkpoint().positions.get(WEBHOOKS, 0) for state in self._states]
         self._park_for_ms = park_for_ms
-        #: When waits were looked through last, by the time of the log.
-        self._gave_up_ms = [0] * len(self._states)
-        #: Stores with rows that came by a hop and are not written.
+        #: When waits were last expired, by the time of the log.
+        self._expired_ms = [0] * len(self._states)
+        #: Stores with rows that came by a hop and are not written yet.
         self._touched: set[int] = set()
 
     @property
     def applied(self) -> int:
-        """How far it is, as offsets of all partitions together."""
+        """Return its progress, as the sum of the offsets of all partitions."""
         return sum(self._positions)
 
     def spans(self, ends: Sequence[int]) -> list[Span]:
-        """What is left to be read up to some ends."""
+        """Return the spans still to be read up to some ends."""
         spans = map(Span, range(len(ends)), self._positions, ends)
         return [span for span in spans if span.start < span.end]
 
@@ -147,39 +154,46 @@ class Rebuild:
         readers: Iterable[AsyncGenerator[Chunk]],
         progressed: Callable[[], Awaitable[None]],
     ) -> None:
-        """Takes what readers of the spans up to some ends have, in turns.
+        """Apply the chunks of readers of the spans up to some ends, in turn.
 
-        Shape:  calls `progressed` whenever more is durable.
-        Errors: BrokerUnavailable, NotYetReadable, StoreTorn; going on is safe.
+        Args:
+            ends: End offsets by partition.
+            readers: The readers.
+            progressed: Called whenever more is durable.
+
+        Raises:
+            BrokerUnavailable: No broker answered. The rebuild may continue later.
+            NotYetReadable: A newer release wrote a record. The rebuild may continue later.
+            StoreCorrupted: A store could not be read or written, and starts over.
         """
         async with AsyncExitStack() as exits:
-            left = [await exits.enter_async_context(aclosing(reader)) for reader in readers]
-            while left:
-                for reader in tuple(left):
+            active = [await exits.enter_async_context(aclosing(reader)) for reader in readers]
+            while active:
+                for reader in tuple(active):
                     chunk = await anext(reader, None)
                     if chunk is None:
-                        left.remove(reader)
+                        active.remove(reader)
                     else:
-                        self.take(chunk)
+                        self.apply(chunk)
                         await progressed()
         self._positions = list(map(max, self._positions, ends))
         for state in self._states:
-            state.give_up_wiped()
+            state.purge_wiped()
 
-    def take(self, chunk: Chunk) -> None:
-        """Takes deliveries of a partition, and writes what became of them."""
+    def apply(self, chunk: Chunk) -> None:
+        """Process deliveries of a partition, and write the changed rows."""
         number = chunk.partition
         claims = self._states[number].claims
-        claims.load(each.key for each in chunk.found if each.key)
+        claims.load(delivery.key for delivery in chunk.deliveries if delivery.key)
         processing = self._processing(number, chunk.timestamp)
-        for each in chunk.found:
-            self._at(each.timestamp, number, processing)
-            if isinstance(each, Ready):
-                self._merge(number, each)
+        for delivery in chunk.deliveries:
+            self._advance(delivery.timestamp, number, processing)
+            if isinstance(delivery, NormalizedDelivery):
+                self._merge(number, delivery)
             else:
-                self._whole(processing, each.record(number))
-        self._at(chunk.timestamp, number, processing)
-        self._note_users(processing)
+                self._process(processing, delivery.record(number))
+        self._advance(chunk.timestamp, number, processing)
+        self._write_users_seen(processing)
         claims.changed(chunk.timestamp)
         claims.expire(chunk.timestamp)
         self._positions[number] = chunk.end
@@ -187,30 +201,30 @@ class Rebuild:
         for other in (*self._touched, number):
             state = self._states[other]
             state.rows.changed()
-            state.write(Mark(positions={WEBHOOKS: self._positions[other]}))
+            state.write(PartitionCheckpoint(positions={WEBHOOKS: self._positions[other]}))
         self._touched.clear()
 
-    def _at(self, now_ms: int, number: int, processing: Processing) -> None:
-        """It is as late by the time of the log: ends the waits that are over."""
-        processing.emission.now_ms = now_ms
-        if now_ms - self._gave_up_ms[number] >= _GIVE_UP_EVERY_MS:
-            self._gave_up_ms[number] = now_ms
-            processing.give_up(self._park_for_ms)
+    def _advance(self, now_ms: int, number: int, processing: Processing) -> None:
+        """Advance a partition to a time of the log, and expire waits."""
+        processing.output.now_ms = now_ms
+        if now_ms - self._expired_ms[number] >= _EXPIRE_EVERY_MS:
+            self._expired_ms[number] = now_ms
+            processing.expire_waits(self._park_for_ms)
 
-    def _merge(self, number: int, ready: Ready) -> None:
-        """Writes the rows of a delivery that was normalized, unless it is a copy or was wiped."""
-        state, offset = self._states[number], ready.offset
-        is_copy = state.claims.first(ready.event_id, offset) < offset
-        if not is_copy and not state.wipes.fences.cover(ready.names, number, offset):
-            for patch in ready.patches:
+    def _merge(self, number: int, delivery: NormalizedDelivery) -> None:
+        """Write the rows of a normalized delivery, unless it is a duplicate or was wiped."""
+        state, offset = self._states[number], delivery.offset
+        is_copy = state.claims.first(delivery.event_id, offset) < offset
+        if not is_copy and not state.wipes.fences.cover(delivery.names, number, offset):
+            for patch in delivery.patches:
                 state.rows.merge(patch.update)
 
-    def _whole(self, processing: Processing, record: Incoming) -> None:
-        """Processes a delivery as intake does."""
+    def _process(self, processing: Processing, record: Incoming) -> None:
+        """Process a delivery as intake does."""
         _guarded(processing, record, self._admit)
-        emission = processing.emission
-        if emission.records:
-            hops, emission.records = emission.records, []
+        output = processing.output
+        if output.records:
+            hops, output.records = output.records, []
             self._hop(hops, record)
 
     def _admit(self, processing: Processing, record: Incoming) -> None:
@@ -218,23 +232,23 @@ class Rebuild:
         state = self._states[record.partition]
         order = wipe_order_of(delivery)
         if order is not None:
-            self._note_users(processing)
+            self._write_users_seen(processing)
             forget(state, order, delivery, record)
             return
         if self._placement.kind_of(delivery) is None:
-            return  # It has no rows, or none that matter.
+            return  # It has no relevant rows.
         first = state.claims.first(delivery.event_id, record.offset)
         if was_wiped(state, self._placement, delivery, min(first, record.offset)):
             return
-        # A copy is signed later, with the same data: it must not count as the later delivery.
+        # A duplicate has a later signature and the same data: it must not count as later.
         if first >= record.offset or text_header(record, REPLAY_OF) is not None:
             processing.admit(delivery, record, min(first, record.offset))
 
     def _hop(self, hops: Sequence[Outgoing], origin: Incoming) -> None:
-        """Takes what goes to other partitions there, at once."""
-        left = deque(hops)
-        while left:
-            hop = left.popleft()
+        """Process hops at their partitions, at once."""
+        pending = deque(hops)
+        while pending:
+            hop = pending.popleft()
             processing = self._processing(hop.partition, origin.timestamp)
             self._touched.add(hop.partition)
 
@@ -243,29 +257,31 @@ class Rebuild:
                 if is_wiped(self._states[hop.partition], event):
                     return
                 if hop.topic == EVENTS:
-                    processing.own(event, record, replayed=False)
+                    processing.process_owned(event, record, replayed=False)
                 else:
-                    processing.under(subject_of(hop.key), event, record)
+                    processing.process_subject(subject_of(hop.key), event, record)
 
             _guarded(processing, origin, taken)
-            self._note_users(processing)
-            left.extend(processing.emission.records)
+            self._write_users_seen(processing)
+            pending.extend(processing.output.records)
 
-    def _note_users(self, processing: Processing) -> None:
+    def _write_users_seen(self, processing: Processing) -> None:
         if self._has_users:
-            processing.note_users()
+            processing.write_users_seen()
 
     def _processing(self, number: int, now_ms: int) -> Processing:
         state = self._states[number]
-        emission = _Hops(stage="rebuild", partition=number, headers=[], now_ms=now_ms)
-        return Processing(self._placement, len(self._states), state, emission, ())
+        output = _Hops(stage="rebuild", partition=number, headers=[], now_ms=now_ms)
+        return Processing(self._placement, len(self._states), state, output, ())
 
     # -- comparing
 
     async def read_live(self, cluster: Cluster, table: Table) -> None:
-        """Reads the rows of a table as their owners have them now.
+        """Read the rows of a table as their owners have them now.
 
-        Errors: BrokerUnavailable, StoreTorn.
+        Raises:
+            BrokerUnavailable: No broker answered.
+            StoreCorrupted: A store could not be written.
         """
         for number, store in enumerate(self._stores):
             store.drop(_LIVE)
@@ -278,38 +294,43 @@ class Rebuild:
                             rows[record.key or b""] = record.value
                     store.write({_LIVE: rows}, {})
             if self._states[number].wipes.known:
-                store.purge(_LIVE)  # The topic may still have their rows, from before.
+                store.purge(_LIVE)  # The topic may still have rows of wiped users.
 
     def differences(self, table: Table, ends: Sequence[int]) -> Iterator[Difference]:
-        """The rows of a table that come out otherwise than they are, up to the ends that it has."""
+        """Yield the rows of a table that the rebuild changes.
+
+        Args:
+            table: The table.
+            ends: Offsets up to which the rebuild has read; rows keep what later deliveries set.
+        """
         for number, store in enumerate(self._stores):
             live = _scan(store, _LIVE, b"")
-            made = self._states[number].rows.of_table(table)
-            for key, before, rebuilt in _side_by_side(live, made):
-                held = None if before is None else decode_row(table, before)
-                again = None if rebuilt is None else decode_row(table, rebuilt)
-                after = adopt(table, held, again, ends)
-                if _values(held) != _values(after):
-                    yield Difference(number, key, held, after)
+            rebuilt_rows = self._states[number].rows.of_table(table)
+            for key, before, rebuilt in _side_by_side(live, rebuilt_rows):
+                old = None if before is None else decode_row(table, before)
+                new = None if rebuilt is None else decode_row(table, rebuilt)
+                after = adopt(table, old, new, ends)
+                if _values(old) != _values(after):
+                    yield Difference(number, key, old, after)
 
     def live(self, table: Table, number: int, key: bytes) -> Row | None:
-        """A row as its owner has it, as far as that was read."""
+        """Return a row as its owner has it, as of `read_live`."""
         value = self._stores[number].get(_LIVE, key)
         return None if value is None else decode_row(table, value)
 
     def close(self) -> None:
-        """Closes the stores."""
+        """Close the stores."""
         for state in self._states:
             state.close()
 
 
 def _guarded(
-    processing: Processing, record: Incoming, take: Callable[[Processing, Incoming], None]
+    processing: Processing, record: Incoming, process: Callable[[Processing, Incoming], None]
 ) -> None:
-    """Takes a record; one that cannot be taken is a dead letter already, and has no rows."""
+    """Process a record; one that fails is a dead letter already, and has no rows."""
     try:
-        take(processing, record)
-    except (NotYetReadable, StoreTorn):
+        process(processing, record)
+    except (NotYetReadable, StoreCorrupted):
         raise
     except Exception as error:  # noqa: BLE001, as at intake
         processing.failed(record, error)
@@ -321,15 +342,15 @@ def _values(row: Row | None) -> Sequence[Value] | None:
 
 def _scan(store: Store, family: Family, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     after: bytes | None = None
-    while found := store.scan(family, prefix, after=after, limit=_PAGE):
-        yield from found
-        after = found[-1][0]
+    while page := store.scan(family, prefix, after=after, limit=_PAGE):
+        yield from page
+        after = page[-1][0]
 
 
 def _side_by_side(
     one: Iterator[tuple[bytes, bytes]], other: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Joins two scans, each in the order of its keys."""
+    """Join two scans in the order of their keys."""
     left, right = next(one, None), next(other, None)
     while left is not None or right is not None:
         if left is not None and (right is None or left[0] < right[0]):

@@ -1,7 +1,7 @@
-"""A partition's store, with what is decided and not yet acknowledged on top.
+"""A partition's store with staged changes that the broker has not acknowledged yet.
 
-What a batch changes may not reach the store before the broker has acknowledged it, and the batch
-itself has to see it: so changes are staged, and written when the owner says that they are durable.
+Changes of a batch must not reach the store before the broker has acknowledged them, but the batch
+itself has to see them. So they are staged, and written when their owner reports them as durable.
 """
 
 from collections import defaultdict
@@ -16,11 +16,13 @@ from headwater.streams.kafka.state_store import Changes, Family
 _PAGE = 500
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """How far topics are in a store.
+class PartitionCheckpoint(msgspec.Struct, frozen=True):
+    """Position of topics in a store.
 
-    Shape:  positions are the next offsets, epochs those of the newest writers before them, by
-            topic; unseen as a claim says it.
+    Attributes:
+        positions: Next offset by topic.
+        epochs: Epoch of the newest writer before it, by topic.
+        unseen: See `Fold.unseen`.
     """
 
     positions: dict[str, int] = {}
@@ -29,7 +31,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Where the state of a partition lies; see `StateStore`."""
+    """Store of a partition's state; see `StateStore`."""
 
     def positions(self) -> dict[str, int]: ...  # noqa: D102
     def get(self, family: Family, key: bytes) -> bytes | None: ...  # noqa: D102
@@ -50,43 +52,43 @@ class Store(Protocol):
 
 
 class Staged:
-    """A store and what is to be written to it."""
+    """A store and the changes to be written to it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._changes: defaultdict[Family, dict[bytes, bytes | None]] = defaultdict(dict)
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        """The value of a key, as it will be."""
+        """Return the value of a key, with staged changes."""
         changes = self._changes[family]
         return changes[key] if key in changes else self.store.get(family, key)
 
     def put(self, family: Family, key: bytes, value: bytes | None) -> None:
-        """Changes a key; None deletes it."""
+        """Stage the change of a key; None deletes it."""
         self._changes[family][key] = value
 
     def put_all(self, family: Family, values: Mapping[bytes, bytes | None]) -> None:
-        """Changes many keys, which costs less than one by one."""
+        """Stage changes of many keys, which costs less than one by one."""
         self._changes[family].update(values)
 
     def scan(
         self, family: Family, prefix: bytes = b"", *, until: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys that begin so, up to one, without it; with their values, in no order."""
+        """Yield keys with a prefix and their values, unordered; `until` is exclusive."""
         changes = dict(self._changes[family])
         for key, value in changes.items():
             if value is not None and key.startswith(prefix) and (until is None or key < until):
                 yield key, value
         after: bytes | None = None
-        while found := self.store.scan(family, prefix, after=after, limit=_PAGE):
-            for key, value in found:
+        while page := self.store.scan(family, prefix, after=after, limit=_PAGE):
+            for key, value in page:
                 if until is not None and key >= until:
                     return
                 if key not in changes:
                     yield key, value
-            after = found[-1][0]
+            after = page[-1][0]
 
     def write(self, positions: Mapping[str, int]) -> None:
-        """Writes what is staged, all of which is durable, and how far the topics are in it."""
+        """Write the staged changes, all of them durable, and the positions of topics."""
         self.store.write(self._changes, positions)
         self._changes.clear()

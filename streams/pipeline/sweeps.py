@@ -1,7 +1,7 @@
-"""Looking through the topics of a partition for what a wipe has to remove, beside its batches.
+"""Search the topics of a partition for records that a wipe has to remove, in the background.
 
-A partition is read whole, which takes as long as it takes; nobody waits for it. Whoever owns the
-partition does so until its own record says that it is done, and begins again after a crash.
+A whole partition is read, however long it takes; nothing waits for it. The owner of the partition
+continues until its own record states that the search is done, and starts over after a crash.
 """
 
 import asyncio
@@ -15,86 +15,87 @@ from headwater.schemas.records import UserForgotten
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing
+from headwater.streams.pipeline.partition_lease import PartitionLease
 from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.tenure import Tenure
-from headwater.streams.pipeline.wiping import LOOKED_THROUGH, Search
+from headwater.streams.pipeline.wiping import SWEPT_TOPICS, WipeSearch
 
 log = logging.getLogger(__name__)
 
 #: Tombstones of one append.
-_TOGETHER: Final = 1_000
+_TOMBSTONES: Final = 1_000
 
-#: Appends what is decided in the turn of a partition; False when the partition is lost by then.
-Appends: TypeAlias = Callable[[Tenure, Callable[[], Sequence[Outgoing]]], Awaitable[bool]]
+#: Appends records made under the lock of a partition; returns False if the lease is over.
+AppendLocked: TypeAlias = Callable[
+    [PartitionLease, Callable[[], Sequence[Outgoing]]], Awaitable[bool]
+]
 
 
 class Sweeps:
-    """The searches of a worker, one at a time in each partition."""
+    """The searches of a worker, at most one in each partition."""
 
-    def __init__(self, *, cluster: Cluster, clock: Callable[[], int], append: Appends) -> None:
+    def __init__(self, *, cluster: Cluster, clock: Callable[[], int], append: AppendLocked) -> None:
         self._cluster = cluster
         self._clock = clock
         self._append = append
         self._running: dict[int, asyncio.Task[None]] = {}
 
-    def begin(self, tenure: Tenure, state: PartitionState) -> None:
-        """Begins a search if one is due in a partition; to be called in its turn, now and then."""
-        wanted = state.wipes.pending()
-        if wanted and tenure.partition not in self._running:
-            name = f"wipe in partition {tenure.partition}"
-            search = self._search(tenure, state, wanted[0])
-            self._running[tenure.partition] = asyncio.create_task(search, name=name)
+    def begin(self, lease: PartitionLease, state: PartitionState) -> None:
+        """Start a search if one is due in a partition; called regularly, under its lock."""
+        pending = state.wipes.pending()
+        if pending and lease.partition not in self._running:
+            name = f"wipe in partition {lease.partition}"
+            search = self._search(lease, state, pending[0])
+            self._running[lease.partition] = asyncio.create_task(search, name=name)
 
     def check(self) -> None:
-        """Passes while no search has failed; to be called now and then.
-
-        Errors: whatever ended a search.
-        """
+        """Raise the error of a search that failed, if any did; called regularly."""
         for partition, search in list(self._running.items()):
             if search.done():
                 del self._running[partition]
                 search.result()
 
-    async def _search(self, tenure: Tenure, state: PartitionState, wipe: UserForgotten) -> None:
-        search = Search(wipe, tenure.partition)
+    async def _search(
+        self, lease: PartitionLease, state: PartitionState, wipe: UserForgotten
+    ) -> None:
+        search = WipeSearch(wipe, lease.partition)
 
         def count() -> Sequence[Outgoing]:
-            return state.wipes.found(search.counted())
+            return state.wipes.record_found(search.counted())
 
-        def say_so() -> Sequence[Outgoing]:
-            return state.wipes.found(search.done(self._clock()))
+        def finish() -> Sequence[Outgoing]:
+            return state.wipes.record_found(search.done(self._clock()))
 
         is_done = (
-            await self._look(tenure, search)
-            and await self._append(tenure, count)
-            and await self._remove(tenure, search)
-            and await self._append(tenure, say_so)
+            await self._read_topics(lease, search)
+            and await self._append(lease, count)
+            and await self._remove(lease, search)
+            and await self._append(lease, finish)
         )
         if is_done:
             state.purge(wipe.names)
-            log.info("partition %d has wiped %s", tenure.partition, wipe.digests[0])
+            log.info("partition %d has wiped %s", lease.partition, wipe.digests[0])
 
-    async def _look(self, tenure: Tenure, search: Search) -> bool:
-        """Looks through all topics; False if that has to be begun again."""
-        for topic in LOOKED_THROUGH:
+    async def _read_topics(self, lease: PartitionLease, search: WipeSearch) -> bool:
+        """Read all topics; return False if the search has to start over."""
+        for topic in SWEPT_TOPICS:
             try:
-                reading = read_partition(self._cluster, [topic], tenure.partition)
+                reading = read_partition(self._cluster, [topic], lease.partition)
                 async with aclosing(reading) as batches:
                     async for records in batches:
-                        if tenure.over:
+                        if lease.over:
                             return False
-                        search.look(topic, records)
+                        search.examine(topic, records)
             except BrokerUnavailable as error:
-                log.warning("a wipe is tried again: %s", error)
+                log.warning("a wipe is retried: %s", error)
                 return False
         return True
 
-    async def _remove(self, tenure: Tenure, search: Search) -> bool:
-        """Appends the tombstones of what was found; False if the partition is lost by then."""
-        for topic in reversed(LOOKED_THROUGH):
-            found = search.removals(topic, tenure.headers)
-            for at in range(0, len(found), _TOGETHER):
-                some = found[at : at + _TOGETHER]
-                if not await self._append(tenure, lambda some=some: some):  # type: ignore[misc]
+    async def _remove(self, lease: PartitionLease, search: WipeSearch) -> bool:
+        """Append the tombstones of matching records; return False if the lease is over."""
+        for topic in reversed(SWEPT_TOPICS):
+            tombstones = search.removals(topic, lease.headers)
+            for start in range(0, len(tombstones), _TOMBSTONES):
+                some = tombstones[start : start + _TOMBSTONES]
+                if not await self._append(lease, lambda some=some: some):  # type: ignore[misc]
                     return False
         return True

@@ -1,10 +1,10 @@
-"""The topic `webhooks`, as the gateway sees it: appending deliveries, and reading them again.
+"""The topic `webhooks` for the gateway: append deliveries, and read them again.
 
-Duplicates. Two copies in one gateway meet here: the second waits for the first and answers as its
-duplicate. So does the retry of a delivery whose sender gave up, while its first try is with the
-broker; a first try that was only queued is withdrawn (`streams.kafka.group_commit`). Copies that
-other gateways took, or this one before a restart, are known from the topic `admissions`, read in
-the background. A copy may still slip through; intake drops it.
+Duplicates: if two copies of a delivery reach one gateway, the second waits for the first and is
+answered as its duplicate. So is the retry of a delivery whose sender gave up while the first
+attempt was in flight; an attempt that was only queued is withdrawn (`streams.kafka.group_commit`).
+Copies that other gateways accepted, or this one before a restart, are known from the topic
+`admissions`, read in the background. If a duplicate is not recognized, intake drops it.
 """
 
 import asyncio
@@ -28,29 +28,29 @@ from headwater.schemas.records import WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.group_commit import GroupCommit, PartitionProducers
-from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.producers import Producers
+from headwater.streams.kafka.record_lookup import read_records_at
 from headwater.streams.kafka.records import Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
-#: Event ids remembered for answering duplicates: about 200 bytes each.
+#: Event ids remembered for answering duplicates, of about 200 bytes.
 _REMEMBERED: Final = 250_000
-#: Records of admissions that a start looks back in each partition, each of one event id or of some
-#: hundreds. What lies before them only intake knows, and drops.
+#: Records of admissions that a start reads of each partition, each with one event id or some
+#: hundreds. Older duplicates are recognized only by intake.
 _LOOK_BACK: Final = 1_000
-_GIVE_UP_EVERY_S: Final = 0.25
-#: What the first that come wait for others while nothing is appended, and what those that come
-#: later wait at most for the end of an append: Kafka may be slow or away.
+_TIMEOUT_CHECK_S: Final = 0.25
+#: Linger before an append when idle, and the longest wait for the end of an append in flight, as
+#: Kafka may be slow or unavailable.
 _LINGER_S: Final = 0.001
 _BUSY_S: Final = 0.01
-#: How long following admissions may take to end.
+#: How long the reader of admissions may take to stop.
 _STOP_S: Final = 5.0
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """A delivery is in the log; `duplicate` when it had been before."""
+    """A delivery is in the log; `duplicate` if it was there before."""
 
     duplicate: bool
 
@@ -62,7 +62,7 @@ class Stored(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
 
 
-#: Gets an `Appended`, or why there is none.
+#: Resolved with an `Appended`, or with an exception.
 Answer: TypeAlias = "asyncio.Future[Any]"
 
 _APPENDED: Final = Appended(duplicate=False)
@@ -70,7 +70,7 @@ _DUPLICATE: Final = Appended(duplicate=True)
 
 
 class _Known(OrderedDict[str, None]):
-    """The event ids that were admitted lately, the oldest dropped first."""
+    """Recently admitted event ids; the oldest are dropped first."""
 
     def add(self, event_id: str) -> None:
         self[event_id] = None
@@ -79,20 +79,20 @@ class _Known(OrderedDict[str, None]):
 
 
 class _Delivery:
-    """A delivery on its way into the log, and those who wait for that."""
+    """A delivery in flight, and the callers that wait for it."""
 
     __slots__ = ("answers", "event_id", "first", "record")
 
     def __init__(self, event_id: str, record: Outgoing, first: Answer) -> None:
         self.event_id = event_id
         self.record = record
-        #: Of whom it is; those of its copies are among the answers, too.
+        #: Answer of the first copy; `answers` has those of duplicates, too.
         self.first = first
         self.answers: list[Answer] = []
 
 
 class WebhookLog:
-    """The topic `webhooks`, as the gateway sees it."""
+    """The topic `webhooks` for the gateway."""
 
     def __init__(
         self,
@@ -108,57 +108,59 @@ class WebhookLog:
         self._placement = placement
         self._clock = clock
         producers = producers or Producers(cluster, "headwater-gateway")
-        # Those who append many at once have waited for each other already.
+        # No linger: deliveries that are appended together have waited already.
         self._commit = GroupCommit(producers, WEBHOOKS, settled=self._settled, linger_s=0)
         self._known = _Known()
-        #: By event id: those that are queued, or with the broker.
-        self._on_their_way: dict[str, _Delivery] = {}
-        #: When to give up on those that are waited for, oldest first: one look now and then costs
-        #: less than a timer each (4 µs).
-        self._waited_for: deque[tuple[float, Sequence[Answer]]] = deque()
-        #: What is to be done at the next append, and when at the latest.
+        #: Deliveries that are queued or in flight, by event id.
+        self._in_flight: dict[str, _Delivery] = {}
+        #: Deadlines of answers, oldest first: checking them at intervals costs less than a timer
+        #: for each (4 µs).
+        self._deadlines: deque[tuple[float, Sequence[Answer]]] = deque()
+        #: Work to do at the next append, and its latest time.
         self._next: list[Callable[[], None]] = []
-        self._at_the_latest: asyncio.TimerHandle | None = None
+        self._next_timer: asyncio.TimerHandle | None = None
         self._background: list[asyncio.Task[None]] = []
-        #: Somebody gave up waiting, and nothing was acknowledged since.
+        #: Whether a deadline passed, and nothing was acknowledged since.
         self._late = False
 
     @property
     def ready(self) -> bool:
-        """Whether Kafka is connected, and acknowledges."""
-        # With nothing on its way there is nothing to be late: a gateway that is sent nothing,
-        # because it was not ready, would else never be ready again.
-        return self._commit.ready and not (self._late and self._on_their_way)
+        """Return whether Kafka is connected, and acknowledges."""
+        # Only late while something is in flight: a gateway that gets no requests, because it is
+        # not ready, would never be ready again.
+        return self._commit.ready and not (self._late and self._in_flight)
 
     async def start(self) -> None:
-        """Starts in the background; Kafka may be down, now or later."""
+        """Start in the background; Kafka may be unavailable now or later."""
         await self._commit.start()
         self._background = [
-            asyncio.create_task(_kept_up(each), name=each.__name__)
-            for each in (self._give_up, self._watch_admissions)
+            asyncio.create_task(_kept_up(work), name=work.__name__)
+            for work in (self._expire_answers, self._watch_admissions)
         ]
 
     async def stop(self) -> None:
-        """Ends the background work and disconnects, within seconds even if Kafka stalls."""
+        """End the background work and disconnect, within seconds even if Kafka stalls."""
         for running in self._background:
             running.cancel()
         await self._commit.stop()
         if self._background:
             await asyncio.wait(self._background, timeout=_STOP_S)
 
-    async def tell(self, fact: SystemEvent, *, request_id: str) -> Appended:
-        """Appends what the house has learnt, as a delivery of its own; returns when it is durable.
+    async def publish_fact(self, fact: Fact, *, request_id: str) -> Appended:
+        """Append a fact that the system has learned, as a system event; return when it is durable.
 
-        Shape:  a fact that was told before is a duplicate, and changes nothing.
-        Errors: as of `append`; telling it again is safe.
+        A fact that was published before is a duplicate, and changes nothing. Errors are those of
+        `append`; the call can be repeated safely.
         """
         return await self.append(delivery_of(fact, request_id=request_id, now_ms=self._clock()))
 
     async def append(self, delivery: WebhookReceived) -> Appended:
-        """Appends a delivery; returns when it is durable (`acks=all`).
+        """Append a delivery; return when it is durable (`acks=all`).
 
-        Errors: Overloaded; nothing was begun. BrokerUnavailable; the delivery may be in the log
-                all the same, and the sender's retry is then a duplicate.
+        Raises:
+            Overloaded: Nothing was appended.
+            BrokerUnavailable: The delivery may be in the log all the same; the sender's retry is
+                then a duplicate.
         """
         answer: Answer = asyncio.get_running_loop().create_future()
         self.begin([delivery], [answer])
@@ -170,26 +172,26 @@ class WebhookLog:
         return appended
 
     def at_next_append(self, work: Callable[[], None]) -> None:
-        """Does something when the append under way ends; soon, if there is none or it is slow."""
-        if self._at_the_latest is None:
-            within_s = _BUSY_S if self._on_their_way else _LINGER_S
+        """Call `work` when the append in flight ends; soon, if there is none or it is slow."""
+        if self._next_timer is None:
+            within_s = _BUSY_S if self._in_flight else _LINGER_S
             loop = asyncio.get_running_loop()
-            self._at_the_latest = loop.call_later(within_s, self._do_next)
+            self._next_timer = loop.call_later(within_s, self._do_next)
         self._next.append(work)
 
     def _do_next(self) -> None:
-        if self._at_the_latest is not None:
-            self._at_the_latest.cancel()
-            self._at_the_latest = None
+        if self._next_timer is not None:
+            self._next_timer.cancel()
+            self._next_timer = None
         works, self._next = self._next, []
         for work in works:
             work()
 
     def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
-        """Puts deliveries on their way; each answer is given as `append` returns or fails."""
+        """Queue deliveries; their answers are resolved as `append` returns or fails."""
         try:
             self._begin(deliveries, answers)
-        except Exception as error:  # noqa: BLE001 (it reaches whoever waits for the answer)
+        except Exception as error:  # noqa: BLE001 (it reaches the callers that await the answers)
             if len(deliveries) == 1:
                 answers[0].set_exception(error)
                 return
@@ -197,12 +199,12 @@ class WebhookLog:
                 self.begin([delivery], [answer])
 
     def _begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
-        """Begins all of them or none."""
+        """Queue all deliveries or none."""
         if not self._commit.partitions:
             raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
         fresh: dict[str, tuple[WebhookReceived, Answer]] = {}
         for delivery, answer in zip(deliveries, answers, strict=True):
-            if delivery.event_id not in self._known and delivery.event_id not in self._on_their_way:
+            if delivery.event_id not in self._known and delivery.event_id not in self._in_flight:
                 fresh.setdefault(delivery.event_id, (delivery, answer))
         records = self._records([delivery for delivery, _ in fresh.values()])
         begun = [
@@ -210,19 +212,20 @@ class WebhookLog:
             for (event_id, (_, answer)), record in zip(fresh.items(), records, strict=True)
         ]
         self._commit.add(begun)
-        self._on_their_way |= {one.event_id: one for one in begun}
+        self._in_flight |= {pending.event_id: pending for pending in begun}
         for delivery, answer in zip(deliveries, answers, strict=True):
-            one = self._on_their_way.get(delivery.event_id)
-            if one is None:
+            pending = self._in_flight.get(delivery.event_id)
+            if pending is None:
                 answer.set_result(_DUPLICATE)
             else:
-                one.answers.append(answer)
-        self._waited_for.append((asyncio.get_running_loop().time() + self._timeout_s, answers))
+                pending.answers.append(answer)
+        self._deadlines.append((asyncio.get_running_loop().time() + self._timeout_s, answers))
 
     def _records(self, deliveries: Sequence[WebhookReceived]) -> Iterator[Outgoing]:
-        """What is appended of deliveries.
+        """Yield the records of deliveries.
 
-        Errors: NotYetReadable.
+        Raises:
+            NotYetReadable: An older member could not read a delivery.
         """
         count = self._commit.partitions
         owners = map(self._placement.owner_of, deliveries)
@@ -232,24 +235,24 @@ class WebhookLog:
             yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), value, _cloud(delivery))
 
     def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
-        """Takes note that nobody waits for an answer; a delivery without any is withdrawn."""
-        one = self._on_their_way.get(delivery.event_id)
-        if one is not None and answer in one.answers:
-            one.answers.remove(answer)
-            if not one.answers and self._commit.withdraw(one):
-                del self._on_their_way[one.event_id]
+        """Record that a caller no longer waits; withdraw a delivery without any callers."""
+        pending = self._in_flight.get(delivery.event_id)
+        if pending is not None and answer in pending.answers:
+            pending.answers.remove(answer)
+            if not pending.answers and self._commit.withdraw(pending):
+                del self._in_flight[pending.event_id]
 
-    async def _give_up(self) -> NoReturn:
-        """Ends waits that last too long."""
+    async def _expire_answers(self) -> NoReturn:
+        """Fail answers after their deadline."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_GIVE_UP_EVERY_S)
-            while self._waited_for:
-                until, answers = self._waited_for[0]
+            await asyncio.sleep(_TIMEOUT_CHECK_S)
+            while self._deadlines:
+                until, answers = self._deadlines[0]
                 late = [answer for answer in answers if not answer.done()]
                 if late and loop.time() < until:
                     break
-                self._waited_for.popleft()
+                self._deadlines.popleft()
                 self._late = self._late or bool(late)
                 for answer in late:
                     answer.set_exception(
@@ -260,46 +263,54 @@ class WebhookLog:
                     )
 
     def _settled(self, entries: Sequence[_Delivery], error: BrokerUnavailable | None) -> None:
-        """Ends the wait for deliveries that were appended, or whose append failed."""
+        """Resolve the answers of deliveries that were appended or failed."""
         self._late = self._late and error is not None
         if self._next:  # once the other partitions of the same request are settled
             asyncio.get_running_loop().call_soon(self._do_next)
-        for one in entries:
-            del self._on_their_way[one.event_id]
+        for pending in entries:
+            del self._in_flight[pending.event_id]
             if error is None:
-                self._known.add(one.event_id)
-            for answer in one.answers:
+                self._known.add(pending.event_id)
+            for answer in pending.answers:
                 if answer.done():
                     continue
                 if error is None:
-                    answer.set_result(_APPENDED if answer is one.first else _DUPLICATE)
+                    answer.set_result(_APPENDED if answer is pending.first else _DUPLICATE)
                 else:
                     answer.set_exception(error)
 
     async def read(self, partition: int, offset: int) -> Stored | None:
-        """A delivery as it lies in the log; None where there is none (any more).
+        """Return a delivery of the log; None if it does not exist (any more).
 
-        Errors: BrokerUnavailable. UndecodableRecord and UnknownSchema for a record that is none.
+        Raises:
+            BrokerUnavailable: No broker answered.
+            UndecodableRecord: The record is not a delivery.
+            UnknownSchema: The record is not a delivery.
         """
-        place = (partition, offset)
-        found = await read_places(self._cluster, WEBHOOKS, [place], within_s=self._timeout_s)
-        record = found.get(place)
+        position = (partition, offset)
+        records = await read_records_at(
+            self._cluster, WEBHOOKS, [position], within_s=self._timeout_s
+        )
+        record = records.get(position)
         if record is None or record.value is None:
             return None
         headers = tuple((name, text_of(value)) for name, value in record.headers)
         return Stored(decode(record.value, WebhookReceived), headers)
 
     async def read_all(
-        self, places: Collection[tuple[int, int]]
+        self, positions: Collection[tuple[int, int]]
     ) -> Mapping[tuple[int, int], WebhookReceived]:
-        """Deliveries by (partition, offset); without those that are there no more.
+        """Return deliveries by partition and offset; those that no longer exist are omitted.
 
-        Errors: BrokerUnavailable; UndecodableRecord, UnknownSchema.
+        Raises:
+            BrokerUnavailable: No broker answered.
+            UndecodableRecord: A record is not a delivery.
+            UnknownSchema: A record is not a delivery.
         """
-        records = await read_places(self._cluster, WEBHOOKS, places)
+        records = await read_records_at(self._cluster, WEBHOOKS, positions)
         return {
-            place: decode(record.value, WebhookReceived)
-            for place, record in records.items()
+            position: decode(record.value, WebhookReceived)
+            for position, record in records.items()
             if record.value is not None
         }
 
@@ -312,10 +323,10 @@ class WebhookLog:
             try:
                 await consumer.start()
                 ends = await consumer.end_offsets(list(consumer.assignment()))
-                for where, end in ends.items():
-                    # Before the first record there is, a consumer goes on from the end.
-                    (first,) = (await consumer.beginning_offsets([where])).values()
-                    consumer.seek(where, max(first, end - _LOOK_BACK))
+                for tp, end in ends.items():
+                    # Below the first offset, a consumer would continue from the end.
+                    (first,) = (await consumer.beginning_offsets([tp])).values()
+                    consumer.seek(tp, max(first, end - _LOOK_BACK))
                 retrying.succeeded()
                 await self._follow(consumer)
             except (KafkaError, OSError) as error:
@@ -328,25 +339,25 @@ class WebhookLog:
         while True:
             for records in (await consumer.getmany(timeout_ms=1_000)).values():
                 for record in records:
-                    # What cannot be read makes a duplicate or two slip through to intake.
+                    # If one cannot be decoded, some duplicates are left to intake.
                     with contextlib.suppress(HeadwaterError):
                         for event_id in decode(record.value, WebhooksClaimed).event_ids:
                             self._known.add(event_id)
 
 
 async def _kept_up(work: Callable[[], Awaitable[None]]) -> NoReturn:
-    """Does work that never ends again and again, should it end all the same."""
+    """Run work that should never end, and run it again if it does."""
     retrying = Retrying(log, "work in the background failed")
     while True:
         try:
             await work()
         except Exception as error:
-            log.exception("expected work that goes on, found its end")
+            log.exception("background work failed unexpectedly")
             await retrying.failed(error)
 
 
 def _cloud(delivery: WebhookReceived) -> list[tuple[str, bytes]]:
-    """The CloudEvents attributes of a delivery, binary mode of the Kafka binding."""
+    """Return the CloudEvents attributes of a delivery, binary mode of the Kafka binding."""
     return [
         _CE_VERSION,
         _CONTENT_TYPE,

@@ -1,4 +1,4 @@
-"""Ordering wipes: a delivery `user_wiped` in each partition of `webhooks`, behind its fence."""
+"""Order wipes: append a delivery `user_wiped` to every partition of `webhooks`, after its fence."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -19,7 +19,7 @@ _ID_CHARS = 32
 
 
 class WipeLog:
-    """Orders wipes. What has been ordered is carried out, whoever dies meanwhile."""
+    """Orders wipes. A wipe that has been ordered is carried out, whichever processes crash."""
 
     def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -27,17 +27,18 @@ class WipeLog:
         self._offsets = Offsets(cluster, "headwater-wipes")
 
     async def start(self) -> None:
-        """Connects at the first order; nothing to do before."""
+        """Do nothing: the first order connects."""
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
         await self._offsets.stop()
         await self._appender.stop()
 
     async def order(self, user_id: str, wipe_id: str) -> int:
-        """Orders a wipe; returns, when it is durable, how many partitions carry it out.
+        """Order a wipe; return, when it is durable, how many partitions carry it out.
 
-        Errors: BrokerUnavailable; some partitions may have it then, and ordering again is safe.
+        Raises:
+            BrokerUnavailable: Some partitions may have it; the call can be repeated safely.
         """
         partitions = range(await self.partitions())
         ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
@@ -50,9 +51,10 @@ class WipeLog:
         return len(partitions)
 
     async def partitions(self) -> int:
-        """How many partitions carry each wipe out.
+        """Return how many partitions carry out each wipe.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: No broker answered.
         """
         return await self._appender.partitions(WEBHOOKS)
 

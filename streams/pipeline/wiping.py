@@ -1,9 +1,9 @@
-"""A partition forgets a user: rows and waits at once, and records as they are found in its topics.
+"""Wipe a user from a partition: rows and waits at once, then records found in its topics.
 
-The order to do so is a delivery of its own, in each partition of `webhooks`. What it leads to is
-durable before it is committed: the fence, which is kept, and the tombstones of rows and waits. Then
-the owner looks through all that its partition has in other topics, as long as the fence says that
-this is not done; after a crash it begins again (ADR 0029).
+A wipe is ordered by a delivery in each partition of `webhooks`. Its effects are durable before it
+is committed: the fence, which is kept, and the tombstones of rows and waits. Then the owner
+searches the other topics of its partition for as long as the fence records that this is not done;
+after a crash it starts over (ADR 0029).
 """
 
 import contextlib
@@ -41,11 +41,11 @@ from headwater.streams.kafka.dead_letters import EVENT_ID
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline.partition_state import PartitionState
 
-#: The topics that are looked through, in this order: the first ones say which deliveries there are.
-#: What is found is removed in the opposite order, so that whoever begins again after a crash still
-#: finds what says so.
-LOOKED_THROUGH: Final = (OUTCOMES, WEBHOOKS, EVENTS, UNRESOLVED, EFFECTS, DEAD_LETTERS)
-#: How what is found is called in answers; what is not named is not counted.
+#: The topics to search, in this order: the first ones determine which deliveries are the user's.
+#: Records are removed in the opposite order, so that a search that starts over after a crash can
+#: still determine them.
+SWEPT_TOPICS: Final = (OUTCOMES, WEBHOOKS, EVENTS, UNRESOLVED, EFFECTS, DEAD_LETTERS)
+#: Names of the counts in responses; records of other topics are not counted.
 _COUNTED: Final = {
     WEBHOOKS: "raw_events",
     OUTCOMES: "traces",
@@ -60,17 +60,17 @@ _UNREADABLE: Final = (UndecodableRecord, UnknownSchema, ValueError, msgspec.Msgs
 def forget(
     state: PartitionState, order: WipeOrder, delivery: WebhookReceived, record: Incoming
 ) -> list[Outgoing]:
-    """Forgets a user's rows and waits; returns what says so, but for rows, which have changed."""
+    """Wipe a user's rows and waits; return the records to append, except those of changed rows."""
     before = state.wipes.get(order.user_id)
     forgets_instances = _effect(order, delivery, record)
     if before is not None and before.wipe_id == order.wipe_id and not before.names:
-        return [forgets_instances]  # It was read again, and is done.
+        return [forgets_instances]  # It is read again, and done.
     forgotten = state.rows.forget(order.user_id, order.fence)
     names = [order.user_id, *forgotten.subjects]
     counts: dict[str, int] = {}
     if before is not None and before.names:
-        # It was begun before a crash, or an earlier one was, which this one completes: rows are
-        # gone, and who their subjects were is known.
+        # This wipe, or an earlier one that this one completes, began before a crash: rows are
+        # removed already, and their subjects are known.
         names += before.names
         counts = dict(zip(before.found, before.counts, strict=True))
     names = list(dict.fromkeys(names))
@@ -97,7 +97,7 @@ def _effect(order: WipeOrder, delivery: WebhookReceived, record: Incoming) -> Ou
 def was_wiped(
     state: PartitionState, placement: Placement, delivery: WebhookReceived, first: int
 ) -> bool:
-    """Whether a delivery in `webhooks` does not count any more: its first offset says so."""
+    """Return whether a delivery in `webhooks` is wiped, by its first offset."""
     fences = state.wipes.fences
     if not fences.reach(state.partition, first):
         return False
@@ -106,25 +106,25 @@ def was_wiped(
 
 
 def names_of(delivery: WebhookReceived, user: str | None) -> Names:
-    """The names by which a wipe knows a delivery in `webhooks`: its user's, or whom it is about."""
+    """Return the names by which a wipe finds a delivery in `webhooks`: its user, or its subject."""
     return (user or delivery.reference, "" if user else delivery.subject)
 
 
 def is_wiped(state: PartitionState, event: WebhookAdmitted) -> bool:
-    """Whether a delivery that comes by a hop does not count any more."""
+    """Return whether a delivery that came by a hop is wiped."""
     names = (event.user_id,) if event.user_id else (event.reference, event.subject)
     return state.wipes.fences.cover(names, event.partition, event.offset)
 
 
 def subject_of(key: bytes | None) -> str:
-    """The subject that a hop of the topic `unresolved` is for."""
+    """Return the subject of a hop in the topic `unresolved`."""
     subject, _ = msgspec.json.decode(key or b"", type=tuple[str, str])
     return subject
 
 
-def _at_least(known: Mapping[str, int], found: Mapping[str, int]) -> dict[str, int]:
-    """What was found by somebody who was cut off, or by now: who begins again finds the rest."""
-    return {name: max(known.get(name, 0), found.get(name, 0)) for name in {**known, **found}}
+def _at_least(known: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
+    """Merge counts of an interrupted search with those of a later one, which finds the rest."""
+    return {name: max(known.get(name, 0), counts.get(name, 0)) for name in {**known, **counts}}
 
 
 def _digests(names: Iterable[str], before: UserForgotten | None) -> list[str]:
@@ -132,8 +132,8 @@ def _digests(names: Iterable[str], before: UserForgotten | None) -> list[str]:
     return list(dict.fromkeys([*map(digest, names), *known]))
 
 
-class Search:
-    """Looks through the records of a partition for those of a wipe, topic by topic."""
+class WipeSearch:
+    """Searches the records of a partition for those of a wipe, topic by topic."""
 
     def __init__(self, wipe: UserForgotten, partition: int) -> None:
         self.wipe = wipe
@@ -141,13 +141,13 @@ class Search:
         self._names = set(wipe.names)
         self._bytes = [name.encode() for name in wipe.names]
         self._events: set[str] = set()
-        #: Deliveries that name one of the subjects, and yet belong to another user.
+        #: Deliveries that name one of the subjects, but belong to another user.
         self._others: set[str] = set()
-        #: Keys by topic whose last record is the user's; whether they are counted.
+        #: By topic, keys whose last record is the user's, and whether they are counted.
         self._keys: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
         #: Deliveries that are removed already, and counted all the same.
-        self._gone: set[bytes] = set()
-        self._wanted = {
+        self._removed: set[bytes] = set()
+        self._matchers = {
             OUTCOMES: self._is_outcome,
             WEBHOOKS: self._is_delivery,
             EVENTS: self._is_hop,
@@ -156,41 +156,41 @@ class Search:
             DEAD_LETTERS: self._is_letter,
         }
 
-    def look(self, topic: str, records: Iterable[Incoming]) -> None:
-        """Looks at records of a topic, in order."""
-        is_wanted, keys = self._wanted[topic], self._keys[topic]
+    def examine(self, topic: str, records: Iterable[Incoming]) -> None:
+        """Examine records of a topic, in order."""
+        matches, keys = self._matchers[topic], self._keys[topic]
         for record in records:
             key = record.key or b""
             if record.value is None:
-                self._gone_by_now(topic, record, counted=keys.pop(key, False))
+                self._note_removal(topic, record, counted=keys.pop(key, False))
                 continue
-            # What cannot be read is somebody else's; what became of it is a dead letter.
+            # A record that cannot be decoded is not ours, and is a dead letter.
             with contextlib.suppress(*_UNREADABLE):
-                if is_wanted(record):
+                if matches(record):
                     keys[key] = True
                 elif topic == WEBHOOKS and self._is_order(record):
                     keys[key] = False
 
-    def _gone_by_now(self, topic: str, record: Incoming, *, counted: bool) -> None:
-        """A delivery that has gone since the wipe was ordered went for it: a copy of it came."""
+    def _note_removal(self, topic: str, record: Incoming, *, counted: bool) -> None:
+        """Count a delivery that was removed after the wipe was ordered: it was a duplicate."""
         is_since = not is_before(self.wipe.fence, self._partition, record.offset)
         if counted and topic == WEBHOOKS and is_since:
-            self._gone.add(record.key or b"")
+            self._removed.add(record.key or b"")
 
     def removals(self, topic: str, headers: Headers) -> list[Outgoing]:
-        """The tombstones of what was found in a topic."""
+        """Return the tombstones of matching records of a topic."""
         fenced = headers if topic == OUTCOMES else None
         return [Outgoing(topic, self._partition, key, None, fenced) for key in self._keys[topic]]
 
     def counted(self) -> UserForgotten:
-        """The wipe with what was found: durable before any of it goes, so that it is told."""
+        """Return the wipe with its counts, to be durable before any record is removed."""
         counts = {name: sum(self._keys[topic].values()) for topic, name in _COUNTED.items()}
-        counts[_COUNTED[WEBHOOKS]] += len(self._gone - self._keys[WEBHOOKS].keys())
+        counts[_COUNTED[WEBHOOKS]] += len(self._removed - self._keys[WEBHOOKS].keys())
         counts = _at_least(dict(zip(self.wipe.found, self.wipe.counts, strict=True)), counts)
         return msgspec.structs.replace(self.wipe, found=list(counts), counts=list(counts.values()))
 
     def done(self, now_ms: int) -> UserForgotten:
-        """The wipe when nothing is left to be looked for: it names nobody."""
+        """Return the wipe when the search is done: without names."""
         return msgspec.structs.replace(self.counted(), names=[], done_at_ms=now_ms)
 
     def _is_order(self, record: Incoming) -> bool:
@@ -222,7 +222,7 @@ class Search:
         return self._is_theirs(event.event_id, named, event.partition, event.offset)
 
     def _is_row(self, rebuilt: RowRebuilt, key: bytes) -> bool:
-        """Whether a rebuilt row, on its way to its owner, is of the user."""
+        """Return whether a rebuilt row, on its way to its owner, is the user's."""
         table = TABLE_BY_NAME.get(rebuilt.table)
         if table is None or rebuilt.row is None:
             return any(name in key for name in self._bytes)

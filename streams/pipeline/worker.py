@@ -1,7 +1,7 @@
-"""The pipeline worker: an agent over one Faust app.
+"""The pipeline worker: a partition runner in one Faust app.
 
-The worker is crash-only: an error in the agent ends the process, whose memory may be ahead of the
-log, and the next one starts from what is durable.
+The worker is crash-only: an error in the runner ends the process, because its memory may be ahead
+of the log, and the next process restarts from committed state.
 """
 
 import logging
@@ -28,25 +28,25 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.cluster_id import cluster_id
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.kafka.state_store import Identity, StateStore
+from headwater.streams.kafka.state_store import StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.pipeline._faust import (
     HEARTBEAT_S,
     SESSION_TIMEOUT_S,
     App,
-    at_end,
     batch_app,
     consume,
     consumer_failure,
-    every,
     on_assignment,
+    on_shutdown,
     run,
+    run_periodically,
 )
-from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.lease import Lease, LeaseLost
+from headwater.streams.pipeline.partition_runner import PartitionRunner
 from headwater.streams.pipeline.partition_state import FORM
+from headwater.streams.pipeline.session_deadline import SessionDeadline, SessionExpired
 from headwater.streams.watchdog import Stalled, Watchdog, arm, dump
 
 P = ParamSpec("P")
@@ -56,34 +56,36 @@ log = logging.getLogger(__name__)
 
 #: How often intake does what is due without a record, such as ending a wait.
 _TICK_S: Final = 1.0
-#: How often the lease is renewed: many times in a session timeout, so that no hiccup ends a worker.
+#: How often the session deadline is renewed: many times in a session timeout, so that a short pause
+#: does not end a worker.
 _PULSE_S: Final = 1.0
-#: How long a worker may stand still. Its last heartbeat may have been sent, and its last pulse
-#: have come, so much before it did; the session counts from that heartbeat.
+#: How long a worker may be suspended. Its last heartbeat and its last pulse may have been up to
+#: one interval before that; the session counts from the heartbeat.
 LEASE_S: Final = SESSION_TIMEOUT_S - HEARTBEAT_S - _PULSE_S
 #: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
 EXIT_CRASHED: Final = 70
-#: EX_CONFIG of sysexits.h: another worker has its name, so starting it again ends that one.
+#: EX_CONFIG of sysexits.h: another worker has its name, so a restart would end that one.
 EXIT_FENCED: Final = 78
-#: How long Kafka keeps tombstones: a store that is older may lack what they deleted.
+#: How long Kafka keeps tombstones: an older store may have values that they deleted.
 _TOMBSTONES_KEPT_MS: Final = 24 * 60 * 60 * 1_000
-#: A partition in which nothing is done for as long, though there is something to do, is stuck.
+#: A partition that makes no progress for as long, although it has work, is stuck.
 _PATIENCE_S: Final = 60.0
-#: A process whose threads stand still for as long is ended from C.
+#: A process is ended from C if its threads hang for as long.
 _LAST_RESORT_S: Final = 90.0
 
 
 class UnevenTopics(HeadwaterError):
-    """Topics that lie side by side have different numbers of partitions."""
+    """Topics that are partitioned alike have different numbers of partitions."""
 
     disposition = Disposition.HALT
     code = "uneven_topics"
 
 
 async def _partitions(cluster: Cluster) -> int:
-    """The number of partitions of the topics, waiting for Kafka and for the topics.
+    """Return the number of partitions of the topics; waits for Kafka and for the topics.
 
-    Errors: UnevenTopics.
+    Raises:
+        UnevenTopics: The topics have different numbers of partitions.
     """
     appender = Appender(cluster=cluster, client_id="headwater-worker")
     topics = (*Intake.sources, *Intake.memory, OUTCOMES, TRACES, EFFECTS, DEAD_LETTERS)
@@ -96,66 +98,66 @@ async def _partitions(cluster: Cluster) -> int:
     finally:
         await appender.stop()
     if len(set(counts.values())) > 1:
-        found = ", ".join(f"{topic} {count}" for topic, count in counts.items())
+        numbers = ", ".join(f"{topic} {count}" for topic, count in counts.items())
         raise UnevenTopics(
-            f"expected as many partitions of each topic as of {WEBHOOKS}, found {found}; one "
+            f"expected as many partitions of each topic as of {WEBHOOKS}, found {numbers}; one "
             "worker owns a partition number of all of them"
         )
     return counts[WEBHOOKS]
 
 
 def _die(code: int = EXIT_CRASHED) -> NoReturn:
-    """Ends the process at once, from any thread."""
+    """End the process at once, from any thread."""
     logging.shutdown()
     os._exit(code)
 
 
-def _pulse(app: App, lease: Lease, watchdog: Watchdog) -> NoReturn:
-    """Renews the lease, and sees that all get on, for as long as the process lives.
+def _pulse(app: App, deadline: SessionDeadline, watchdog: Watchdog) -> NoReturn:
+    """Renew the session deadline and check progress for as long as the process lives.
 
-    For a thread of its own: when a stopped process goes on, the event loop may call no timer for
-    a long time; and it may stand still itself.
+    Runs in a thread of its own: when a suspended process resumes, the event loop may call no timer
+    for a long time, and the loop may hang.
     """
     while True:
         arm(_LAST_RESORT_S)
         try:
-            lease.renew()
+            deadline.renew()
             watchdog.check()
-        except LeaseLost as error:
+        except SessionExpired as error:
             log.critical("the worker ends, its partitions may have another owner: %s", error)
             _die()
         except Stalled as error:
-            log.critical("the worker ends, to start again from what is durable: %s", error)
+            log.critical("the worker ends, to restart from committed state: %s", error)
             dump()
             _die()
-        # Faust does not notice, and calls no timer before the first assignment.
+        # Faust does not notice it, and calls no timer before the first assignment.
         failure = consumer_failure(app)
         if isinstance(failure, MemberFenced):
             log.critical("the worker ends: %s", failure)
             _die(EXIT_FENCED)
         if failure is not None:
-            log.critical("the worker ends, to join its group anew: %r", failure)
+            log.critical("the worker ends, to join its group again: %r", failure)
             _die()
         time.sleep(_PULSE_S)
 
 
 def _or_die(action: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-    """Ends the process at the first error of an action; see the module's first lines."""
+    """End the process at the first error of an action; see the module docstring."""
 
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return await action(*args, **kwargs)
         except Exception:
-            log.critical("the worker ends, to start again from what is durable", exc_info=True)
+            log.critical("the worker ends, to restart from committed state", exc_info=True)
             _die()
 
     return guarded
 
 
-def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
+def _build(  # noqa: PLR0913, PLR0917 (its collaborators)
     app: App,
     intake: Intake,
-    lease: Lease,
+    deadline: SessionDeadline,
     watchdog: Watchdog,
     stores: StateStores,
     cluster: Cluster,
@@ -167,44 +169,44 @@ def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
         cluster=cluster, client_id=f"headwater-{intake.name}", broker_clock=broker_clock
     )
     offsets = Offsets(cluster, app.conf.id)
-    agent = Agent(
+    runner = PartitionRunner(
         intake,
         cluster=cluster,
         appender=appender,
         offsets=offsets,
-        check_lease=lease.check,
+        check_session=deadline.check,
         watchdog=watchdog,
         open_store=partial(_open_store, stores, cluster, app.conf.id, clock),
         clock=broker_clock,
         owner=f"{socket.gethostname()}-{os.getpid()}",
     )
     for topic in intake.sources:
-        consume(app, name=f"{intake.name}-{topic}", topic=topic, process=_or_die(agent.process))
+        consume(app, name=f"{intake.name}-{topic}", topic=topic, process=_or_die(runner.process))
 
     async def tick() -> None:
         await joined()
-        await agent.tick()
+        await runner.tick()
 
-    every(app, _TICK_S, _or_die(tick))
-    at_end(app, offsets.stop)
-    prepare = once_joined(agent.prepare, joined)
-    on_assignment(app, assigned=agent.assigned, revoked=agent.revoked, prepare=_or_die(prepare))
+    run_periodically(app, _TICK_S, _or_die(tick))
+    on_shutdown(app, offsets.stop)
+    prepare = once_joined(runner.prepare, joined)
+    on_assignment(app, assigned=runner.assigned, revoked=runner.revoked, prepare=_or_die(prepare))
 
 
 def once_joined(
     prepare: Callable[[int], Awaitable[bool]], joined: Callable[[], Awaitable[None]]
 ) -> Callable[[int], Awaitable[bool]]:
-    """Prepares partitions while the house is being joined; none is ready before it is.
+    """Prepare partitions while the process joins the cluster members; none is ready before.
 
-    Joining may wait for members that were killed, and what is restored needs no forms to be
-    written in.
+    Joining may wait for members that were killed, and restoring needs no schema versions to write
+    in.
     """
 
     async def prepared(partition: int) -> bool:
         if not await prepare(partition):
             return False
         await joined()
-        return await prepare(partition)  # Perhaps it is not ours any more.
+        return await prepare(partition)  # It may have been revoked meanwhile.
 
     return prepared
 
@@ -212,11 +214,14 @@ def once_joined(
 async def _open_store(
     stores: StateStores, cluster: Cluster, group: str, clock: Callable[[], int], partition: int
 ) -> StateStore:
-    """Opens the store of a partition.
+    """Open the store of a partition.
 
-    Errors: BrokerUnavailable; StoreLocked, StoreTorn.
+    Raises:
+        BrokerUnavailable: No broker answered.
+        StoreLocked: Other processes hold all folders of the store.
+        StoreCorrupted: No store can be created.
     """
-    identity = Identity(
+    identity = StoreIdentity(
         cluster=await cluster_id(cluster),
         group=f"pipeline-{group}",
         topics=Intake.memory,
@@ -226,7 +231,7 @@ async def _open_store(
     return stores.open(identity, written_since_ms=clock() - _TOMBSTONES_KEPT_MS)
 
 
-def run_worker(  # noqa: PLR0913 (all that it joins)
+def run_worker(  # noqa: PLR0913 (its collaborators)
     *,
     cluster: Cluster,
     app_id: str,
@@ -239,14 +244,21 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     member: str | None,
     clock: Callable[[], int],
 ) -> None:
-    """Runs the pipeline worker until SIGTERM or SIGINT; exits the process.
+    """Run the pipeline worker until SIGTERM or SIGINT; exits the process.
 
-    With 70 after a crash, and with 78 when another worker has taken its name.
+    The exit code is 70 after a crash, and 78 if another worker has taken its name.
 
-    Shape:  rules say which deliveries start and signal workflows; member is a name that the worker
-            keeps over restarts, no two workers the same. joined returns once this process knows the
-            forms to write in.
-    Units:  park_for_ms, how long a delivery waits for its user, in milliseconds.
+    Args:
+        cluster: The cluster.
+        app_id: Consumer group of the workers.
+        placement: The providers.
+        park_for_ms: How long a delivery waits for its user, in milliseconds.
+        stores: The stores on disk.
+        joined: Returns once this process knows which schema versions to write.
+        rules: Which deliveries start and signal workflows.
+        evaluator: Evaluates the expressions of rules.
+        member: A name that the worker keeps over restarts, unique among workers.
+        clock: Returns Unix milliseconds.
     """
     uvloop.install()
     partitions = uvloop.run(_partitions(cluster))
@@ -258,11 +270,14 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
         rules=rules,
         evaluator=evaluator,
     )
-    lease = Lease(valid_for_s=LEASE_S, monotonic=monotonic)
+    deadline = SessionDeadline(valid_for_s=LEASE_S, monotonic=monotonic)
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
-    _build(app, intake, lease, watchdog, stores, cluster, clock, joined)
+    _build(app, intake, deadline, watchdog, stores, cluster, clock, joined)
     collect_seldom()
-    threading.Thread(target=_pulse, args=(app, lease, watchdog), name="pulse", daemon=True).start()
+    pulse = threading.Thread(
+        target=_pulse, args=(app, deadline, watchdog), name="pulse", daemon=True
+    )
+    pulse.start()
     if not run(app):
-        log.critical("the worker ends, to start again from what is durable: Faust failed")
+        log.critical("the worker ends, to restart from committed state: Faust failed")
         _die()

@@ -1,1 +1,1 @@
-"""What starts workflows beside people and programs: rules for deliveries, and schedules."""
+"""Automatic starts of workflows: rules for deliveries, and schedules."""

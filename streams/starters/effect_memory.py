@@ -1,9 +1,9 @@
-"""Which effects of a partition of `effects` were there before.
+"""Recognize duplicates of effects in a partition of `effects`.
 
-A pipeline worker that dies between appending and committing appends the same effects once more,
-under new offsets. A start does not mind; a signal would be sent twice. So of copies the first
-counts, as far back as copies can lie apart: what a worker had under way, which is at most what it
-did within the second before its last commit, and what others wrote until it was replaced.
+A pipeline worker that crashes between append and commit appends the same effects again, at new
+offsets. A duplicate start changes nothing; a duplicate signal would be sent twice. So only the
+first copy is carried out, as far back as copies can be apart: what a worker had in flight, which is
+at most the work of the second before its last commit, and what others wrote until it was replaced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,33 +20,35 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming
 
 #: Effects that are remembered of a partition; some 10 MB.
-SEEN_MAX: Final = 50_000
-#: Records that are read again by whoever takes a partition: while nobody was there, the pipeline
-#: may have been away, too, and then little lies between copies.
+REMEMBERED_MAX: Final = 50_000
+#: Records to read again when a partition is acquired: while no process owned it, the pipeline may
+#: have been down, too, and then few records are between copies.
 LOOK_BACK: Final = 5_000
 
 
-class Seen:
-    """The first offsets of the effects of one partition."""
+class EffectMemory:
+    """First offsets of the effects of one partition."""
 
-    def __init__(self, limit: int = SEEN_MAX) -> None:
+    def __init__(self, limit: int = REMEMBERED_MAX) -> None:
         self._limit = limit
         self._first: dict[tuple[str, str], int] = {}
 
     def is_copy(self, effect: EffectDecided, offset: int) -> bool:
-        """Remembers an effect; returns whether it was there at a lower offset."""
+        """Remember an effect; return whether it was there at a lower offset."""
         first = self._first.setdefault((effect.event_id, effect.name), offset)
         if len(self._first) > self._limit:
             del self._first[next(iter(self._first))]
         return first < offset
 
 
-async def look_back(cluster: Cluster, partition: int, end: int) -> Seen:
-    """What a partition of `effects` holds right before an offset, which it has reached.
+async def restore_memory(cluster: Cluster, partition: int, end: int) -> EffectMemory:
+    """Return the memory of a partition of `effects` as of an offset, which it has reached.
 
-    Errors: BrokerUnavailable; NewerSchema for what only a later release can read.
+    Raises:
+        BrokerUnavailable: No broker answered.
+        NewerSchema: Only a later release can read a record.
     """
-    seen = Seen()
+    memory = EffectMemory()
     start = max(0, end - LOOK_BACK)
     reading = read_partition(cluster, [EFFECTS], partition, start=start, end=end)
     async with aclosing(reading) as batches:
@@ -55,8 +57,8 @@ async def look_back(cluster: Cluster, partition: int, end: int) -> Seen:
             if newer is not None:
                 raise NewerSchema(newer_schema_message(newer))
             for effect, offset in _effects(known):
-                seen.is_copy(effect, offset)
-    return seen
+                memory.is_copy(effect, offset)
+    return memory
 
 
 def _effects(records: Sequence[Incoming]) -> Iterator[tuple[EffectDecided, int]]:
@@ -64,4 +66,4 @@ def _effects(records: Sequence[Incoming]) -> Iterator[tuple[EffectDecided, int]]
         try:
             yield decode(record.value, EffectDecided), record.offset
         except (UndecodableRecord, UnknownSchema):
-            continue  # Whoever was to process it has made a dead letter of it.
+            continue  # It is a dead letter already.

@@ -1,10 +1,10 @@
-"""Carries out what deliveries do to workflows: a consumer of the topic `effects`.
+"""Carry out the effects of deliveries on workflows: a consumer of the topic `effects`.
 
-The commands of a batch of one partition are sent in the order of the offsets, and its end is
-committed when the outcome of each is known and what was refused is among the dead letters. After a
-crash in between the batch is sent again, which changes nothing (`processors.triggers`). A command
-without an outcome is sent again for as long as it takes; those behind it wait, because owners take
-no signal that comes after a later one of the same sender.
+The commands of a batch of one partition are sent in the order of their offsets. The end of the
+batch is committed when all outcomes are known and rejected commands are dead letters. After a crash
+in between, the batch is sent again, which changes nothing (`processors.triggers`). A command
+without an outcome is sent again for as long as it takes; later ones wait, because owners ignore a
+signal that arrives after a later one of the same sender.
 """
 
 import contextlib
@@ -31,22 +31,22 @@ from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.engine.quarantine import described
 from headwater.streams.kafka.appender import Appender
-from headwater.streams.kafka.clients import started
+from headwater.streams.kafka.clients import start_consumer
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.committed import Committed, start_of
+from headwater.streams.kafka.committed import Committed, resume_offset
 from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
 from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.kafka.truncation import begin_at, leader_epoch_of
-from headwater.streams.starters.effect_memory import Seen, look_back
+from headwater.streams.kafka.truncation import leader_epoch_of, seek_with_epoch
+from headwater.streams.starters.effect_memory import EffectMemory, restore_memory
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 log = logging.getLogger(__name__)
 
 STAGE: Final = "starter"
-#: Commands that are sent together, which are appended together too: if that fails, a beginning of
-#: them is in the log, never a later one alone.
+#: Commands that are sent, and appended, together: if the append fails, the log has the first of
+#: them, never a later one without an earlier one.
 _GROUP: Final = 500
 _BATCH_RECORDS: Final = 500
 _FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -60,7 +60,12 @@ _STOP_S: Final = 1.0
 class Starter:
     """Carries out effects until it is cancelled.
 
-    Shape:  group is the consumer group, member a name that it keeps over restarts.
+    Args:
+        client: Sends commands.
+        cluster: The cluster.
+        group: The consumer group.
+        member: A name that the member keeps over restarts, or None.
+        clock: Returns Unix milliseconds.
     """
 
     def __init__(
@@ -76,9 +81,9 @@ class Starter:
         self._cluster = cluster
         self._clock = clock
         self._appender = Appender(cluster=cluster, client_id=group)
-        self._seen: dict[TopicPartition, Seen] = {}
+        self._memories: dict[TopicPartition, EffectMemory] = {}
         self._waiting = Waiting()
-        #: Assigned, and not known yet where they go on.
+        #: Assigned partitions without a known start.
         self._fresh: set[TopicPartition] = set()
         self._options = {
             **cluster.options(),
@@ -89,7 +94,7 @@ class Starter:
             "metadata_max_age_ms": _METADATA_AGE_MS,
         }
         self._consumer: AIOKafkaConsumer
-        # Deciding may keep the event loop of this process busy for long.
+        # Its own thread, because deciding may block the event loop of this process for long.
         self._member = GroupMember(
             cluster=cluster,
             group=group,
@@ -100,7 +105,7 @@ class Starter:
         )
 
     async def run(self) -> None:
-        """Carry out every effect that comes.
+        """Carry out effects as they arrive.
 
         Raises:
             MemberFenced: Another process joined under the name of this member.
@@ -119,43 +124,43 @@ class Starter:
 
     async def _connect(self) -> None:
         self._consumer = AIOKafkaConsumer(**self._options)
-        await started(self._consumer)
+        await start_consumer(self._consumer)
 
     async def _read(self, reading: Retrying) -> NoReturn:
         errors = (KafkaError, IllegalStateError, OSError, BrokerUnavailable)
         while True:
-            await reading.until_done(self._round, errors)
+            await reading.until_done(self._poll, errors)
 
-    async def _round(self) -> None:
-        for where in list(self._fresh):
-            await self._place(where)
+    async def _poll(self) -> None:
+        for tp in list(self._fresh):
+            await self._begin(tp)
         fetched = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
-        for where, records in fetched.items():
-            if where in self._seen:
-                await self._take(where, records)
+        for tp, records in fetched.items():
+            if tp in self._memories:
+                await self._process(tp, records)
         for line in self._waiting.due(self._clock()):
             log.warning("effects: %s", line)
 
-    async def _take(self, where: TopicPartition, records: Sequence[Incoming]) -> None:
-        """Carries out a batch, up to what only a newer release can read."""
+    async def _process(self, tp: TopicPartition, records: Sequence[Incoming]) -> None:
+        """Carry out a batch, up to a record that only a newer release can read."""
         known, newer = readable(records)
         if known:
-            await self._carry_out(self._seen[where], known)
-            await self._commit(where, known[-1].offset + 1)
-        if newer is not None and where in self._seen:
-            self._stop_at(where, newer_schema_message(newer))
+            await self._carry_out(self._memories[tp], known)
+            await self._commit(tp, known[-1].offset + 1)
+        if newer is not None and tp in self._memories:
+            self._block(tp, why_waits(newer))
 
-    def _stop_at(self, where: TopicPartition, why: str) -> None:
-        """Reads nothing more of a partition until it is assigned anew."""
-        self._waiting.begin(where, why)
-        self._consumer.pause(where)
-        self._seen.pop(where, None)
-        self._fresh.discard(where)
+    def _block(self, tp: TopicPartition, reason: str) -> None:
+        """Stop reading a partition until it is assigned again."""
+        self._waiting.begin(tp, reason)
+        self._consumer.pause(tp)
+        self._memories.pop(tp, None)
+        self._fresh.discard(tp)
 
     # -- partitions
 
     async def assigned(self, numbers: frozenset[int]) -> None:
-        """Note the partitions; nothing of them is read until it is known from where on."""
+        """Record the partitions; they stay paused until their start is known."""
         if numbers:
             partitions = [TopicPartition(EFFECTS, number) for number in sorted(numbers)]
             self._consumer.assign(partitions)
@@ -163,13 +168,13 @@ class Starter:
             self._fresh |= set(partitions)
 
     async def revoked(self, numbers: frozenset[int]) -> None:
-        """Forget partitions."""
+        """Discard partitions."""
         self._consumer.pause(*self._consumer.assignment())
         for number in numbers:
-            where = TopicPartition(EFFECTS, number)
-            self._seen.pop(where, None)
-            self._fresh.discard(where)
-            self._waiting.end(where)
+            tp = TopicPartition(EFFECTS, number)
+            self._memories.pop(tp, None)
+            self._fresh.discard(tp)
+            self._waiting.end(tp)
 
     def confirmed(self, sent_s: float) -> None:
         """Do nothing: commands that are sent again change nothing."""
@@ -177,32 +182,32 @@ class Starter:
     def revocation_ended(self) -> None:
         """Do nothing, for the same reason."""
 
-    async def _place(self, where: TopicPartition) -> None:
-        """Goes on where the group was; a group that is new begins with the first effect."""
-        committed = await self._member.committed(where) or Committed(0)
-        start = await start_of(self._consumer, where, committed)
+    async def _begin(self, tp: TopicPartition) -> None:
+        """Continue at the committed offset; a new group begins with the first effect."""
+        committed = await self._member.committed(tp) or Committed(0)
+        start = await resume_offset(self._consumer, tp, committed)
         try:
-            seen = await look_back(self._cluster, where.partition, start.offset)
+            memory = await restore_memory(self._cluster, tp.partition, start.offset)
         except NewerSchema as error:
-            # Without it, nobody here knows which effects behind it are copies.
-            self._stop_at(where, error.message)
+            # Without that record, later duplicates cannot be recognized.
+            self._block(tp, error.message)
             return
-        if where in self._fresh:
-            begin_at(self._consumer, where, *start)
-            self._consumer.resume(where)
-            self._fresh.discard(where)
-            self._seen[where] = seen
+        if tp in self._fresh:
+            seek_with_epoch(self._consumer, tp, *start)
+            self._consumer.resume(tp)
+            self._fresh.discard(tp)
+            self._memories[tp] = memory
 
-    async def _commit(self, where: TopicPartition, offset: int) -> None:
-        """Commits; a partition that is somebody else's by now is read again by them."""
+    async def _commit(self, tp: TopicPartition, offset: int) -> None:
+        """Commit an offset; after a reassignment, the new owner reads the batch again."""
         with contextlib.suppress(KafkaError, IllegalStateError):
-            leader_epoch = leader_epoch_of(self._consumer, where)
-            await self._member.commit({where: Committed(offset, leader_epoch)})
+            leader_epoch = leader_epoch_of(self._consumer, tp)
+            await self._member.commit({tp: Committed(offset, leader_epoch)})
 
     # -- batches
 
-    async def _carry_out(self, seen: Seen, records: Sequence[Incoming]) -> None:
-        """Carries out a batch; when it returns, every outcome is known and durable."""
+    async def _carry_out(self, memory: EffectMemory, records: Sequence[Incoming]) -> None:
+        """Carry out a batch; when it returns, all outcomes are known and durable."""
         letters: list[Outgoing] = []
         sends: list[tuple[Incoming, EffectCommand]] = []
         for record in records:
@@ -211,8 +216,8 @@ class Starter:
             try:
                 effect = decode(record.value, EffectDecided)
                 replayed = text_header(record, REPLAY_OF) is not None
-                if not seen.is_copy(effect, record.offset) or replayed:
-                    sends.append((record, command_for(effect, record.partition, record.offset)))
+                if not memory.is_copy(effect, record.offset) or replayed:
+                    sends.append((record, send_of(effect, record.partition, record.offset)))
             except HeadwaterError as error:
                 letters.append(self._letter(record, RejectedEffect("", error.code, error.message)))
             except Exception as error:
@@ -226,16 +231,16 @@ class Starter:
                 failed = refused(send, reply.code, reply.message)
                 if failed is not None:
                     letters.append(self._letter(record, failed))
-        await self._park(letters)
+        await self._append_letters(letters)
 
-    async def _send(self, sends: Sequence[EffectCommand]) -> dict[str, ReplySent]:
-        """Sends commands until the outcome of each is known."""
+    async def _send(self, sends: Sequence[Send]) -> dict[str, ReplySent]:
+        """Send commands until all outcomes are known."""
         known: dict[str, ReplySent] = {}
 
         async def send_rest() -> None:
-            left = [each for each in sends if each.command_id not in known]
+            left = [send for send in sends if send.command_id not in known]
             try:
-                replies = await self._client.send_many([_addressed(each) for each in left])
+                replies = await self._client.send_many([_addressed(send) for send in left])
             except OutcomeUnknown as error:
                 known.update(error.known)
                 raise
@@ -244,8 +249,8 @@ class Starter:
             except Exception as error:
                 log.exception("%d commands cannot be sent together", len(left))
                 if len(left) > 1:
-                    for each in left:
-                        known.update(await self._send([each]))
+                    for send in left:
+                        known.update(await self._send([send]))
                     return
                 replies = [_not_sent(left[0], error)]
             known.update((reply.command_id, reply) for reply in replies)
@@ -268,7 +273,7 @@ class Starter:
             **_ids(record),
         )
 
-    async def _park(self, letters: list[Outgoing]) -> None:
+    async def _append_letters(self, letters: list[Outgoing]) -> None:
         if letters:
             await Retrying(log, "dead letters have to wait").until_done(
                 lambda: self._appender.append_or_stop(letters)

@@ -1,7 +1,7 @@
-"""Sees that every schedule has its instance, and that it knows what it is now.
+"""Ensure that every schedule has an instance, and that the instance has the current declaration.
 
-Those of apps are declared when their worker starts, those of the active deployment whenever one is
-activated, and all of them from time to time. Every worker does that: to declare the same again
+Schedules of apps are declared when their worker starts, those of the active deployment at every
+activation, and all of them at intervals. Every worker does that: to declare the same schedule again
 changes nothing.
 """
 
@@ -26,9 +26,9 @@ from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnkno
 
 log = logging.getLogger(__name__)
 
-#: How often schedules are declared again: one that was terminated and restarted knows nothing of
-#: what is declared now, however long ago it was told, and one that was deleted is not there.
-AGAIN_S: Final = 300.0
+#: How often schedules are declared again: an instance that was terminated and restarted does not
+#: have the current declaration, and one that was deleted does not exist.
+REDECLARE_S: Final = 300.0
 #: After 1, 3 and 7 seconds.
 _STARTING_ATTEMPTS: Final = 3
 
@@ -39,17 +39,23 @@ async def declare(
     *,
     new_id: Callable[[], str],
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
-    again_s: float | None = None,
+    repeat_s: float | None = None,
 ) -> None:
-    """Declares schedules, each until it is known to the log.
+    """Declare schedules until their instances have the declaration.
 
-    An instance that an operator has terminated stays so; one that ended for another reason begins
-    anew.
+    An instance that an operator has terminated stays terminated; one that ended for another reason
+    is restarted.
 
-    Units:  again_s, after how many seconds those that are there are declared again, until it is
-            cancelled.
+    Args:
+        client: Sends commands.
+        schedules: The schedules.
+        new_id: Returns a new event id.
+        sleep: Replaces `asyncio.sleep` in tests.
+        repeat_s: Seconds after which existing schedules are declared again, until the call is
+            cancelled; None to declare them once.
     """
-    await asyncio.gather(*(_declare(client, each, new_id, sleep, again_s) for each in schedules))
+    declarations = (_declare(client, schedule, new_id, sleep, repeat_s) for schedule in schedules)
+    await asyncio.gather(*declarations)
 
 
 async def declare_activated(
@@ -58,14 +64,17 @@ async def declare_activated(
     *,
     new_id: Callable[[], str],
 ) -> None:
-    """Declares the schedules of the active deployment, again after each activation.
+    """Declare the schedules of the active deployment, again after each activation.
 
-    Shape:  activated waits until there were more activations than so many.
+    Args:
+        client: Sends commands.
+        activated: Waits until there were more activations than its argument.
+        new_id: Returns a new event id.
     """
     deployments = await activated(0)
     while True:
         declaring = asyncio.ensure_future(
-            declare(client, schedules_of(deployments), new_id=new_id, again_s=AGAIN_S)
+            declare(client, schedules_of(deployments), new_id=new_id, repeat_s=REDECLARE_S)
         )
         newer = asyncio.ensure_future(activated(deployments.moves))
         try:
@@ -74,26 +83,26 @@ async def declare_activated(
                 declaring.result()
             deployments = await newer
         finally:
-            # What is declared after another activation is what that has.
+            # After another activation, its declarations apply.
             declaring.cancel()
             newer.cancel()
             await asyncio.gather(declaring, newer, return_exceptions=True)
 
 
 def schedules_of(deployments: Deployments) -> list[FromDeployment]:
-    """What the active deployment says of schedules, also of those that it does not have."""
+    """Return the declarations of the active deployment, also that it lacks a schedule."""
     active = deployments.active
     if active is None:
         return []
-    found: list[FromDeployment] = []
+    schedules: list[FromDeployment] = []
     for name, schedule in deployments.schedules().items():
         try:
             declared = None if schedule is None else _declared(schedule)
         except ValueError:
-            # Deployed by a release with other rules; the others are declared all the same.
+            # Deployed by a release with other rules; the others are declared nevertheless.
             log.exception("the schedule %s of %s cannot be read", name, active.id)
             continue
-        found.append(
+        schedules.append(
             FromDeployment(
                 schedule=name,
                 deployment=artifact_of(active),
@@ -102,11 +111,11 @@ def schedules_of(deployments: Deployments) -> list[FromDeployment]:
                 declared=declared,
             )
         )
-    return found
+    return schedules
 
 
-def _declared(found: DeployedSchedule) -> Declared:
-    return msgspec.json.decode(found.declared, type=Declared)
+def _declared(schedule: DeployedSchedule) -> Declared:
+    return msgspec.json.decode(schedule.declared, type=Declared)
 
 
 async def _declare(
@@ -114,29 +123,29 @@ async def _declare(
     declared: Declared | FromDeployment,
     new_id: Callable[[], str],
     sleep: Callable[[float], Awaitable[Any]],
-    again_s: float | None,
+    repeat_s: float | None,
 ) -> None:
     what = f"the schedule {declared.schedule} cannot be declared yet"
-    # Soon at first, because the worker that is to answer may be just about to start: it often is
-    # this one. So what lasts no longer than a start does is not told.
+    # Retries are fast at first, and the first failures are not logged: the worker that must answer
+    # may be just about to start, and often is this one.
     retrying = Retrying(log, what, first_s=1.0, longest_s=30.0, sleep=sleep)
     quiet = _STARTING_ATTEMPTS
     warned = False
     while True:
         try:
-            reply = await _tell(client, declared, new_id)
+            reply = await _declare_once(client, declared, new_id)
         except (OutcomeUnknown, BrokerUnavailable, NotYetReadable, Overloaded) as error:
             await retrying.failed(error, quiet=quiet)
             continue
         except Exception as error:
-            # One schedule costs no worker: the others are declared all the same.
+            # An error of one schedule must not end the worker: the others are declared.
             log.exception("%s", what)
             await retrying.failed(error, quiet=quiet)
             continue
-        if not reply.code or _is_over(declared, reply):
+        if not reply.code or _has_ended(declared, reply):
             warned = False
         elif reply.code != INSTANCE_TERMINAL:
-            # No worker with this app has its partition yet, or its mailbox is full.
+            # No worker with this app owns its partition yet, or its mailbox is full.
             await retrying.failed(f"{reply.code}: {reply.message}", quiet=quiet)
             continue
         elif not warned:
@@ -146,40 +155,40 @@ async def _declare(
                 declared.schedule,
             )
         retrying.succeeded()
-        if again_s is None or not _is_there(declared):
+        if repeat_s is None or not _exists(declared):
             return
         declared = msgspec.structs.replace(declared, again=True)
-        await sleep(again_s)
+        await sleep(repeat_s)
 
 
-async def _tell(
+async def _declare_once(
     client: Commands, declared: Declared | FromDeployment, new_id: Callable[[], str]
 ) -> ReplySent:
-    """Creates the instance of a schedule, or sends the declaration to the one there is."""
+    """Create the instance of a schedule, or send the declaration to the existing one."""
     name = declared.schedule
     params = encode(msgspec.to_builtins(declared), f"the schedule {name}")
-    if _is_there(declared):
+    if _exists(declared):
         reply = await _send(client, name, StartRun(params))
         if reply.code != INSTANCE_EXISTS:
             return reply
     reply = await _send(client, name, SendEvent(new_id(), DECLARED, params))
     stays = reply.code != INSTANCE_TERMINAL or reply.status == RunStatus.TERMINATED
-    if stays or not _is_there(declared):
+    if stays or not _exists(declared):
         return reply
     reply = await _send(client, name, RestartRun())
     if reply.code:
         return reply
-    # It began with the params of its first run.
+    # The restarted run has the params of the first run.
     return await _send(client, name, SendEvent(new_id(), DECLARED, params))
 
 
-def _is_there(declared: Declared | FromDeployment) -> bool:
+def _exists(declared: Declared | FromDeployment) -> bool:
     return isinstance(declared, Declared) or declared.declared is not None
 
 
-def _is_over(declared: Declared | FromDeployment, reply: ReplySent) -> bool:
-    """Whether what is not there any more was not known to be there."""
-    return not _is_there(declared) and reply.code in {INSTANCE_NOT_FOUND, INSTANCE_TERMINAL}
+def _has_ended(declared: Declared | FromDeployment, reply: ReplySent) -> bool:
+    """Return whether a schedule that no longer exists has no running instance either."""
+    return not _exists(declared) and reply.code in {INSTANCE_NOT_FOUND, INSTANCE_TERMINAL}
 
 
 async def _send(client: Commands, name: str, command: Command) -> ReplySent:

@@ -23,14 +23,14 @@ from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
-from headwater.streams.kafka.clients import started
+from headwater.streams.kafka.clients import start_consumer
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.truncation import (
     UNKNOWN_END,
-    begin_at,
     leader_epoch_of,
+    seek_with_epoch,
     truncation_before,
 )
 
@@ -124,7 +124,7 @@ class CommandReader:
 
     async def _connect(self) -> None:
         self._consumer = AIOKafkaConsumer(**self._options)
-        await started(self._consumer)
+        await start_consumer(self._consumer)
 
     async def stop(self) -> None:
         """Disconnect."""
@@ -215,7 +215,7 @@ class CommandReader:
             ValueError: There is no such offset.
             IllegalStateError: The partition may not be read.
         """
-        begin_at(self._consumer, _commands(number), offset, leader_epoch)
+        seek_with_epoch(self._consumer, _commands(number), offset, leader_epoch)
         self._consumer.resume(_commands(number))
         self._progress[number] = _Progress()
 

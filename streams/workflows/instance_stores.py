@@ -10,7 +10,7 @@ from headwater.schemas.topics import WORKFLOW_HISTORY
 from headwater.streams.engine.instance_store import InstanceStore, Mark, MemoryStore, StoredState
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.cluster_id import cluster_id
-from headwater.streams.kafka.state_store import Family, Identity, StateStore
+from headwater.streams.kafka.state_store import Family, StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 
 GROUP: Final = "workflows"
@@ -30,7 +30,7 @@ _mark: Final = msgspec.msgpack.Decoder(Mark).decode
 class DiskStore:
     """The instances of a partition in a store on disk; see `InstanceStore`.
 
-    Errors: StoreTorn, from everything.
+    Errors: StoreCorrupted, from everything.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -100,13 +100,13 @@ class InstanceStores:
     async def open(self, partition: int) -> InstanceStore:
         """Opens the store of a partition.
 
-        Errors: BrokerUnavailable; StoreLocked, StoreTorn.
+        Errors: BrokerUnavailable; StoreLocked, StoreCorrupted.
         """
         if self._stores is None:
             return MemoryStore()
         if not self._cluster_id:
             self._cluster_id = await cluster_id(self._cluster)
-        identity = Identity(
+        identity = StoreIdentity(
             cluster=self._cluster_id,
             group=GROUP,
             topics=(WORKFLOW_HISTORY,),

@@ -185,13 +185,13 @@ class WorkflowLog:
         """
         record = claim_of(owner, workflows or {}, self._clock.now_ms(), params, limits)
         self.release(partition)
-        producer = self._producers.of(partition)
+        producer = self._producers.producer_for(partition)
         try:
             epoch = await _place(
                 producer, Outgoing(WORKFLOW_HISTORY, partition, self._claim_key(), encode(record))
             )
         except BrokerUnavailable:
-            self._producers.failed(partition, producer)
+            self._producers.replace_failed(partition, producer)
             raise
         self.release(partition)
         self._tenures[partition] = Tenure(epoch, producer, epoch + 1)
@@ -207,7 +207,7 @@ class WorkflowLog:
         tenure = self._tenures.pop(partition, None)
         if tenure is not None:
             tenure.stop("it was given up")
-            self._producers.leave(partition)
+            self._producers.leave_partition(partition)
 
     async def read(self, partition: int, start: int, end: int) -> AsyncGenerator[list[Placed]]:
         """Yields the records from start on and before end, some at a time, with their offsets.
@@ -251,7 +251,7 @@ class WorkflowLog:
             tenure.pause_s = _UNWRITABLE_S
         except BrokerUnavailable as error:
             tenure.stop(error.message)
-            self._producers.failed(partition, tenure.producer)
+            self._producers.replace_failed(partition, tenure.producer)
         except BaseException as error:
             tenure.stop(f"an append ended with {error!r}")
             raise

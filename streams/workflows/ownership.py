@@ -33,7 +33,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.committed import Committed
 from headwater.streams.kafka.group_member import GroupMember
 from headwater.streams.kafka.records import Incoming
-from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.kafka.state_stores import StoreLocked
 from headwater.streams.workflows.command_reader import CommandReader
 from headwater.streams.workflows.log import WorkflowLog
@@ -226,7 +226,7 @@ class Ownership:
                 BrokerUnavailable,
                 StoreUnavailable,
                 StoreLocked,
-                StoreTorn,
+                StoreCorrupted,
                 NotYetReadable,
                 KafkaError,
                 OSError,

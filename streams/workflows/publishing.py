@@ -27,7 +27,7 @@ from headwater.schemas.topics import MAX_RECORD_BYTES, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.kafka.topics import creating
+from headwater.streams.kafka.topics import create_topic_hint
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,9 @@ class Publisher:
         await client.add_topic(self._topic)
         looked = await client.force_metadata_update()
         if looked and client.cluster.partitions_for_topic(self._topic) is None:
-            raise BrokerUnavailable(f"expected a topic of that name: {creating(self._topic)}")
+            raise BrokerUnavailable(
+                f"expected a topic of that name: {create_topic_hint(self._topic)}"
+            )
 
     async def _transact(self, producer: AIOKafkaProducer, waiting: Sequence[Waiting]) -> None:
         reached = max(self._reached, _order(waiting[-1]) + 1)

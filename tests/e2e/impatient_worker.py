@@ -25,7 +25,7 @@ from headwater.processors.slots.engine import SlotsEngine
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.history import RunCommand, StartRun
 from headwater.streams.clock import now_ms
-from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows.worker import WorkflowWorker
@@ -55,7 +55,7 @@ class BlockingCounterEngine(CounterEngine):
 
 
 async def main() -> None:
-    mend()
+    patch_aiokafka()
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     pace = Pace(

@@ -13,7 +13,7 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.providers.headwater import SystemEvent
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.dead_letter_log import Again, Replayed
+from headwater.streams.pipeline.dead_letter_log import Reappended, Replayed
 from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
 
 Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
@@ -64,7 +64,7 @@ class MemoryLog:
     def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
         """What was begun is done."""
 
-    async def tell(self, fact: SystemEvent, *, request_id: str) -> Appended:
+    async def publish_fact(self, fact: Fact, *, request_id: str) -> Appended:
         return await self.append(delivery_of(fact, request_id=request_id, now_ms=fact.at_ms))
 
     async def read(self, partition: int, offset: int) -> Stored | None:
@@ -77,9 +77,9 @@ class MemoryLog:
         return Stored(delivery, (("ce_id", delivery.event_id),))
 
     async def read_all(
-        self, places: Collection[tuple[int, int]]
+        self, positions: Collection[tuple[int, int]]
     ) -> Mapping[tuple[int, int], WebhookReceived]:
-        found = {place: await self.read(*place) for place in places}
+        found = {place: await self.read(*place) for place in positions}
         return {place: one.delivery for place, one in found.items() if one is not None}
 
 
@@ -115,11 +115,11 @@ class MemoryReplays:
         self.replayed += positions
         return [Replayed(p, o, "webhooks", ok=True, detail="") for p, o in positions]
 
-    async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Again]:
+    async def reprocess(self, positions: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
         if self._away:
             raise _nothing_heard()
-        self.appended_again += places
-        return [Again(p, o, 1_000 + o) for p, o in places]
+        self.appended_again += positions
+        return [Reappended(p, o, 1_000 + o) for p, o in positions]
 
 
 class MemoryWipes:

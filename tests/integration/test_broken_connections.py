@@ -12,12 +12,12 @@ from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from headwater.schemas.topics import EVENTS
-from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from tests.waiting import until
 
 
 def test_writing_to_a_connection_that_has_ended_unseen_finds_it_broken(kafka: str):
-    mend()
+    patch_aiokafka()
     host, port = kafka.split(":")
 
     async def scenario() -> None:
@@ -34,7 +34,7 @@ def test_writing_to_a_connection_that_has_ended_unseen_finds_it_broken(kafka: st
 
 
 def test_a_consumer_whose_fetch_has_just_failed_is_stopped_like_any_other(topics: str):
-    mend()
+    patch_aiokafka()
 
     async def scenario() -> None:
         where = TopicPartition(EVENTS, 0)
@@ -79,7 +79,7 @@ CLIENTS = [consumer_of_group, lone_consumer, producer]
 def test_whoever_gives_up_while_it_stops_a_client_leaves_nothing_open(
     topics: str, client_of: Callable[[str], AIOKafkaConsumer | AIOKafkaProducer]
 ):
-    mend()
+    patch_aiokafka()
 
     async def give_up_after(count: int) -> bool:
         client = client_of(topics)
@@ -107,7 +107,7 @@ def test_whoever_gives_up_while_it_stops_a_client_leaves_nothing_open(
 def test_whoever_gives_up_while_it_starts_a_client_leaves_nothing_open(
     topics: str, client_of: Callable[[str], AIOKafkaConsumer | AIOKafkaProducer]
 ):
-    mend()
+    patch_aiokafka()
 
     async def give_up_after(within_s: float) -> bool:
         client = client_of(topics)

@@ -26,11 +26,11 @@ from headwater.streams.kafka.dead_letters import (
     text_header,
 )
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.places import read_places
+from headwater.streams.kafka.record_lookup import read_records_at
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.dead_letter_log import DeadLetters
-from headwater.streams.pipeline.replaying import Again, DeliveryReplay
+from headwater.streams.pipeline.delivery_replay import DeliveryReplay, DeliveryToReplay
 from tests.fakes.delivery_log import a_delivery
 from tests.integration.consumers import open_consumers
 from tests.integration.test_gateway_log import app_on, real_log
@@ -166,8 +166,8 @@ def test_a_delivery_is_appended_again_as_it_was_and_one_that_is_gone_is_not(topi
             tombstone = Outgoing(WEBHOOKS, partition, b"again-2", None)
             (at,) = await appender.acknowledged(await appender.send([first, tombstone]))
             places = [(partition, at), (partition, at + 1), (partition, at + 99), (77, 0)]
-            again = await letters.again(places)
-            assert [one.again_at for one in again] == [at + 2, None, None, None]
+            again = await letters.reprocess(places)
+            assert [one.new_offset for one in again] == [at + 2, None, None, None]
             stored = [await log.read(*place) for place in [*places, (partition, at + 2)]]
         finally:
             await appender.stop()
@@ -223,11 +223,11 @@ def test_many_that_are_appended_again_are_each_found_where_that_is_said(topics: 
                 for number in range(each.records)
             ]
             Random(7).shuffle(places)
-            again = await letters.again([*places, *places[:2]])
+            again = await letters.reprocess([*places, *places[:2]])
             assert [(one.partition, one.offset) for one in again] == [*places, *places[:2]]
-            to = [(one.partition, one.again_at or -1) for one in again]
+            to = [(one.partition, one.new_offset or -1) for one in again]
             assert len(set(to)) == len(ids), "each was appended once, wherever it was asked for"
-            found = await read_places(Cluster(topics), WEBHOOKS, [*places, *to])
+            found = await read_records_at(Cluster(topics), WEBHOOKS, [*places, *to])
             assert [found[place].key for place in to] == [
                 found[place].key for place in [*places, *places[:2]]
             ]
@@ -271,9 +271,11 @@ def test_whoever_cannot_append_again_what_was_read_leaves_no_consumer_open(spoil
             place = (1, await too_large(appender))
             before = open_consumers()
             with pytest.raises(BrokerUnavailable) as one:
-                await letters.again([place])
+                await letters.reprocess([place])
             with pytest.raises(BrokerUnavailable) as other:
-                await replay.again([Again("large", (place,), has_had_effects=False)], "replay")
+                await replay.replay(
+                    [DeliveryToReplay("large", (place,), has_had_effects=False)], "replay"
+                )
             assert all("MessageSizeTooLarge" in str(each.value) for each in (one, other))
             assert open_consumers() == before
         finally:

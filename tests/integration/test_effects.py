@@ -33,7 +33,7 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.dead_letter_log import DeadLetters
-from headwater.streams.pipeline.emission import effect_of
+from headwater.streams.pipeline.record_batch import effect_of
 from headwater.streams.starters.effects import Starter
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.conftest import PARTITIONS

@@ -122,7 +122,7 @@ def test_a_broker_left_by_a_killed_owner_is_stopped_first(
     os.kill(left, 0)  # raises if the broker did not outlive its owner
 
     broker.start()
-    assert f"Stopping the Kafka that an earlier run left behind (pid {left})" in said
+    assert f"Stopping the Kafka of an earlier run (pid {left})" in said
 
 
 def test_a_pid_file_that_names_somebody_else_harms_nobody(broker: EmbeddedKafka, said: list[str]):

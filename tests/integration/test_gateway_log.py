@@ -100,10 +100,10 @@ class FailingProducer:
             await batch.acknowledged
         return [0 for _ in sent]
 
-    def of(self, partition: int) -> "FailingProducer":
+    def producer_for(self, partition: int) -> "FailingProducer":
         return self
 
-    def failed(self, partition: int, producer: "FailingProducer") -> None:
+    def replace_failed(self, partition: int, producer: "FailingProducer") -> None:
         assert producer is self
 
     async def stop(self, within_s: float) -> None:
@@ -255,7 +255,7 @@ def test_answers_without_a_broker_are_counted_and_nobody_waits(
         await log.stop()
 
     asyncio.run(whole())
-    assert any("have no trace: 3" in message for message in caplog.messages)
+    assert any("without a trace: 3" in message for message in caplog.messages)
 
 
 def test_a_start_looks_back_at_the_last_admissions_alone(topics: str):

@@ -14,7 +14,7 @@ from headwater.gateway.environment import load_settings
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Post
 from headwater.schemas.topics import DEAD_LETTERS, TRACES
-from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
@@ -136,7 +136,7 @@ def test_every_client_gets_in(way: Ways, name: str):
         await publish(cluster, name)
 
     asyncio.run(scenario())
-    membership = Membership(cluster=cluster, member=name, learnt=lambda _forms: None)
+    membership = Membership(cluster=cluster, member=name, on_versions=lambda _forms: None)
     try:
         assert membership.join(PATIENCE_S)
     finally:
@@ -241,7 +241,7 @@ def test_a_broker_by_another_name_is_taken_where_names_are_not_checked(way: Ways
 
 def test_a_connection_is_closed_though_the_broker_never_says_goodbye(way: Ways):
     """As asyncio has it this takes 30 seconds."""
-    mend()
+    patch_aiokafka()
     cluster = way("TLS")
 
     async def scenario(address: str) -> None:

@@ -19,7 +19,7 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.places import each_place
+from headwater.streams.kafka.record_lookup import iter_records_at
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
@@ -188,7 +188,7 @@ def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broke
 def test_a_reader_of_single_records_gives_up_while_kafka_stalls(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headwater.streams.kafka.places._STALL_S", 1.0)
+    monkeypatch.setattr("headwater.streams.kafka.record_lookup._STALL_S", 1.0)
     cluster, partition = Cluster(broker.bootstrap), 1
 
     async def whole() -> None:
@@ -198,7 +198,10 @@ def test_a_reader_of_single_records_gives_up_while_kafka_stalls(
         await appender.stop()
         # Too far from each other to be read over.
         places = [(partition, first), (partition, first + 1_999)]
-        async with asyncio.timeout(60), aclosing(each_place(cluster, DEAD_LETTERS, places)) as read:
+        async with (
+            asyncio.timeout(60),
+            aclosing(iter_records_at(cluster, DEAD_LETTERS, places)) as read,
+        ):
             assert [one.offset for one in await anext(read)] == [first]
             with broker.suspended(), pytest.raises(BrokerUnavailable, match="2 records of dead-"):
                 await anext(read)

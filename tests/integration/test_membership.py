@@ -18,7 +18,9 @@ Told: TypeAlias = "queue.Queue[Mapping[str, SchemaVersion]]"
 def member(bootstrap: str, name: str, **reads: int) -> Iterator[Told]:
     """A member, and the forms that it learns."""
     told: Told = queue.Queue()
-    membership = Membership(cluster=Cluster(bootstrap), member=name, reads=reads, learnt=told.put)
+    membership = Membership(
+        cluster=Cluster(bootstrap), member=name, reads=reads, on_versions=told.put
+    )
     membership.start()
     try:
         yield told

@@ -18,7 +18,7 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import GROUP, Ownership
 from tests.conftest import PARTITIONS
@@ -62,7 +62,7 @@ async def cancelled_from_within() -> None:
 
 async def torn() -> None:
     """As a store does that cannot be made, because the disk is full."""
-    raise StoreTorn("expected to make a store, found no space")
+    raise StoreCorrupted("expected to make a store, found no space")
 
 
 @pytest.mark.parametrize("fails", [cancelled_from_within, torn])

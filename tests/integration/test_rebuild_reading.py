@@ -15,7 +15,7 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.records import Outgoing
-from headwater.streams.pipeline.rebuild_reading import Chunk, Span, read_here
+from headwater.streams.pipeline.rebuild_reader import Chunk, Span, read_here
 from headwater.streams.pipeline.rebuilding import Rebuild
 from tests.e2e.deliveries import mixed
 from tests.fakes.memory_store import MemoryStore
@@ -61,7 +61,7 @@ def test_rows_are_the_same_whoever_reads_the_deliveries(topics: str) -> None:
         spans = await filled(cluster)
         reading = Rebuild(
             PLACEMENT, [MemoryStore() for _ in range(PARTITIONS)], DAY_MS, DAILY_SUMMARY
-        ).reading
+        ).reader
         beside = [
             read_beside(settings, Wanted(DAILY_SUMMARY.name, PARTITIONS, some))
             for some in (spans[::2], spans[1::2])

@@ -17,7 +17,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REASON, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.skips import Mark, find, mark_skipped
+from headwater.streams.kafka.skips import SkipMark, find_skippable, mark_skipped
 
 _WHERE = 1
 
@@ -52,11 +52,11 @@ def test_a_command_that_can_be_read_is_skipped_by_force_and_its_sender_is_answer
     async def skipped() -> None:
         place = await put(cluster, sent)
         with pytest.raises(UndecodableRecord, match=r"found a command_sent.*--force"):
-            await find(cluster, place)
-        record, fault = await find(cluster, place, force=True)
+            await find_skippable(cluster, place)
+        record, fault = await find_skippable(cluster, place, force=True)
         await mark_skipped(cluster, record, fault, now_ms)
         marks = [
-            msgspec.json.decode(each.value or b"", type=Mark)
+            msgspec.json.decode(each.value or b"", type=SkipMark)
             for each in await records(cluster, SKIPPED, 0)
         ]
         assert place in [RecordPosition(mark.topic, mark.partition, mark.offset) for mark in marks]

@@ -19,7 +19,7 @@ from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing, partition_of
-from headwater.streams.pipeline.emission import effect_of
+from headwater.streams.pipeline.record_batch import effect_of
 from tests.deployed_apps import code_of, deploying
 from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened, play
 

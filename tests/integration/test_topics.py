@@ -19,7 +19,7 @@ from headwater.gateway.commands.topics_check import check
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, EVENTS, TOPICS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.topics import compare, create_topics, find_topics
+from headwater.streams.kafka.topics import compare, create_topics, describe_catalog
 from tests.e2e.house import free_port
 from tests.throwaway_kafka import ThrowawayKafka
 
@@ -72,7 +72,7 @@ def headwater(kafka: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_topics_are_compared_and_mended(kafka: str):
     checked = headwater(kafka, "topics", "check", "--partitions", str(PARTITIONS))
     assert (checked.returncode, checked.stdout) == (0, ""), checked.stdout
-    assert asyncio.run(find_topics(Cluster(kafka))).keys() == {topic.name for topic in TOPICS}
+    assert asyncio.run(describe_catalog(Cluster(kafka))).keys() == {topic.name for topic in TOPICS}
 
     other = {"retention_ms": "1000", "max_message_bytes": "1000", "segment_bytes": "1048576"}
     alter(kafka, EVENTS, **other, unclean_leader_election_enable="true")
@@ -100,7 +100,7 @@ def test_topics_are_compared_and_mended(kafka: str):
     mended = headwater(kafka, "topics", "check", "--mend", "--partitions", str(PARTITIONS))
     assert mended.returncode == 0, mended.stdout
     assert f"Mended: topic {EVENTS}: expected retention.ms 604800000, found 1000" in mended.stderr
-    topics = asyncio.run(find_topics(Cluster(kafka)))
+    topics = asyncio.run(describe_catalog(Cluster(kafka)))
     assert compare(topics, partitions=PARTITIONS, replication=1) == []
     assert topics[EVENTS].own["segment.bytes"] == "1048576", "what others have set stays"
 
@@ -129,7 +129,7 @@ def test_a_part_refuses_topics_that_lose_data(kafka: str, part: str):
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith("headwater: topic dead-letters: expected max.message.bytes 11534336")
     assert "topic workflow-history: expected cleanup.policy compact, found delete" in last
-    assert last.endswith("`headwater topics check` says how to mend it")
+    assert last.endswith("`headwater topics check` says how to fix it")
 
 
 def test_a_part_warns_of_topics_that_are_otherwise(kafka: str):
@@ -166,11 +166,11 @@ def test_a_worker_says_which_topics_are_missing_that_its_app_declares(kafka: str
         command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as worker:
         assert worker.stderr is not None
-        told = next(line for line in worker.stderr if " topic orders-kept: " in line)
+        told = next(line for line in worker.stderr if " topic orders-kept is missing" in line)
         worker.send_signal(signal.SIGTERM)
     assert told.rstrip().endswith(
-        "topic orders-kept: expected it there, as steps of order, ship publish to it, found it "
-        "missing; what they publish waits for it: `headwater topics create orders-kept` makes it"
+        "topic orders-kept is missing, and steps of order, ship publish to it; what they publish "
+        "waits until it exists: `headwater topics create orders-kept` creates it"
     )
 
 

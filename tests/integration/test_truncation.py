@@ -13,8 +13,8 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.truncation import (
     UNKNOWN_END,
     LogTruncated,
-    begin_at,
     leader_epoch_of,
+    seek_with_epoch,
     truncation_before,
 )
 from tests.cut_logs import cut
@@ -93,7 +93,7 @@ def test_a_consumer_reads_what_was_appended_in_place_of_a_lost_end(
         async with consumer(address, "earliest") as lenient, consumer(address, "none") as strict:
             for reader in (lenient, strict):
                 for each in (CUT, WHOLE):
-                    begin_at(reader, each, 0)
+                    seek_with_epoch(reader, each, 0)
                     assert await take(reader, each, READ) == OLD
                     assert leader_epoch_of(reader, each) == 0
             await lose_the_end(broker)
@@ -116,10 +116,10 @@ async def begin_where_another_was(address: str) -> None:
         assert await truncation_before(reader, CUT, READ, 0) == LEFT
         assert await truncation_before(reader, CUT, LEFT, 0) is None
         assert await truncation_before(reader, WHOLE, READ, 0) is None
-        begin_at(reader, CUT, READ, 0)
+        seek_with_epoch(reader, CUT, READ, 0)
         with pytest.raises(LogTruncated):
             await take(reader, CUT, 1)
-        begin_at(reader, CUT, LEFT, 0)
+        seek_with_epoch(reader, CUT, LEFT, 0)
         assert await take(reader, CUT, NEW) == LATER
         assert (leader_epoch_of(reader, CUT) or 0) > 0
 

@@ -58,12 +58,12 @@ GroupCoordinator.ensure_active_group = fails
 #: Python from going on.
 STUCK = """
 import asyncio, ctypes, time
-from headwater.streams.pipeline.agent import Agent
+from headwater.streams.pipeline.partition_runner import PartitionRunner
 
 async def stuck(*_):
     {waits}
 
-Agent._take = stuck
+PartitionRunner._acquire = stuck
 worker._PATIENCE_S = 1.0
 worker._LAST_RESORT_S = 4.0
 """
@@ -97,8 +97,8 @@ def test_a_worker_that_no_longer_gets_on_ends_and_says_where(
     worker = started(STUCK.format(waits=waits), topics, tmp_path, "stuck")
     errors = said_until_the_end(worker)
     assert worker.returncode == EXIT_CRASHED, errors
-    assert "to start again from what is durable: expected partition" in errors
-    assert "the last that was: it was assigned" in errors
+    assert "to restart from committed state: expected progress of partition" in errors
+    assert "the last progress: it was assigned" in errors
     assert "in stuck" in errors or "in _pulse" in errors, "the stacks of all threads"
 
 

@@ -10,7 +10,7 @@ from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import HistoryAppended, StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.records import Outgoing
-from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows import log
 from headwater.streams.workflows.instance_stores import DiskStore
@@ -83,7 +83,7 @@ def test_a_store_that_is_torn_ends_the_worker_and_the_next_one_fills_it(
                     assert isinstance(store, DiskStore)
                     store._store._db.close()  # Whatever is asked of it from now on fails.
                 asked = asyncio.create_task(client.send("echo", "torn", StartRun('"1"')))
-                with pytest.raises(StoreTorn, match="deleted it"):
+                with pytest.raises(StoreCorrupted, match="deleted it"):
                     await asyncio.wait_for(working, 60)
             async with running(a_worker(topics, stores=stores)):
                 assert not (await asked).code

@@ -12,7 +12,7 @@ from headwater.schemas.topics import ADMISSIONS, TRACES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.staged import Mark
+from headwater.streams.pipeline.staged import PartitionCheckpoint
 from tests.fakes.memory_store import MemoryStore
 
 NOW_MS = 1_783_000_000_000
@@ -33,8 +33,8 @@ class Worker:
         self.intake = Intake(placement=Placement({}, "user_"), partitions=1, park_for_ms=1_000)
         self.state = PartitionState(0, MemoryStore())
         for claim in claims:
-            self.state.restored(incoming(ADMISSIONS, claim.key, claim.value, 0))
-        self.state.write(Mark())
+            self.state.restore_record(incoming(ADMISSIONS, claim.key, claim.value, 0))
+        self.state.write(PartitionCheckpoint())
 
     def process(self, log: list[str], start: int, sizes: list[int]) -> list[Batch]:
         """Reads a log from an offset to its end, in batches of some sizes."""
@@ -49,7 +49,7 @@ class Worker:
 
     def _step(self, end: int, records: list[Incoming]) -> Batch:
         emitted = self.intake.step(self.state, WEBHOOKS, records, NOW_MS)
-        self.state.write(Mark())
+        self.state.write(PartitionCheckpoint())
         traces = [decode(each.value, DuplicateDropped) for each in emitted if each.topic == TRACES]
         claims = [each for each in emitted if each.topic == ADMISSIONS]
         return Batch(end, claims, {trace.offset for trace in traces})

@@ -20,20 +20,20 @@ from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBHOOKS, Cleanup
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, partition_of
-from headwater.streams.pipeline.emission import phases
 from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.staged import Mark
-from headwater.streams.pipeline.tenure import (
+from headwater.streams.pipeline.partition_lease import (
     FENCED,
     Fold,
     Gap,
     Hidden,
+    PartitionLease,
     PartitionLost,
-    Tenure,
     claim,
-    last_of,
+    last_values,
 )
+from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.record_batch import phases
+from headwater.streams.pipeline.staged import PartitionCheckpoint
 from tests.fakes.memory_store import MemoryStore
 
 # Subjects, users and what they replace lie in different ones.
@@ -68,8 +68,8 @@ class Rules:
     #: Owners write again what such records have hidden.
     mends: bool = True
 
-    def fold(self, mark: Mark | None = None) -> Fold:
-        return Fold(mark) if self.folds else Trusting(mark)
+    def fold(self, checkpoint: PartitionCheckpoint | None = None) -> Fold:
+        return Fold(checkpoint) if self.folds else Trusting(checkpoint)
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Worker:
     disk: dict[int, MemoryStore]
     #: What it was about to append to the log when it was stopped.
     sending: tuple[int, list[Outgoing]] | None = None
-    tenures: dict[int, Tenure] = field(default_factory=dict)
+    leases: dict[int, PartitionLease] = field(default_factory=dict)
     states: dict[int, PartitionState] = field(default_factory=dict)
     position: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -193,7 +193,7 @@ class World:
         partition = self.random.randrange(PARTITIONS)
         self.trace.append(f"rebalance {partition}")
         self.worker.states.pop(partition, None)
-        self.worker.tenures.pop(partition, None)
+        self.worker.leases.pop(partition, None)
         for topic in Intake.sources:
             self.worker.position.pop((topic, partition), None)
 
@@ -243,16 +243,16 @@ class World:
             for partition, emitted in batches:
                 self.trace.append(f"{len(emitted)} come late to {partition}")
                 self._durable(worker, partition, emitted)
-            for partition, tenure in list(worker.tenures.items()):
+            for partition, lease in list(worker.leases.items()):
                 topic = self.random.choice(Intake.sources)
-                self.trace.append(f"epoch {tenure.epoch} of {partition} goes on")
+                self.trace.append(f"epoch {lease.epoch} of {partition} goes on")
                 emitted, _ = self._decide(worker, topic, partition)
                 self._durable(worker, partition, emitted)
 
     def _durable(self, worker: Worker, partition: int, emitted: list[Outgoing]) -> None:
-        tenure = worker.tenures[partition]
-        self._append(worker, tenure, emitted)
-        worker.states[partition].write(tenure.mark(Intake.memory))
+        lease = worker.leases[partition]
+        self._append(worker, lease, emitted)
+        worker.states[partition].write(lease.checkpoint(Intake.memory))
 
     def tick(self) -> None:
         """Intake does what is due in every partition."""
@@ -283,15 +283,15 @@ class World:
 
     # -- owning partitions, as the agent does
 
-    def _tenure(self, worker: Worker, partition: int) -> Tenure:
-        if partition not in worker.tenures:
+    def _tenure(self, worker: Worker, partition: int) -> PartitionLease:
+        if partition not in worker.leases:
             self._take(worker, partition)
-        return worker.tenures[partition]
+        return worker.leases[partition]
 
     def _take(self, worker: Worker, partition: int) -> None:
         store = worker.disk.setdefault(partition, MemoryStore())
         state = worker.states[partition] = PartitionState(partition, store)
-        fold = self.rules.fold(state.mark())
+        fold = self.rules.fold(state.checkpoint())
         offset = self.log.append(claim(ADMISSIONS, partition, "somebody"))
         self._restore(worker, partition, fold, Intake.memory)
         if self.zombies and self.random.random() < 0.2:
@@ -303,56 +303,56 @@ class World:
         }
         fold.begin(OUTCOMES, *fold.unseen)
         self._restore(worker, partition, fold, (*Intake.memory, OUTCOMES))
-        tenure = worker.tenures[partition] = Tenure(partition, epoch, claims)
-        state.headers[:] = tenure.headers
-        self._show(worker, tenure, fold.hidden)
-        self._say_seen(worker, tenure)
-        worker.states[partition].write(tenure.mark(Intake.memory))
+        lease = worker.leases[partition] = PartitionLease(partition, epoch, claims)
+        state.headers[:] = lease.headers
+        self._show(worker, lease, fold.hidden)
+        self._say_seen(worker, lease)
+        worker.states[partition].write(lease.checkpoint(Intake.memory))
 
-    def _say_seen(self, worker: Worker, tenure: Tenure) -> None:
-        again = claim(WAITING, tenure.partition, "somebody", tenure.epoch, tenure.unseen)
-        self._append(worker, tenure, [again])
+    def _say_seen(self, worker: Worker, lease: PartitionLease) -> None:
+        again = claim(WAITING, lease.partition, "somebody", lease.epoch, lease.unseen)
+        self._append(worker, lease, [again])
 
     def _restore(self, worker: Worker, partition: int, fold: Fold, topics: Sequence[str]) -> None:
         for topic in topics:
             start, end = fold.positions.get(topic, 0), self.log.end(topic, partition)
             for record in self.log.read(topic, partition, start, end):
                 if fold.admit(record) and topic != OUTCOMES:
-                    worker.states[partition].restored(record)
-                mark = fold.mark(Intake.memory)
-                if mark is not None and self.random.random() < 0.2:
-                    worker.states[partition].write(mark)
+                    worker.states[partition].restore_record(record)
+                checkpoint = fold.checkpoint(Intake.memory)
+                if checkpoint is not None and self.random.random() < 0.2:
+                    worker.states[partition].write(checkpoint)
 
-    def _append(self, worker: Worker, tenure: Tenure, emitted: Iterable[Outgoing]) -> None:
+    def _append(self, worker: Worker, lease: PartitionLease, emitted: Iterable[Outgoing]) -> None:
         for phase in phases(list(emitted)):
             for record in phase:
-                if record.topic in FENCED and record.partition == tenure.partition:
-                    assert epoch_of(record.headers or ()) == tenure.epoch, record
+                if record.topic in FENCED and record.partition == lease.partition:
+                    assert epoch_of(record.headers or ()) == lease.epoch, record
                 first = self.log.append(record)
-                gap = tenure.appended(record.topic, record.partition, first, 1)
+                gap = lease.appended(record.topic, record.partition, first, 1)
                 if gap is not None:
-                    self._mend(worker, tenure, gap)
-                if record.partition == tenure.partition:
+                    self._mend(worker, lease, gap)
+                if record.partition == lease.partition:
                     self.looked[record.topic, record.partition] = first + 1
 
-    def _look(self, worker: Worker, tenure: Tenure) -> None:
+    def _look(self, worker: Worker, lease: PartitionLease) -> None:
         for topic in FENCED:
-            gap = tenure.ended(topic, self.log.end(topic, tenure.partition))
+            gap = lease.ended(topic, self.log.end(topic, lease.partition))
             if gap is not None:
-                self._mend(worker, tenure, gap)
-            self.looked[topic, tenure.partition] = self.log.end(topic, tenure.partition)
-        self._say_seen(worker, tenure)
+                self._mend(worker, lease, gap)
+            self.looked[topic, lease.partition] = self.log.end(topic, lease.partition)
+        self._say_seen(worker, lease)
 
-    def _mend(self, worker: Worker, tenure: Tenure, gap: Gap) -> None:
-        counting, hidden = tenure.of_others(
-            self.log.read(gap.topic, tenure.partition, gap.start, gap.end)
+    def _mend(self, worker: Worker, lease: PartitionLease, gap: Gap) -> None:
+        counting, hidden = lease.classify(
+            self.log.read(gap.topic, lease.partition, gap.start, gap.end)
         )
         for record in counting:
-            worker.states[tenure.partition].restored(record)
-        self._show(worker, tenure, hidden)
+            worker.states[lease.partition].restore_record(record)
+        self._show(worker, lease, hidden)
 
-    def _show(self, worker: Worker, tenure: Tenure, hidden: Hidden) -> None:
-        partition = tenure.partition
+    def _show(self, worker: Worker, lease: PartitionLease, hidden: Hidden) -> None:
+        partition = lease.partition
         for topic, records in hidden.items():
             self.trace.append(f"{topic}/{partition}: {len(records)} were hidden")
             if not self.rules.mends:
@@ -360,12 +360,12 @@ class World:
             if topic == OUTCOMES:
                 known = self.log.read(topic, partition, 0, self.log.end(topic, partition))
                 again = [
-                    Outgoing(OUTCOMES, partition, key, value, tenure.headers)
-                    for key, value in last_of(Fold(), known, records).items()
+                    Outgoing(OUTCOMES, partition, key, value, lease.headers)
+                    for key, value in last_values(Fold(), known, records).items()
                 ]
             else:
-                again = worker.states[partition].again(topic, records)
-            self._append(worker, tenure, again)
+                again = worker.states[partition].current(topic, records)
+            self._append(worker, lease, again)
 
     def _append_some(self, emitted: list[Outgoing]) -> None:
         """What is left of an append that broke off: a beginning of every partition's records."""

@@ -18,7 +18,7 @@ from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, TOPICS, TRACES, WEBHOOKS, WIPES
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.pipeline.rebuilding import Rebuild
-from headwater.streams.pipeline.wiping import LOOKED_THROUGH, Search
+from headwater.streams.pipeline.wiping import SWEPT_TOPICS, WipeSearch
 from tests.fakes.memory_store import MemoryStore
 from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, PLACEMENT, World
 
@@ -26,9 +26,9 @@ from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, PLACEMENT, World
 _STAY = {ADMISSIONS, TRACES}
 #: A topic is looked through; what was found is counted, and then removed.
 MOVES = [
-    *(("look", topic) for topic in LOOKED_THROUGH),
+    *(("look", topic) for topic in SWEPT_TOPICS),
     ("count", ""),
-    *(("remove", topic) for topic in reversed(LOOKED_THROUGH)),
+    *(("remove", topic) for topic in reversed(SWEPT_TOPICS)),
 ]
 
 
@@ -47,7 +47,7 @@ class WipingWorld(World):
         #: Whether owners look for records; a world in which they do not must be found out.
         self._searches = searches
         #: Under way, with the tenure that each belongs to.
-        self._searching: dict[int, tuple[object, Search, Iterator[tuple[str, str]]]] = {}
+        self._searching: dict[int, tuple[object, WipeSearch, Iterator[tuple[str, str]]]] = {}
 
     def order(self, user: str, wipe_id: str) -> tuple[int, ...]:
         """Orders a wipe; returns its fence."""
@@ -106,21 +106,23 @@ class WipingWorld(World):
             return False
         begun = self._searching.get(partition)
         if begun is None or begun[0] is not tenure:
-            begun = tenure, Search(wanted[0], partition), iter(MOVES)
+            begun = tenure, WipeSearch(wanted[0], partition), iter(MOVES)
             self._searching[partition] = begun
         _, search, moves = begun
         move, topic = next(moves, ("end", ""))
         found: list[Outgoing] = []
         if move == "look":
-            search.look(topic, self.log.read(topic, partition, 0, self.log.end(topic, partition)))
+            search.examine(
+                topic, self.log.read(topic, partition, 0, self.log.end(topic, partition))
+            )
         elif move == "count":
-            found = wipes.found(search.counted())
+            found = wipes.record_found(search.counted())
         elif move == "remove":
             found = search.removals(topic, tenure.headers)
             self.trace.append(f"wiped {len(found)} of {topic}/{partition}")
         else:
             self.trace.append(f"partition {partition} has wiped {search.wipe.wipe_id}")
-            found = wipes.found(search.done(self.now_ms))
+            found = wipes.record_found(search.done(self.now_ms))
             del self._searching[partition]
         self._durable(self.worker, partition, found)
         return True
@@ -159,7 +161,7 @@ class WipingWorld(World):
         for partition in range(PARTITIONS):
             records = self.log.read(WEBHOOKS, partition, 0, self.log.end(WEBHOOKS, partition))
             if records:
-                rebuild.take(rebuild.reading.chunk(records))
+                rebuild.apply(rebuild.reader.chunk(records))
         return {
             table.name: {
                 each.after.key: each.after

@@ -148,7 +148,7 @@ class World:
 
         client, new_id = Client(self.test), lambda: self.test.new_id("evt")
         with pytest.raises(Enough):
-            await declare(client, schedules, new_id=new_id, sleep=nap, again_s=300.0)
+            await declare(client, schedules, new_id=new_id, sleep=nap, repeat_s=300.0)
 
     async def delete(self, workflow: str, name: str) -> None:
         reply = await self.test.send(workflow, name, DeleteInstance())

@@ -281,7 +281,7 @@ def test_a_wait_of_a_provider_that_is_gone_stays_until_a_worker_has_it_again():
     (wait,) = (record for record in emitted if record.topic == "waiting")
     for providers, ended in (({}, [0, 0]), (terra, [1, 0])):
         state = PartitionState(0, MemoryStore())
-        state.restored(read_back(wait))
+        state.restore_record(read_back(wait))
         ticks = [intake_of(providers).tick(state, NOW_MS + 5) for _ in ended]
         assert [sum(r.topic == "dead-letters" for r in tick) for tick in ticks] == ended
 

@@ -8,7 +8,7 @@ import pytest
 from headwater.gateway.rebuilding.reading import placement_of, readers_of
 from headwater.gateway.settings import Settings
 from headwater.schemas.tables import DAILY_SUMMARY, USERS, Table
-from headwater.streams.pipeline.rebuild_reading import Reading, Span
+from headwater.streams.pipeline.rebuild_reader import RebuildReader, Span
 
 PARTITIONS = 8
 
@@ -38,7 +38,7 @@ def test_there_are_as_many_readers_as_have_something_to_do(
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     settings = Settings()
     spans = [Span(number, 0, deliveries // partitions) for number in range(partitions)]
-    reading = Reading(placement_of(settings), PARTITIONS, table)
+    reading = RebuildReader(placement_of(settings), PARTITIONS, table)
 
     async def scenario() -> None:
         found = readers_of(settings, reading, table, PARTITIONS, spans)

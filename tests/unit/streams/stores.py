@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Final
 
-from headwater.streams.kafka.state_store import Family, Identity, StateStore
+from headwater.streams.kafka.state_store import Family, StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 
 ROWS: Final = Family("rows")
 CLAIMS: Final = Family("claims")
 NOW_MS: Final = 1_800_000_000_000
 MEMORY: Final = 8 * 1024 * 1024
-OURS: Final = Identity(
+OURS: Final = StoreIdentity(
     cluster="c-1", group="pipeline", topics=("rows", "claims"), partition=3, form="1"
 )
 
@@ -19,7 +19,7 @@ def stores(folder: Path, now_ms: int = NOW_MS) -> StateStores:
     return StateStores(folder, MEMORY, lambda: now_ms)
 
 
-def opened(folder: Path, identity: Identity = OURS) -> StateStore:
+def opened(folder: Path, identity: StoreIdentity = OURS) -> StateStore:
     return stores(folder).open(identity)
 
 

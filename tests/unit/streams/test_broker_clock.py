@@ -28,7 +28,7 @@ class World:
         self.passes(there_ms)
         appended_ms = self.broker_ms
         self.passes(back_ms)
-        self.clock.seen(sent, appended_ms)
+        self.clock.record_append(sent, appended_ms)
 
     async def ask(self) -> None:
         self.appends_made += 1
@@ -156,7 +156,7 @@ def test_an_append_during_which_the_machine_was_paused_says_nothing():
     appended_ms = world.broker_ms
     world.ms += _HOUR_MS
     world.broker_ms += _HOUR_MS
-    world.clock.seen(sent, appended_ms)
+    world.clock.record_append(sent, appended_ms)
     assert world.clock.is_doubtful()
     world.settles()
     assert world.clock.now_ms() == world.ms

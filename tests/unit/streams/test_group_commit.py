@@ -58,10 +58,10 @@ class StallingProducers:
         self.connected.set()
         self._of = dict.fromkeys(range(2), StallingProducer(self))
 
-    def of(self, partition: int) -> StallingProducer:
+    def producer_for(self, partition: int) -> StallingProducer:
         return self._of[partition]
 
-    def failed(self, partition: int, producer: StallingProducer) -> None:
+    def replace_failed(self, partition: int, producer: StallingProducer) -> None:
         assert self._of[partition] is producer
         self._of[partition] = StallingProducer(self)
 

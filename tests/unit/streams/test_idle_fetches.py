@@ -9,7 +9,7 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.structs import PartitionMetadata, TopicPartition
 
-from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 NODE, LONG_MS, PARTIAL_MS, SHORT_MS = 1, 250, 50, 25
@@ -53,5 +53,5 @@ async def waits_of_fetches(wait_ms: int, unlike: str) -> list[int]:
 def test_only_a_fetch_that_leaves_no_partition_out_may_take_long(
     wait_ms: int, unlike: str, expected: int
 ):
-    mend()
+    patch_aiokafka()
     assert asyncio.run(waits_of_fetches(wait_ms, unlike)) == [expected]

@@ -40,10 +40,10 @@ from headwater.streams.kafka.dead_letters import (
     text_header,
 )
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
-from headwater.streams.pipeline.emission import phases
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.staged import Mark
+from headwater.streams.pipeline.record_batch import phases
+from headwater.streams.pipeline.staged import PartitionCheckpoint
 from tests.fakes.memory_store import MemoryStore
 
 PROVIDERS = installed_providers()
@@ -116,19 +116,19 @@ def step(intake: Owner, *records: Incoming, at: int = 0, now_ms: int = NOW) -> l
     """A batch of one topic, read at a partition, and durable."""
     state = intake.states[at]
     emitted = intake.intake.step(state, records[0].topic, list(records), now_ms)
-    state.write(Mark())
+    state.write(PartitionCheckpoint())
     return emitted
 
 
 def restored(intake: Owner, *records: Incoming) -> None:
     for record in records:
-        intake.states[0].restored(record)
-    intake.states[0].write(Mark())
+        intake.states[0].restore_record(record)
+    intake.states[0].write(PartitionCheckpoint())
 
 
 def tick(intake: Owner, now_ms: int) -> list[Outgoing]:
     emitted = intake.intake.tick(intake.states[0], now_ms)
-    intake.states[0].write(Mark())
+    intake.states[0].write(PartitionCheckpoint())
     return emitted
 
 

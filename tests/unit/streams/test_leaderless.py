@@ -7,7 +7,7 @@ from aiokafka.producer.message_accumulator import MessageAccumulator
 from aiokafka.producer.sender import Sender
 from aiokafka.structs import PartitionMetadata, TopicPartition
 
-from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 
 LED, GONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -41,7 +41,7 @@ async def sent(accumulator: MessageAccumulator, where: TopicPartition) -> asynci
 
 
 def test_partitions_with_a_leader_are_sent_to_while_that_of_another_is_asked_for():
-    mend()
+    patch_aiokafka()
 
     async def scenario() -> None:
         client = Client()

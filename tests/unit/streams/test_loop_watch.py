@@ -37,7 +37,7 @@ def test_a_block_is_reported_with_the_request_and_the_callback() -> None:
         watch.start()
 
         async def application(scope: dict[str, Any]) -> None:
-            block_until(lambda: watch._seen != "")
+            block_until(lambda: watch._captured != "")
             since = time.thread_time()
             block_until(lambda: time.thread_time() - since > BLOCKED_S)
 
@@ -86,4 +86,4 @@ def test_the_line_of_the_log_says_how_long_and_where(caplog: pytest.LogCaptureFi
         log_blocked(Blocked(0.5, 0.25, ""))
     first, second = caplog.messages
     assert first == "the event loop was blocked for 0.50 s (0.25 s of CPU) by GET '/x': a.py:1 f"
-    assert re.search("by a callback that was not seen$", second)
+    assert re.search("by a callback that was not captured$", second)

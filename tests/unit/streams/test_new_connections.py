@@ -8,7 +8,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import BrokerMetadata
 
-from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.aiokafka_patches import patch_aiokafka
 
 ANSWERS, STANDS_STILL = 1, 2
 
@@ -38,7 +38,7 @@ def a_client() -> AIOKafkaClient:
 def test_a_broker_that_stands_still_holds_up_no_connection_to_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    mend()
+    patch_aiokafka()
 
     async def scenario() -> None:
         made: list[str] = []
@@ -68,7 +68,7 @@ def test_a_broker_that_stands_still_holds_up_no_connection_to_another_one(
 def test_a_connection_that_is_made_to_a_client_that_was_closed_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    mend()
+    patch_aiokafka()
 
     async def scenario() -> None:
         made = Connection()
@@ -93,7 +93,7 @@ def test_a_connection_that_is_made_to_a_client_that_was_closed_is_closed(
 def test_who_gives_up_while_the_first_broker_is_asked_leaves_no_connection_open(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    mend()
+    patch_aiokafka()
 
     async def scenario() -> None:
         asked, ended = asyncio.Event(), asyncio.Event()

@@ -9,16 +9,16 @@ from headwater.processors.columns import RowUpdate
 from headwater.schemas.records import Stamp, WebhookAdmitted
 from headwater.schemas.tables import CONNECTIONS
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import Family, Identity
+from headwater.streams.kafka.state_store import Family, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.pipeline.partition_state import FORM, PartitionState, Wanted
-from headwater.streams.pipeline.staged import Mark
+from headwater.streams.pipeline.partition_state import FORM, LookupKey, PartitionState
+from headwater.streams.pipeline.staged import PartitionCheckpoint
 from tests.fakes.memory_store import MemoryStore
 
 NOW = 1_783_000_000_000
 DAY = 86_400_000
-WANTED = Wanted("terra_connections", "t1")
-MARK = Mark({"connections": 7}, {"connections": 5}, (3, 5))
+WANTED = LookupKey("terra_connections", "t1")
+MARK = PartitionCheckpoint({"connections": 7}, {"connections": 5}, (3, 5))
 
 
 class Disk:
@@ -29,7 +29,7 @@ class Disk:
         self.state = self._opened()
 
     def _opened(self) -> PartitionState:
-        identity = Identity(cluster="c", group="g", topics=("t",), partition=0, form=FORM)
+        identity = StoreIdentity(cluster="c", group="g", topics=("t",), partition=0, form=FORM)
         return PartitionState(0, self._stores.open(identity))
 
     def again(self) -> PartitionState:
@@ -91,7 +91,7 @@ def test_what_was_written_comes_back_and_what_was_not_does_not(disk: Disk):
     assert users(disk.state) == "user_2"
 
     again = disk.again()
-    assert again.mark() == MARK
+    assert again.checkpoint() == MARK
     assert users(again) == "user_1"
     assert again.waits.get(WANTED, "e2") is None
     again.claims.load([b"e1", b"e2"])
@@ -123,19 +123,19 @@ def test_of_many_rows_those_used_last_are_at_hand_and_the_others_in_the_store_al
 def test_a_tombstone_deletes_a_row(disk: Disk):
     disk.state.rows.merge(update("user_1"))
     (record,) = disk.state.rows.changed()
-    disk.state.write(Mark())
-    disk.state.restored(read_back(record._replace(value=None)))
+    disk.state.write(PartitionCheckpoint())
+    disk.state.restore_record(read_back(record._replace(value=None)))
     assert users(disk.state) is None
-    (again,) = disk.state.again(record.topic, [record.key or b""])
+    (again,) = disk.state.current(record.topic, [record.key or b""])
     assert again.value is None
-    disk.state.restored(read_back(record))
+    disk.state.restore_record(read_back(record))
     assert users(disk.state) == "user_1"
 
 
 def test_waits_end_in_the_order_in_which_they_began_wherever_they_lie(disk: Disk):
     disk.state.waits.put(WANTED, waiting("late", NOW + 2))
     disk.state.waits.put(WANTED, waiting("early", NOW))
-    disk.state.write(Mark())
+    disk.state.write(PartitionCheckpoint())
     disk.state.waits.put(WANTED, waiting("middle", NOW + 1))
     assert list(disk.state.waits.begun_before(NOW - 1)) == []
     due = list(disk.state.waits.begun_before(NOW + 1))
@@ -150,10 +150,10 @@ def test_of_two_claims_of_an_id_the_lower_offset_counts_and_old_ones_are_dropped
     disk.state.claims.load([b"e1"])
     disk.state.claims.first("e1", 8)
     (record,) = disk.state.claims.changed(NOW)
-    disk.state.write(Mark())
+    disk.state.write(PartitionCheckpoint())
     disk.state.claims.load([b"e1"])
-    disk.state.claims.restored(read_back(record))
-    disk.state.write(Mark())
+    disk.state.claims.restore_record(read_back(record))
+    disk.state.write(PartitionCheckpoint())
     disk.state.claims.load([b"e1"])
     assert disk.state.claims.first("e1", 99) == 8
     again = disk.again()

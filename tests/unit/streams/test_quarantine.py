@@ -22,7 +22,7 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import MemoryStore, StoredState
 from headwater.streams.engine.live_instances import LiveInstance
 from headwater.streams.engine.turns import Partition
-from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.workflows.restoring import Restoring
 from tests.fakes import records
 from tests.fakes.engines import REPLAY
@@ -154,10 +154,10 @@ def test_a_torn_store_is_no_error_of_an_instance(tmp_path: Path):
     first.tell(StartRun("1"), BAD)
 
     def torn(key: str) -> StoredState | None:
-        raise StoreTorn("torn")
+        raise StoreCorrupted("torn")
 
     first.owner.instances.store.get = torn  # type: ignore[method-assign]
-    with pytest.raises(StoreTorn):
+    with pytest.raises(StoreCorrupted):
         first.tell(StartRun("1"), GOOD)
 
 

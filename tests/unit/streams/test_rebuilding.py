@@ -16,7 +16,12 @@ from headwater.schemas.records import RowRebuilt, Stamp, WebhookReceived
 from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Row, Table
 from headwater.schemas.topics import EVENTS, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, partition_of
-from headwater.streams.pipeline.rebuild_reading import Chunk, Reading, Ready, Whole
+from headwater.streams.pipeline.rebuild_reader import (
+    Chunk,
+    NormalizedDelivery,
+    RawDelivery,
+    RebuildReader,
+)
 from headwater.streams.pipeline.rebuilding import Rebuild
 from tests.e2e.deliveries import mixed
 from tests.fakes.memory_store import MemoryStore
@@ -53,8 +58,8 @@ def log_of(bodies: Sequence[bytes]) -> list[list[Incoming]]:
 
 def take(rebuild: Rebuild, records: Sequence[Incoming]) -> None:
     """Takes records as another process sends them that has read them."""
-    sent = msgspec.msgpack.encode(rebuild.reading.chunk(records))
-    rebuild.take(msgspec.msgpack.decode(sent, type=Chunk))
+    sent = msgspec.msgpack.encode(rebuild.reader.chunk(records))
+    rebuild.apply(msgspec.msgpack.decode(sent, type=Chunk))
 
 
 def made(rebuild: Rebuild) -> dict[str, dict[tuple[str, ...], Row]]:
@@ -118,10 +123,14 @@ def test_a_record_that_is_a_dead_letter_at_intake_for_its_key_makes_no_row(
 
 
 def test_days_of_users_are_normalized_by_whoever_reads_them_and_connections_are_not() -> None:
-    reading = Reading(PLACEMENT, PARTITIONS, DAILY_SUMMARY)
-    found = [each for records in log_of(mixed(13, 400)) for each in reading.chunk(records).found]
-    whole = {decode(each.value, WebhookReceived).type for each in found if isinstance(each, Whole)}
-    ready = [each for each in found if isinstance(each, Ready)]
+    reading = RebuildReader(PLACEMENT, PARTITIONS, DAILY_SUMMARY)
+    found = [
+        each for records in log_of(mixed(13, 400)) for each in reading.chunk(records).deliveries
+    ]
+    whole = {
+        decode(each.value, WebhookReceived).type for each in found if isinstance(each, RawDelivery)
+    }
+    ready = [each for each in found if isinstance(each, NormalizedDelivery)]
     assert {patch.table for each in ready for patch in each.patches} == {DAILY_SUMMARY.name}
     assert "auth" in whole
     assert len(ready) > 100

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.streams.kafka.state_store import Family, StateStore, StoreTorn
+from headwater.streams.kafka.state_store import Family, StateStore, StoreCorrupted
 from tests.unit.streams.stores import CLAIMS, ROWS, data_of, opened
 
 #: Each write has all of these, with its own number.
@@ -105,7 +105,7 @@ def test_a_closed_store_says_so_and_is_not_deleted(tmp_path: Path):
     number(store, 1)
     store.close()
     store.close()
-    with pytest.raises(StoreTorn, match="found that it was closed"):
+    with pytest.raises(StoreCorrupted, match="found that it was closed"):
         number(store, 2)
     assert numbered(opened(tmp_path)) == 1
 
@@ -161,7 +161,7 @@ def _harmed(folder: Path) -> bool:
     store = opened(folder)
     try:
         last = numbered(store)
-    except StoreTorn:
+    except StoreCorrupted:
         last = numbered(opened(folder))
         assert last == 0
     assert last <= 219
@@ -229,7 +229,7 @@ def test_a_store_that_is_torn_while_it_is_open_is_deleted(tmp_path: Path, readin
         "multi_get": lambda: store.multi_get(ROWS, list(values)),
         "scan": lambda: store.scan(ROWS, limit=10_000),
     }
-    with pytest.raises(StoreTorn, match="deleted it"):
+    with pytest.raises(StoreCorrupted, match="deleted it"):
         read[reading]()
     store = opened(tmp_path)
     assert numbered(store) == 0

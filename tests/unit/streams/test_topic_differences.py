@@ -6,16 +6,16 @@ import pytest
 
 from headwater.schemas.topics import TOPICS, WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.topics import Found, alter_topics, compare
+from headwater.streams.kafka.topics import TopicState, alter_topics, compare
 
 COPIES = 3
 
 
-def as_ours(**others: str) -> dict[str, Found]:
+def as_ours(**others: str) -> dict[str, TopicState]:
     """All topics as the catalogue has them, but for some configuration of the deliveries'."""
     changed = {name.replace("_", "."): value for name, value in others.items()}
     return {
-        topic.name: Found(
+        topic.name: TopicState(
             partitions=4,
             replication=COPIES,
             config=topic.config(COPIES) | (changed if topic.name == WEBHOOKS else {}),

@@ -23,7 +23,7 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.dead_letters import REPLAY_OF
 from headwater.streams.kafka.records import Outgoing
-from headwater.streams.pipeline.wiping import Search
+from headwater.streams.pipeline.wiping import WipeSearch
 from tests.unit.streams.test_intake import (
     AUTH_OF_1,
     DAILY,
@@ -176,8 +176,8 @@ def test_an_order_that_is_read_again_after_a_crash_goes_on_and_after_its_end_doe
     restored(restart, *(read_back(record) for record in on(first, WIPES)))
     again = forgotten(step(restart, ordered(3)))
     assert (again.names, again.found) == (["user_1", "t1"], forgotten(first).found)
-    done = Search(again, 0).done(NOW)
-    (said,) = restart.states[0].wipes.found(done)
+    done = WipeSearch(again, 0).done(NOW)
+    (said,) = restart.states[0].wipes.record_found(done)
     assert (restart.states[0].wipes.pending(), decode(said.value, UserForgotten).names) == ([], [])
     assert [record.topic for record in step(restart, ordered(3))] == [EFFECTS]
 
@@ -188,20 +188,20 @@ def test_a_search_that_was_cut_off_amid_its_removals_still_tells_all_that_it_fou
     wipe = forgotten(step(intake, ordered(4)))
     deliveries = [raw(received(event_id=f"e{at}", reference="user_1"), at) for at in range(4)]
     said = [read_back(record) for record in on(letters, OUTCOMES)]
-    first = Search(wipe, 0)
-    first.look(OUTCOMES, said)
-    first.look(WEBHOOKS, deliveries)
-    first.look(DEAD_LETTERS, [read_back(record) for record in on(letters, DEAD_LETTERS)])
-    (counted,) = intake.states[0].wipes.found(first.counted())
+    first = WipeSearch(wipe, 0)
+    first.examine(OUTCOMES, said)
+    first.examine(WEBHOOKS, deliveries)
+    first.examine(DEAD_LETTERS, [read_back(record) for record in on(letters, DEAD_LETTERS)])
+    (counted,) = intake.states[0].wipes.record_found(first.counted())
     assert first.removals(DEAD_LETTERS, [])
     assert first.removals(WEBHOOKS, [])
     assert intake.states[0].wipes.pending(), "it is not done"
     restart = intake_of()
     restored(restart, read_back(counted))
     (left,) = restart.states[0].wipes.pending()
-    second = Search(left, 0)
-    second.look(OUTCOMES, said)
-    second.look(WEBHOOKS, [dataclasses.replace(deliveries[0], value=None), *deliveries[1:]])
+    second = WipeSearch(left, 0)
+    second.examine(OUTCOMES, said)
+    second.examine(WEBHOOKS, [dataclasses.replace(deliveries[0], value=None), *deliveries[1:]])
     done = second.done(NOW)
     found = dict(zip(done.found, done.counts, strict=True))
     assert (found["raw_events"], found["traces"], found["dead_letters"]) == (4, 1, 1)
@@ -209,11 +209,11 @@ def test_a_search_that_was_cut_off_amid_its_removals_still_tells_all_that_it_fou
 
 def test_a_delivery_that_a_copy_took_with_it_is_counted_and_what_went_before_the_order_is_not():
     wipe = forgotten(step(at_work(), ordered(4, fence=4)))
-    search = Search(wipe, 0)
+    search = WipeSearch(wipe, 0)
     deliveries = [raw(received(event_id=f"e{at}", reference="user_1"), at) for at in range(3)]
     earlier = dataclasses.replace(raw(received(event_id="e1"), 3), value=None)
     since = dataclasses.replace(raw(received(event_id="e0"), 9), value=None)
-    search.look(WEBHOOKS, [*deliveries, earlier, since])
+    search.examine(WEBHOOKS, [*deliveries, earlier, since])
     done = search.done(NOW)
     assert dict(zip(done.found, done.counts, strict=True))["raw_events"] == 2
     assert [record.key for record in search.removals(WEBHOOKS, [])] == [b"e2"]
@@ -253,9 +253,9 @@ def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():
         "other": step(intake, raw(received(event_id="else", body=b"7", reference="user_2"), 5)),
     }
     wipe = forgotten(step(intake, ordered(6)))
-    search = Search(wipe, 0)
+    search = WipeSearch(wipe, 0)
     said = [record for records in emitted.values() for record in records]
-    search.look(OUTCOMES, [read_back(record) for record in on(said, OUTCOMES)])
+    search.examine(OUTCOMES, [read_back(record) for record in on(said, OUTCOMES)])
     assert {r.key for r in search.removals(OUTCOMES, [])} == {b"auth", b"mine", b"bad"}
     deliveries = [
         raw(received(event_id="named", reference="user_1"), 0),
@@ -266,10 +266,10 @@ def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():
         ordered(6),
         raw(received(event_id="new", reference="user_1"), 7),
     ]
-    search.look(WEBHOOKS, deliveries)
+    search.examine(WEBHOOKS, deliveries)
     assert {r.key for r in search.removals(WEBHOOKS, [])} == {b"named", b"unnamed", b"wipe-w1"}
     letters = [read_back(record) for record in on(said, DEAD_LETTERS)]
-    search.look(DEAD_LETTERS, letters)
+    search.examine(DEAD_LETTERS, letters)
     assert [r.key for r in search.removals(DEAD_LETTERS, [])] == [letters[0].key]
     counts = search.done(NOW)
     found = dict(zip(counts.found, counts.counts, strict=True))

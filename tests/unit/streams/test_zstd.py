@@ -38,7 +38,7 @@ def test_threads_do_not_share_a_context():
 
 
 def test_aiokafka_compresses_and_reads_so(monkeypatch: pytest.MonkeyPatch):
-    aiokafka_patches.mend()
+    aiokafka_patches.patch_aiokafka()
     asked: list[str] = []
     monkeypatch.setattr(zstd, "_ours", _Noted(asked))
     builder = DefaultRecordBatchBuilder(

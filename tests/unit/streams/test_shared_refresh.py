@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from headwater.streams.kafka.shared_look import SharedLook
+from headwater.streams.kafka.shared_refresh import SharedRefresh
 
 
 def test_those_who_ask_while_one_looks_share_the_next_look() -> None:
@@ -18,7 +18,7 @@ def test_those_who_ask_while_one_looks_share_the_next_look() -> None:
             looks += 1
             await go.wait()
 
-        shared = SharedLook(look)
+        shared = SharedRefresh(look)
         asked = [asyncio.create_task(shared()) for _ in range(50)]
         await asyncio.sleep(0)
         go.set()
@@ -47,7 +47,7 @@ def test_whoever_asks_sees_what_was_there_before(number: int) -> None:
                 raise ConnectionError
             seen = max(seen, found)
 
-        shared = SharedLook(look)
+        shared = SharedRefresh(look)
 
         async def ask() -> bool:
             nonlocal written
@@ -79,7 +79,7 @@ def test_who_is_cancelled_while_looking_holds_up_nobody() -> None:
             if begun == 1:
                 await never.wait()
 
-        shared = SharedLook(look)
+        shared = SharedRefresh(look)
         first = asyncio.create_task(shared())
         second = asyncio.create_task(shared())
         await asyncio.sleep(0)

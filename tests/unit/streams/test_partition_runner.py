@@ -26,14 +26,13 @@ from headwater.schemas.topics import (
 from headwater.streams.kafka.appender import Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import Family, StoreTorn
-from headwater.streams.pipeline import agent as agents
-from headwater.streams.pipeline import sweeps
+from headwater.streams.kafka.state_store import Family, StoreCorrupted
+from headwater.streams.pipeline import partition_runner, sweeps
 from headwater.streams.pipeline._faust import TP
-from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.lease import LeaseLost
-from headwater.streams.pipeline.tenure import Fold, LogCut, PartitionLost
+from headwater.streams.pipeline.partition_lease import Fold, LogCut, PartitionLost
+from headwater.streams.pipeline.partition_runner import PartitionRunner
+from headwater.streams.pipeline.session_deadline import SessionExpired
 from headwater.streams.watchdog import Stalled, Watchdog
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, incoming, raw, received
@@ -118,7 +117,7 @@ class Log:
         await self.acknowledges.wait()
         for batch in sent:
             if self.broker_clock is not None and batch.sent_at is not None:
-                self.broker_clock.seen(batch.sent_at, self.broker_ms)
+                self.broker_clock.record_append(batch.sent_at, self.broker_ms)
         return [each.acknowledged.result() for each in sent]
 
     # -- as offsets
@@ -154,7 +153,7 @@ class Lease:
 
     def check(self) -> None:
         if self.is_lost:
-            raise LeaseLost("it stood still")
+            raise SessionExpired("it stood still")
 
 
 class Batch:
@@ -180,7 +179,7 @@ class Batch:
 
 @pytest.fixture(autouse=True)
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "read_partition", read_partition)
+    monkeypatch.setattr(partition_runner, "read_partition", read_partition)
 
 
 class Time:
@@ -199,19 +198,19 @@ def agent_of(
     watchdog: Watchdog | None = None,
     lease: Lease | None = None,
     clock: BrokerClock | None = None,
-) -> Agent:
+) -> PartitionRunner:
     kept = store or MemoryStore()
     log.broker_clock = clock
 
     async def open_store(_: int) -> MemoryStore:
         return kept
 
-    agent = Agent(
+    agent = PartitionRunner(
         Intake(placement=Placement(PROVIDERS, "user_"), partitions=1, park_for_ms=PARK_FOR_MS),
         cluster=log,
         appender=log,
         offsets=log,
-        check_lease=(lease or Lease()).check,
+        check_session=(lease or Lease()).check,
         watchdog=watchdog or Watchdog(patience_s=1e9, monotonic=lambda: 0.0),
         open_store=open_store,
         clock=clock or BrokerClock(lambda: NOW, lambda: 0.0),
@@ -240,15 +239,15 @@ def test_an_owner_that_was_overtaken_while_it_took_the_partition_ends():
     asyncio.run(scene())
 
 
-async def another_delivery(agent: Agent) -> None:
+async def another_delivery(agent: PartitionRunner) -> None:
     await agent.process(Batch(raw(received(event_id="e2", reference="user_2"), 1)))
 
 
-async def nothing_to_do(agent: Agent) -> None:
+async def nothing_to_do(agent: PartitionRunner) -> None:
     await agent.tick()
 
 
-async def a_partition_to_take(agent: Agent) -> None:
+async def a_partition_to_take(agent: PartitionRunner) -> None:
     agent.revoked()
     agent.assigned(set())
     agent.assigned(ALL)
@@ -256,7 +255,9 @@ async def a_partition_to_take(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("go_on", [another_delivery, a_partition_to_take])
-def test_a_process_that_stood_still_appends_nothing(go_on: Callable[[Agent], Awaitable[None]]):
+def test_a_process_that_stood_still_appends_nothing(
+    go_on: Callable[[PartitionRunner], Awaitable[None]],
+):
     async def scene() -> None:
         log, lease = Log(), Lease()
         agent = agent_of(log, lease=lease)
@@ -264,7 +265,7 @@ def test_a_process_that_stood_still_appends_nothing(go_on: Callable[[Agent], Awa
         await agent.process(Batch(raw(received(reference="user_1"))))
         before = {topic: list(records) for topic, records in log.records.items()}
         lease.is_lost = True
-        with pytest.raises(LeaseLost):
+        with pytest.raises(SessionExpired):
             await go_on(agent)
         assert {topic: records for topic, records in log.records.items() if records} == before
 
@@ -284,14 +285,14 @@ def test_a_process_that_stood_still_while_it_appended_forgets_nothing_for_that()
 
         log.before_append = [stop]
         auth = received(event_id="a", type="auth", body=AUTH, reference="user_1")
-        with pytest.raises(LeaseLost):
+        with pytest.raises(SessionExpired):
             await agent.process(Batch(raw(auth, 1)))
         assert log.records[WAITING] == waiting, "the end of the wait, which is appended last"
 
     asyncio.run(scene())
 
 
-async def one_writes_late(log: Log) -> Agent:
+async def one_writes_late(log: Log) -> PartitionRunner:
     """The owner of a partition, whose row the owner before it has written over."""
     one, two = agent_of(log), agent_of(log, "two")
     await one.prepare(0)
@@ -509,10 +510,10 @@ def test_a_torn_store_makes_no_dead_letters():
         await agent.prepare(0)
 
         def torn(*_: object) -> bytes:
-            raise StoreTorn("torn")
+            raise StoreCorrupted("torn")
 
         store.get = torn  # type: ignore[method-assign]
-        with pytest.raises(StoreTorn):
+        with pytest.raises(StoreCorrupted):
             await agent.process(Batch(raw(received(reference="user_1"))))
         assert not log.records[DEAD_LETTERS]
         assert not log.newest()
@@ -560,7 +561,7 @@ def test_a_rebalance_while_hidden_records_are_read_ends_nobody(
         if goes_on == "prepare":
             two.revoked()
             two.assigned(ALL)
-        monkeypatch.setattr(agents, "read_partition", read)
+        monkeypatch.setattr(partition_runner, "read_partition", read)
         await (two.tick() if goes_on == "tick" else two.prepare(0))
         assert rebalances
         await agent_of(log, "three").prepare(0)
@@ -592,10 +593,10 @@ def test_a_partition_that_gets_no_records_though_there_are_some_is_told_by_the_w
         if comes:
             watchdog.check()
         else:
-            with pytest.raises(Stalled, match="partition 0 to get on within 60 s"):
+            with pytest.raises(Stalled, match="progress of partition 0 within 60 s"):
                 watchdog.check()
         lag[WEBHOOKS] = 0
-        agent._looked_s = -math.inf
+        agent._checked_s = -math.inf
         await agent.tick()
         watchdog.check()
 
@@ -603,7 +604,9 @@ def test_a_partition_that_gets_no_records_though_there_are_some_is_told_by_the_w
 
 
 @pytest.mark.parametrize("go_on", [another_delivery, nothing_to_do])
-def test_a_log_that_lost_its_end_empties_the_store(go_on: Callable[[Agent], Awaitable[None]]):
+def test_a_log_that_lost_its_end_empties_the_store(
+    go_on: Callable[[PartitionRunner], Awaitable[None]],
+):
     async def scene() -> None:
         log, store = Log(), MemoryStore()
         agent = agent_of(log, store=store)

@@ -6,7 +6,13 @@ from headwater.processors.epochs import UNCLAIMED, NewestEpoch, epoch_after
 from headwater.schemas.epochs import EPOCH
 from headwater.schemas.topics import OUTCOMES, WAITING
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.pipeline.tenure import Fold, Gap, PartitionLost, Tenure, claim
+from headwater.streams.pipeline.partition_lease import (
+    Fold,
+    Gap,
+    PartitionLease,
+    PartitionLost,
+    claim,
+)
 
 
 def written(key: bytes, epoch: int | None, offset: int) -> Incoming:
@@ -59,7 +65,7 @@ def test_the_last_claim_that_counts_says_where_outcomes_were_not_looked_at():
 
 
 def test_offsets_that_follow_each_other_are_ours_and_others_are_a_gap():
-    tenure = Tenure(0, 5, {WAITING: 10, OUTCOMES: 3})
+    tenure = PartitionLease(0, 5, {WAITING: 10, OUTCOMES: 3})
     assert tenure.appended(WAITING, 0, 11, 4) is None
     assert tenure.appended(WAITING, 0, 17, 1) == Gap(WAITING, 15, 17)
     assert tenure.ended(WAITING, 18) is None
@@ -70,15 +76,15 @@ def test_offsets_that_follow_each_other_are_ours_and_others_are_a_gap():
 
 def test_a_batch_that_lies_before_what_was_appended_ends_the_tenure():
     with pytest.raises(PartitionLost, match="at 11 or later, found it at -1"):
-        Tenure(0, 5, {WAITING: 10}).appended(WAITING, 0, -1, 1)
+        PartitionLease(0, 5, {WAITING: 10}).appended(WAITING, 0, -1, 1)
 
 
 def test_of_a_gap_void_records_are_hidden_and_a_newer_owner_ends_the_tenure():
-    tenure = Tenure(0, 5, {WAITING: 10})
-    counting, hidden = tenure.of_others(
+    tenure = PartitionLease(0, 5, {WAITING: 10})
+    counting, hidden = tenure.classify(
         [written(b"a", 4, 11), written(b"b", None, 12), written(b"c", 5, 13), claimed(4, 14)]
     )
     assert [record.key for record in counting] == [b"b"]
     assert list(hidden[WAITING]) == [b"a"]
     with pytest.raises(PartitionLost, match="claimed as 5, found epoch 6 at offset 15"):
-        tenure.of_others([claimed(6, 15)])
+        tenure.classify([claimed(6, 15)])

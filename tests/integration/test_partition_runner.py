@@ -23,11 +23,11 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.kafka.state_store import Changes
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
-from headwater.streams.pipeline.agent import Agent
+from headwater.streams.pipeline.blocked_partitions import SchemaVersionsChanged
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_lease import Fold, PartitionLost
+from headwater.streams.pipeline.partition_runner import PartitionRunner
 from headwater.streams.pipeline.partition_state import PartitionState
-from headwater.streams.pipeline.stopped import FormsChanged
-from headwater.streams.pipeline.tenure import Fold, PartitionLost
 from headwater.streams.watchdog import Watchdog
 from tests.fakes.memory_store import MemoryStore
 
@@ -85,10 +85,10 @@ class Watched(Intake):
         self, state: PartitionState, topic: str, records: Sequence[Incoming], now_ms: int
     ) -> list[Outgoing]:
         self.while_stepping()
-        self.stepped_with.append(state.again(ROWS, [KEY])[0].value)
+        self.stepped_with.append(state.current(ROWS, [KEY])[0].value)
         self.headers = state.headers
         for value in self.emits:
-            state.restored(Incoming(ROWS, PARTITION, 0, 0, 0, KEY, value, None, 1, 1, ()))
+            state.restore_record(Incoming(ROWS, PARTITION, 0, 0, 0, KEY, value, None, 1, 1, ()))
         return [Outgoing(ROWS, PARTITION, KEY, value, self.headers) for value in self.emits]
 
     @override
@@ -107,13 +107,15 @@ class Committed:
         self.batches += 1
 
 
-def agent_of(intake: Watched, bootstrap: str, appender: Appender, offsets: Offsets) -> Agent:
-    agent = Agent(
+def agent_of(
+    intake: Watched, bootstrap: str, appender: Appender, offsets: Offsets
+) -> PartitionRunner:
+    agent = PartitionRunner(
         intake,
         cluster=Cluster(bootstrap),
         appender=appender,
         offsets=offsets,
-        check_lease=nothing,
+        check_session=nothing,
         watchdog=Watchdog(patience_s=60, monotonic=monotonic),
         open_store=intake.open_store,
         clock=BrokerClock(now_ms, monotonic),
@@ -123,7 +125,7 @@ def agent_of(intake: Watched, bootstrap: str, appender: Appender, offsets: Offse
     return agent
 
 
-def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Committed:
+def play(bootstrap: str, act: Callable[[Watched, PartitionRunner, Batch], object]) -> Committed:
     committed = Committed()
 
     async def whole() -> None:
@@ -145,7 +147,7 @@ def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Comm
 
 
 def test_what_was_read_before_a_rebalance_is_no_memory_after_it(topics: str):
-    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: PartitionRunner, batch: Batch) -> None:
         def rebalance() -> None:
             agent.revoked()
             agent.assigned(OWNED)
@@ -160,7 +162,7 @@ def test_what_was_read_before_a_rebalance_is_no_memory_after_it(topics: str):
 
 
 def test_forms_that_change_while_a_batch_is_refused_end_the_worker(topics: str):
-    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: PartitionRunner, batch: Batch) -> None:
         def refuse() -> None:
             set_write_versions(
                 dict(NEWEST_VERSIONS) | {"another": NEWEST_VERSIONS["daily_summary"]}
@@ -169,7 +171,7 @@ def test_forms_that_change_while_a_batch_is_refused_end_the_worker(topics: str):
 
         intake.while_stepping = refuse
         await agent.process(batch)
-        with pytest.raises(FormsChanged):
+        with pytest.raises(SchemaVersionsChanged):
             await agent.tick()
 
     try:
@@ -179,7 +181,7 @@ def test_forms_that_change_while_a_batch_is_refused_end_the_worker(topics: str):
 
 
 def test_a_partition_is_owned_when_all_topics_of_its_number_are(topics: str):
-    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: PartitionRunner, batch: Batch) -> None:
         agent.revoked()
         agent.assigned({TP(EVENTS, PARTITION), TP(UNRESOLVED, PARTITION + 1)})
         await agent.process(batch)
@@ -194,7 +196,7 @@ def test_a_partition_is_owned_when_all_topics_of_its_number_are(topics: str):
 def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again(topics: str):
     counted: list[bytes | None] = []
 
-    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: PartitionRunner, batch: Batch) -> None:
         appender = Appender(cluster=Cluster(topics), client_id="another")
         offsets = Offsets(Cluster(topics), "watched")
         other = Watched()
@@ -205,7 +207,7 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
             await another.process(batch)
             # It stood still meanwhile, and goes on.
             intake.emits = [b"late"]
-            with pytest.raises(PartitionLost, match="somebody else has taken the partition"):
+            with pytest.raises(PartitionLost, match="another process has claimed the partition"):
                 await agent.process(batch)
             await another.tick()
             again = [Outgoing(ROWS, PARTITION, KEY, b"after all", other.headers)]
@@ -222,7 +224,7 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
 
 
 def test_what_an_operator_deletes_is_deleted_in_memory_too(topics: str):
-    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: PartitionRunner, batch: Batch) -> None:
         await agent.process(batch)
         appender = Appender(cluster=Cluster(topics), client_id="operator")
         await appender.append([Outgoing(ROWS, PARTITION, KEY, None)])
@@ -235,7 +237,7 @@ def test_what_an_operator_deletes_is_deleted_in_memory_too(topics: str):
 
 
 def test_what_stays_is_kept_by_a_rebalance_and_what_went_is_forgotten(topics: str):
-    async def act(intake: Watched, agent: Agent, batch: Batch) -> None:
+    async def act(intake: Watched, agent: PartitionRunner, batch: Batch) -> None:
         assert await agent.prepare(PARTITION)
         agent.revoked()
         await agent.process(batch)

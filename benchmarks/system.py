@@ -1,4 +1,4 @@
-"""The servers of a benchmark: a real Kafka and a real Postgres of its own, gone afterwards."""
+"""The servers of a benchmark: Kafka and Postgres of its own, deleted afterwards."""
 
 import asyncio
 import contextlib
@@ -14,25 +14,25 @@ from typing import Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.children import Child
-from benchmarks.meter import Reading
+from benchmarks.meter import CpuReading
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.topics import create_topics
 
-#: As many as `headwater up` makes by default.
+#: As many as `headwater up` creates by default.
 PARTITIONS: Final = 4
 
 
-def say(message: str) -> None:
-    """Prints a line of progress to stderr: stdout may be a pipe that waits for JSON."""
+def log_progress(message: str) -> None:
+    """Print a line of progress to stderr: stdout may be a pipe that waits for JSON."""
     sys.stderr.write(f"{message}\n")
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """The servers, and where their children's logs lie."""
+class System:
+    """The servers, and the directory of their children's logs."""
 
     bootstrap: str
     dsn: str
@@ -40,42 +40,42 @@ class House:
     kafka: EmbeddedKafka
     postgres: EmbeddedPostgres
 
-    def part(self, command: str, **settings: str) -> Child:
-        """One of Headwater's own parts, started by its own command line as `headwater up` does."""
+    def start_process(self, command: str, **settings: str) -> Child:
+        """Start one of Headwater's processes by its command line, as `headwater up` does."""
         variables = {"kafka": self.bootstrap, "postgres": self.dsn, "log_level": "warning"}
         variables |= settings
         named = {f"HEADWATER_{name.upper()}": value for name, value in variables.items()}
         return Child(command, "headwater", command, logs=self.logs, variables=named)
 
     def child(self, name: str, *arguments: str, python: str = sys.executable) -> Child:
-        """A process of the benchmark's own."""
+        """Start a process of the benchmark."""
         return Child(name, *arguments, logs=self.logs, python=python)
 
-    def meter(self, **children: Child) -> Reading:
-        """How much processor time the given children and the servers have used so far."""
+    def meter(self, **children: Child) -> CpuReading:
+        """Return the processor time that children and servers have used so far."""
         pids = {name: child.pid for name, child in children.items()}
-        return Reading.of({**pids, "kafka": self.kafka.pid, "postgres": self.postgres.pid})
+        return CpuReading.of({**pids, "kafka": self.kafka.pid, "postgres": self.postgres.pid})
 
     def make_topics(self, *names: str) -> None:
-        """Makes topics for what Headwater is compared with."""
+        """Create topics for the alternatives to Headwater."""
         asyncio.run(_make_topics(self.bootstrap, names))
 
 
 @contextlib.contextmanager
-def opened() -> Iterator[House]:
-    """Starts the servers on free ports in a directory that goes with them."""
+def opened() -> Iterator[System]:
+    """Start the servers on free ports in a temporary directory."""
     directory = Path(tempfile.mkdtemp(prefix="headwater-bench-"))
-    directory.chmod(0o711)  # The account that runs Postgres in the place of root passes through.
+    directory.chmod(0o711)  # Postgres may run under another account than root.
     kafka = EmbeddedKafka(directory / "kafka", port=0, report=lambda _line: None)
     postgres = EmbeddedPostgres(directory / "postgres", report=lambda _line: None)
     try:
-        say("Starting Kafka and Postgres")
+        log_progress("Starting Kafka and Postgres")
         bootstrap, dsn = kafka.start(), postgres.start()
         asyncio.run(create_topics(Cluster(bootstrap), partitions=PARTITIONS, replication=1))
         migrate(dsn, lambda _line: None)
         logs = directory / "logs"
         logs.mkdir()
-        yield House(bootstrap, dsn, logs, kafka, postgres)
+        yield System(bootstrap, dsn, logs, kafka, postgres)
     finally:
         postgres.stop()
         kafka.stop()
@@ -83,7 +83,7 @@ def opened() -> Iterator[House]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port

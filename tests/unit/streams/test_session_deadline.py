@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.streams.pipeline.lease import Lease, LeaseLost
+from headwater.streams.pipeline.session_deadline import SessionDeadline, SessionExpired
 
 
 class Clock:
@@ -27,16 +27,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def lease(clock: Clock) -> Lease:
-    return Lease(valid_for_s=10, monotonic=clock)
+def lease(clock: Clock) -> SessionDeadline:
+    return SessionDeadline(valid_for_s=10, monotonic=clock)
 
 
-def test_before_the_first_pulse_nothing_is_lost(lease: Lease, clock: Clock):
+def test_before_the_first_pulse_nothing_is_lost(lease: SessionDeadline, clock: Clock):
     clock.stop()
     lease.check()
 
 
-def test_a_pulse_in_time_keeps_it(lease: Lease, clock: Clock):
+def test_a_pulse_in_time_keeps_it(lease: SessionDeadline, clock: Clock):
     for _ in range(5):
         lease.renew()
         clock.now += 10
@@ -44,29 +44,31 @@ def test_a_pulse_in_time_keeps_it(lease: Lease, clock: Clock):
 
 
 def test_an_append_after_a_stop_finds_it_lost_and_so_does_the_pulse_then(
-    lease: Lease, clock: Clock
+    lease: SessionDeadline, clock: Clock
 ):
     lease.renew()
     clock.stop()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(SessionExpired):
         lease.check()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(SessionExpired):
         lease.renew()
 
 
-def test_a_pulse_after_a_stop_finds_it_lost_and_so_does_an_append_then(lease: Lease, clock: Clock):
+def test_a_pulse_after_a_stop_finds_it_lost_and_so_does_an_append_then(
+    lease: SessionDeadline, clock: Clock
+):
     lease.renew()
     clock.stop()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(SessionExpired):
         lease.renew()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(SessionExpired):
         lease.check()
 
 
-def test_a_stop_in_the_middle_of_a_pulse_does_not_renew_it(lease: Lease, clock: Clock):
+def test_a_stop_in_the_middle_of_a_pulse_does_not_renew_it(lease: SessionDeadline, clock: Clock):
     lease.renew()
     clock.now += 1
     clock.stops_after_reading = True
     lease.renew()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(SessionExpired):
         lease.check()

@@ -12,7 +12,7 @@ import pytest
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.places import each_place, read_places
+from headwater.streams.kafka.record_lookup import iter_records_at, read_records_at
 from headwater.streams.kafka.records import Outgoing
 
 
@@ -36,7 +36,7 @@ def test_records_are_read_wherever_they_lie(topics: str):
             for batch in sent
         }
         wanted = {(p, at + n): b"%d" % n for p, at in begins.items() for n in (0, 7, 700, 1_499)}
-        found = await read_places(Cluster(topics), WEBHOOKS, [*wanted, (0, 10**9), (77, 0)])
+        found = await read_records_at(Cluster(topics), WEBHOOKS, [*wanted, (0, 10**9), (77, 0)])
         assert {place: record.key for place, record in found.items()} == wanted
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
@@ -50,7 +50,7 @@ def test_records_that_take_little_in_the_log_come_a_few_at_a_time(topics: str):
         firsts = await appender.acknowledged(sent)
         await appender.stop()
         places = [(2, min(firsts) + number) for number in range(len(alike))]
-        found = [some async for some in each_place(Cluster(topics), WEBHOOKS, places)]
+        found = [some async for some in iter_records_at(Cluster(topics), WEBHOOKS, places)]
         assert [record.key for some in found for record in some] == [each.key for each in alike]
         assert max(map(len, found)) == 3
 
@@ -63,7 +63,7 @@ def test_looking_where_nothing_is_ends_and_leaves_no_connection(
 ):
     async def scenario() -> None:
         for _ in range(30):
-            assert await read_places(Cluster(topics), WEBHOOKS, places) == {}
+            assert await read_records_at(Cluster(topics), WEBHOOKS, places) == {}
 
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", ResourceWarning)

@@ -1,6 +1,6 @@
-"""What a batch leads to: a list of records to append, built up record by record.
+"""Records that follow from a batch, collected record by record before they are appended.
 
-All of it goes to the partition that the batch was read from, but for hops to other owners.
+All of them go to the partition that the batch was read from, except hops to other owners.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdmitted
 from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.dead_letters import dead_letter
-from headwater.streams.kafka.records import Headers, Incoming, Outgoing, place_of
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
 
-#: Reason of a dead letter that names the rejected records of a delivery that was processed.
+#: Reason of a dead letter that lists the rejected records of a delivery that was processed.
 PARTIAL: Final = "partial"
 
 
-class Emission:
-    """The records that one batch leads to, in the order they are to be appended."""
+class RecordBatch:
+    """The records that follow from one batch, in the order they are to be appended."""
 
     def __init__(self, *, stage: str, partition: int, headers: Headers, now_ms: int) -> None:
         self.stage = stage
@@ -40,11 +40,11 @@ class Emission:
         self.records: list[Outgoing] = []
 
     def add(self, record: Outgoing) -> None:
-        """Adds a record."""
+        """Add a record."""
         self.records.append(record)
 
     def normalized(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
-        """Adds what normalizing a delivery came to, but for its rows."""
+        """Add dead letter and outcome of a normalized delivery, but not its rows."""
         match result:
             case Normalized(updates=updates, rejected=rejected):
                 if rejected:
@@ -67,7 +67,7 @@ class Emission:
         rows: int = 0,
         rejected: int = 0,
     ) -> None:
-        """Adds what became of a delivery, and how it came there."""
+        """Add the outcome of a delivery, with its trace."""
         outcome = OutcomeRecorded(
             event_id=event.event_id,
             request_id=event.request_id,
@@ -89,23 +89,21 @@ class Emission:
             released_by=event.released_by,
             at_ms=self.now_ms,
             stage=self.stage,
-            position=place_of(record),
+            position=position_of(record),
             replay=event.replay,
         )
         key = event.event_id.encode()
         value = encode(outcome)
         self.records.append(Outgoing(OUTCOMES, self.partition, key, value, self.headers))
 
-    def effect(
-        self, event: WebhookAdmitted, record: Incoming, found: Effect | RejectedEffect
-    ) -> None:
-        """Adds what a delivery does to a workflow, or a dead letter that names the rule."""
-        if isinstance(found, RejectedEffect):
-            letter = self._letter(record, event, found.reason, found.detail, rule=found.name)
+    def effect(self, event: WebhookAdmitted, record: Incoming, effect: Effect | NoEffect) -> None:
+        """Add what a delivery does to a workflow, or a dead letter that names the rule."""
+        if isinstance(effect, NoEffect):
+            letter = self._letter(record, event, effect.reason, effect.detail, rule=effect.name)
             self.records.append(letter)
             return
-        key = msgspec.json.encode((event.event_id, found.name))
-        value = encode(effect_of(event, found))
+        key = msgspec.json.encode((event.event_id, effect.name))
+        value = encode(effect_of(event, effect))
         self.records.append(Outgoing(EFFECTS, self.partition, key, value))
 
     def dead(
@@ -116,7 +114,7 @@ class Emission:
         detail: str,
         error: BaseException | None = None,
     ) -> None:
-        """Adds a dead letter, and the outcome when it is known which delivery it was."""
+        """Add a dead letter, and the outcome if the delivery is known."""
         self.records.append(self._letter(record, event, reason, detail, error))
         if event is not None:
             self.outcome(event, record, "dead", reason)
@@ -143,17 +141,17 @@ class Emission:
         )
 
     def failed(self, record: Incoming, event: WebhookAdmitted | None, error: Exception) -> None:
-        """Adds a dead letter for an error that processing a record raised."""
+        """Add a dead letter for an error that processing a record raised."""
         reason = error.code if isinstance(error, HeadwaterError) else "unexpected_error"
         self.dead(record, event, reason, f"{type(error).__name__}: {error}", error)
 
 
 def phases(emitted: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
-    """Splits what a batch leads to into what is appended first and what only then.
+    """Split the records of a batch into those to append first, and those to append after.
 
-    An append to several partitions can break off in the middle. A tombstone forgets something that
-    another record of the same batch carries on, such as a wait whose delivery is released: it must
-    not become durable before that.
+    An append to several partitions can fail halfway. A tombstone removes something that another
+    record of the same batch continues, such as the wait of a released delivery: it must not become
+    durable before that record.
     """
     first = [record for record in emitted if record.value is not None]
     return first, [record for record in emitted if record.value is None]
@@ -164,7 +162,7 @@ def _rows(updates: Sequence[RowUpdate]) -> int:
 
 
 def effect_of(event: WebhookAdmitted, effect: Effect) -> EffectDecided:
-    """An effect of a delivery, as a record."""
+    """Return an effect of a delivery as a record."""
     return EffectDecided(
         event_id=event.event_id,
         request_id=event.request_id,

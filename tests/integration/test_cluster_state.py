@@ -1,12 +1,12 @@
-"""What Kafka knows of the house: members, ends, and how far behind a group is."""
+"""State of the cluster as Kafka knows it: members, end offsets, and lag of a group."""
 
 import asyncio
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.looking import look
-from headwater.streams.kafka.membership import member_of_house
+from headwater.streams.kafka.cluster_state import inspect_cluster
+from headwater.streams.kafka.membership import system_membership
 
 GROUP = "a group that is behind"
 
@@ -15,7 +15,7 @@ def test_members_ends_and_how_far_behind_a_group_is(topics: str):
     cluster = Cluster(topics)
 
     async def scene() -> None:
-        before = (await look(cluster)).ends["pushes", 0]
+        before = (await inspect_cluster(cluster)).ends["pushes", 0]
         async with AIOKafkaProducer(bootstrap_servers=topics) as producer:
             for _ in range(5):
                 await producer.send_and_wait("pushes", b"value", b"key", partition=0)
@@ -26,9 +26,9 @@ def test_members_ends_and_how_far_behind_a_group_is(topics: str):
         consumer.assign([where])
         async with consumer:
             await consumer.commit({where: before + 2})
-        with member_of_house(cluster, "pipeline here-1") as membership:
+        with system_membership(cluster, "pipeline here-1") as membership:
             await asyncio.to_thread(membership.join)
-            seen = await look(cluster)
+            seen = await inspect_cluster(cluster)
         assert seen.ends["pushes", 0] == before + 5
         assert seen.behind[GROUP] == 3
         assert ("pipeline here-1", ()) in seen.members

@@ -1,11 +1,11 @@
-"""Owning a partition, without I/O: what its owner reads, claims, writes, and finds beside it.
+"""Ownership of a partition, without I/O: claims, appends, and records of other writers.
 
-Nothing in Kafka keeps a superseded owner from writing: what it sent may arrive late, and a process
-that stood still goes on. Its records are void (`processors.epochs`), but a compacted topic keeps
-the last record of a key alone, so a void one would end a good one's days. An owner therefore looks
-whether the offsets of what it appends follow each other. Where they do not, it reads what came
-between, and writes its own state of those keys again; the topics' compaction lag is far longer than
-that takes. The same is done for what it finds when it takes the partition.
+Nothing in Kafka keeps a superseded owner from writing: its records may arrive late, and a suspended
+process resumes. Its records are void (`processors.epochs`), but compaction keeps only the last
+record of a key, so a void record could remove a valid one. An owner therefore checks whether the
+offsets of its appends are contiguous. If they are not, it reads the records in the gap, and
+rewrites its own state of their keys; the compaction lag of the topics is far longer than that
+takes. It does the same for void records that it reads when it acquires the partition.
 """
 
 from collections import defaultdict
@@ -18,31 +18,31 @@ from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.topics import OUTCOMES, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
-from headwater.streams.pipeline.staged import Mark
+from headwater.streams.pipeline.staged import PartitionCheckpoint
 
-#: The topics whose records carry their writer's epoch. Claims of event ids are true whoever writes
-#: them; hops, effects, traces and dead letters do not mind being there twice.
+#: Topics with the writer's epoch in every record. Claims of event ids are valid from any writer;
+#: hops, effects, traces and dead letters may be duplicated.
 FENCED: Final = (*(table.topic for table in ALL_TABLES), WAITING, WIPES, OUTCOMES)
 
-#: Records of one topic, by key, the last of each.
+#: The last void records, by topic and key.
 Hidden: TypeAlias = Mapping[str, Mapping[bytes, Incoming]]
 
 
 class PartitionLost(HeadwaterError):
-    """Somebody else owns a partition that this process believed to be its own."""
+    """Another process owns a partition that this process considered its own."""
 
     disposition = Disposition.HALT
     code = "partition_lost"
 
 
 class LogCut(PartitionLost):
-    """The log is shorter than what the broker had acknowledged: memory of it is worth nothing."""
+    """The log lost acknowledged records: state derived from them is invalid."""
 
     code = "log_cut"
 
 
 class Gap(NamedTuple):
-    """Offsets of a topic that somebody else wrote, from `start` up to, without, `end`."""
+    """Offsets of a topic that other processes wrote: `start` inclusive, `end` exclusive."""
 
     topic: str
     start: int
@@ -50,22 +50,22 @@ class Gap(NamedTuple):
 
 
 class Fold:
-    """What counts of the topics of one partition, read in order."""
+    """Which records of a partition are valid, read in order."""
 
-    def __init__(self, mark: Mark | None = None) -> None:
-        mark = mark or Mark()
-        self._newest: defaultdict[str, NewestEpoch] = defaultdict(
-            NewestEpoch, {topic: NewestEpoch(epoch) for topic, epoch in mark.epochs.items()}
+    def __init__(self, checkpoint: PartitionCheckpoint | None = None) -> None:
+        checkpoint = checkpoint or PartitionCheckpoint()
+        self._newest: defaultdict[str, Newest] = defaultdict(
+            Newest, {topic: Newest(epoch) for topic, epoch in checkpoint.epochs.items()}
         )
-        #: The keys whose last record is void.
+        #: Keys with a void last record.
         self._hidden: defaultdict[str, dict[bytes, Incoming]] = defaultdict(dict)
-        #: Where each topic goes on.
-        self.positions: dict[str, int] = dict(mark.positions)
-        #: What the last claim said of outcomes: where to begin to look, and the epoch there.
-        self.unseen = mark.unseen
+        #: Next offset by topic.
+        self.positions: dict[str, int] = dict(checkpoint.positions)
+        #: From the last claim: where to begin to check outcomes, and the epoch there.
+        self.unseen = checkpoint.unseen
 
     def admit(self, record: Incoming) -> bool:
-        """Takes note of a record, and says whether it counts. Claims do not."""
+        """Record position and epoch of a record; return whether it is valid, and no claim."""
         topic, key = record.topic, record.key or b""
         self.positions[topic] = record.offset + 1
         if is_claim(record.headers):
@@ -81,26 +81,26 @@ class Fold:
         return counts
 
     def begin(self, topic: str, offset: int, epoch: int) -> None:
-        """Says where a topic is read from, if that is not its beginning, and the epoch there."""
+        """Set where a topic is read from, if not its beginning, and the epoch there."""
         self.positions[topic] = offset
         self._newest[topic].admit(epoch)
 
     @property
     def epoch(self) -> int:
-        """The greatest epoch of all."""
+        """Return the greatest epoch of all topics."""
         return max((newest.epoch for newest in self._newest.values()), default=UNCLAIMED)
 
-    def mark(self, topics: Iterable[str]) -> Mark | None:
-        """How far some topics are folded; None while something hides there."""
+    def checkpoint(self, topics: Iterable[str]) -> PartitionCheckpoint | None:
+        """Return the position of topics; None while void records hide valid ones."""
         if self.hidden:
             return None
         positions = {topic: self.positions[topic] for topic in topics if topic in self.positions}
         epochs = {topic: newest.epoch for topic, newest in self._newest.items()}
-        return Mark(positions, epochs, self.unseen)
+        return PartitionCheckpoint(positions, epochs, self.unseen)
 
     @property
     def hidden(self) -> Hidden:
-        """The void records that are the last of their keys, by topic."""
+        """Return the void records that are the last of their keys, by topic."""
         return {topic: records for topic, records in self._hidden.items() if records}
 
 
@@ -111,9 +111,14 @@ def claim(
     epoch: int | None = None,
     unseen: tuple[int, int] | None = None,
 ) -> Outgoing:
-    """The record by which an owner takes a partition of a topic.
+    """Return the record by which an owner claims a partition of a topic.
 
-    Shape:  without an epoch, in the topic whose offset is the epoch; unseen as `Fold` has it.
+    Args:
+        topic: The topic.
+        partition: The partition.
+        owner: Name of the owner, for people.
+        epoch: The epoch; None in the topic where the offset of the claim becomes the epoch.
+        unseen: See `Fold`.
     """
     headers: Headers = [(CLAIM, owner.encode())]
     if epoch is not None:
@@ -123,27 +128,33 @@ def claim(
     return Outgoing(topic, partition, CLAIM_KEY, b"", headers)
 
 
-_CUT: Final = "usual cause: the broker lost its end, or the topic was made anew"
+_CUT: Final = "usual cause: the broker lost its end, or the topic was created again"
 
 
-class Tenure:
-    """The time for which somebody owns a partition: it begins with claims, and has an epoch."""
+class PartitionLease:
+    """Ownership of a partition, from its claims on, under one epoch.
+
+    Attributes:
+        partition: The partition.
+        epoch: The epoch.
+        headers: Headers of all records in fenced topics.
+        over: Whether the partition was discarded: nothing of it may be written or kept any more.
+        published_unseen: Value of `unseen` in the last claim.
+    """
 
     def __init__(self, partition: int, epoch: int, claims: Mapping[str, int]) -> None:
         self.partition = partition
         self.epoch = epoch
-        #: What each record of a fenced topic has.
         self.headers: Headers = [(EPOCH, b"%d" % epoch)]
         self._next = {topic: offset + 1 for topic, offset in claims.items()}
-        #: The partition was forgotten: nothing of it is to be written or remembered any more.
         self.over = False
-        #: What the last claim said of `unseen`.
-        self.said_unseen: tuple[int, int] | None = None
+        self.published_unseen: tuple[int, int] | None = None
 
     def appended(self, topic: str, partition: int, first: int, count: int) -> Gap | None:
-        """Takes note of an acknowledged batch; returns what somebody else wrote before it.
+        """Record an acknowledged batch; return the gap that other processes wrote before it.
 
-        Errors: LogCut, if it lies before what was acknowledged earlier.
+        Raises:
+            LogCut: The batch precedes what was acknowledged earlier.
         """
         expected = self._next.get(topic) if partition == self.partition else None
         if expected is None:
@@ -157,9 +168,10 @@ class Tenure:
         return Gap(topic, expected, first) if first > expected else None
 
     def ended(self, topic: str, end: int) -> Gap | None:
-        """Takes note of the end of a topic; returns what somebody else wrote there.
+        """Record the end of a topic; return the gap that other processes wrote there.
 
-        Errors: LogCut, if it lies before what was acknowledged.
+        Raises:
+            LogCut: The end precedes what was acknowledged.
         """
         expected = self._next[topic]
         if end < expected:
@@ -170,24 +182,25 @@ class Tenure:
         self._next[topic] = end
         return Gap(topic, expected, end) if end > expected else None
 
-    def mark(self, topics: Iterable[str]) -> Mark:
-        """How far some topics are in its memory, when all that it appended is acknowledged."""
+    def checkpoint(self, topics: Iterable[str]) -> PartitionCheckpoint:
+        """Return the position of topics in the state, once all appends are acknowledged."""
         positions = {topic: self._next[topic] for topic in topics if topic in self._next}
-        unseen = self.said_unseen or (0, UNCLAIMED)
-        return Mark(positions, dict.fromkeys(FENCED, self.epoch), unseen)
+        unseen = self.published_unseen or (0, UNCLAIMED)
+        return PartitionCheckpoint(positions, dict.fromkeys(FENCED, self.epoch), unseen)
 
     @property
     def unseen(self) -> tuple[int, int]:
-        """Where a successor has to begin to look for void outcomes, and the epoch there.
+        """Return where the next owner has to begin to check outcomes, and the epoch there.
 
-        Shape:  to be asked when all gaps that were found are mended.
+        Valid only when all gaps have been repaired.
         """
         return self._next[OUTCOMES], self.epoch
 
-    def of_others(self, records: Iterable[Incoming]) -> tuple[list[Incoming], Hidden]:
-        """Divides the records of a gap: those of no owner, which count, and void ones.
+    def classify(self, records: Iterable[Incoming]) -> tuple[list[Incoming], Hidden]:
+        """Divide the records of a gap into valid ones without an owner, and void ones.
 
-        Errors: PartitionLost.
+        Raises:
+            PartitionLost: A record has a later epoch.
         """
         counting: list[Incoming] = []
         hidden: defaultdict[str, dict[bytes, Incoming]] = defaultdict(dict)
@@ -196,8 +209,8 @@ class Tenure:
             if epoch is not None and epoch > self.epoch:
                 raise PartitionLost(
                     f"expected {record.topic}/{record.partition} to be ours, claimed as "
-                    f"{self.epoch}, found epoch {epoch} at offset {record.offset}: somebody else "
-                    "has taken the partition"
+                    f"{self.epoch}, found epoch {epoch} at offset {record.offset}: another process "
+                    "has claimed the partition"
                 )
             if epoch is None and not is_claim(record.headers):
                 counting.append(record)
@@ -206,10 +219,10 @@ class Tenure:
         return counting, hidden
 
 
-def last_of(
+def last_values(
     fold: Fold, records: Iterable[Incoming], keys: Container[bytes]
 ) -> dict[bytes, bytes | None]:
-    """The last values of some keys among records that are read with a fold."""
+    """Return the last values of keys among records that are read with a fold."""
     last: dict[bytes, bytes | None] = {}
     for record in records:
         key = record.key or b""

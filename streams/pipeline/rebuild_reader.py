@@ -1,8 +1,9 @@
-"""The half of a rebuild that needs no state: deliveries are read, and normalized where that is all.
+"""The stateless half of a rebuild: read deliveries, and normalize those that need no state.
 
-What a delivery says of rows depends on it alone, once its owner is known. So other processes read
-some partitions each, and give what they found to the one that has the state of all partitions. What
-depends on more (whose it is, what waits, a wipe) they pass on as it lies in the log.
+The rows of a delivery depend on it alone, once its owner is known. So several processes read some
+partitions each, and send results to the process that has the state of all partitions. Deliveries
+that need state (to resolve their user, because they are parked, or for a wipe) are passed on
+unchanged.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -29,15 +30,15 @@ from headwater.streams.kafka.records import Incoming, partition_of
 from headwater.streams.pipeline.processing import admitted
 from headwater.streams.pipeline.wiping import Names, names_of
 
-#: Deliveries that are taken together, and bytes of them: a row is encoded once for all of these.
-_AT_ONCE: Final = 5_000
-_AT_ONCE_BYTES: Final = 16 * 1024 * 1024
+#: Deliveries in one chunk, and bytes of them: a row is encoded once for all of these.
+_CHUNK_RECORDS: Final = 5_000
+_CHUNK_BYTES: Final = 16 * 1024 * 1024
 
 _StampFields: TypeAlias = tuple[int, int, int, str, int, int, int]
 
 
 class Patch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a delivery says of a row, as it is sent: a `RowUpdate` without what says nothing."""
+    """The part of a `RowUpdate` that is sent between processes: its values that are not null."""
 
     table: str
     key: tuple[str, ...]
@@ -46,14 +47,19 @@ class Patch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def update(self) -> RowUpdate:
-        """The update."""
+        """Return the update."""
         return RowUpdate(TABLE_BY_NAME[self.table], self.key, self.values, Stamp(*self.stamp))
 
 
-class Ready(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
-    """A delivery that was normalized: its owner is known, and lives where it lies.
+class NormalizedDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
+    """A normalized delivery of an owner in the same partition.
 
-    Shape:  names are those by which a wipe knows it.
+    Attributes:
+        offset: Offset of its record.
+        timestamp: Timestamp of its record.
+        event_id: Its id.
+        names: Names by which a wipe finds it.
+        patches: Updates of rows.
     """
 
     offset: int
@@ -64,12 +70,12 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
 
     @property
     def key(self) -> bytes:
-        """The key of its record."""
+        """Return the key of its record."""
         return self.event_id.encode()
 
 
-class Whole(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
-    """A delivery as it lies in the log: what it comes to depends on more than itself."""
+class RawDelivery(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
+    """The record of a delivery that cannot be normalized without state."""
 
     offset: int
     timestamp: int
@@ -79,111 +85,121 @@ class Whole(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
 
     @classmethod
     def of(cls, record: Incoming) -> Self:
-        """A record, which has a value."""
+        """Make one from a record that has a value."""
         key, value = record.key or b"", cast("bytes", record.value)
         return cls(record.offset, record.timestamp, key, value, tuple(record.headers))
 
     def record(self, partition: int) -> Incoming:
-        """The record."""
+        """Return the record."""
         key, value, headers = self.key, self.value, cast("Any", self.headers)
-        where = (WEBHOOKS, partition, self.offset, self.timestamp, 0)
-        return Incoming(*where, key, value, None, len(key), len(value), headers)
+        position = (WEBHOOKS, partition, self.offset, self.timestamp, 0)
+        return Incoming(*position, key, value, None, len(key), len(value), headers)
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some deliveries of a partition, in order; those that do not matter are left out.
+    """Some deliveries of a partition, in order; irrelevant ones are omitted.
 
-    Shape:  end is the offset behind them, timestamp that of the last one.
+    Attributes:
+        partition: The partition.
+        end: Offset after the last record.
+        timestamp: Timestamp of the last record.
+        deliveries: The deliveries.
     """
 
     partition: int
     end: int
     timestamp: int
-    found: tuple[Ready | Whole, ...]
+    deliveries: tuple[NormalizedDelivery | RawDelivery, ...]
 
 
 class Span(NamedTuple):
-    """What is to be read of a partition: from an offset up to another."""
+    """Offsets to read of a partition: `start` inclusive, `end` exclusive."""
 
     partition: int
     start: int
     end: int
 
 
-class Reading:
+class RebuildReader:
     """Reads deliveries for the rebuild of a table.
 
-    Shape:  without a table for those of all: then deliveries are all passed on.
+    Args:
+        placement: The providers.
+        partitions: Number of partitions.
+        table: The table; None for all tables. All deliveries are passed on unchanged then.
     """
 
     def __init__(self, placement: Placement, partitions: int, table: Table | None = None) -> None:
-        #: It lacks the types of deliveries that do not matter to the table.
+        #: Without the types of deliveries that are irrelevant for the table.
         self.placement = placement if table is None else _narrowed(placement, table)
         self._partitions = partitions
-        #: Whether everything is passed on: when a user was heard of is found out of all deliveries.
+        #: Whether everything is passed on: all deliveries determine when a user was first seen.
         self.passes_on = table in (None, USERS)
-        self._wanted = frozenset(_wanted(placement, table)) if table else frozenset()
+        self._tables = frozenset(_tables(placement, table)) if table else frozenset()
 
     def chunk(self, records: Sequence[Incoming]) -> Chunk:
-        """Reads records of a partition, one or more."""
+        """Return the chunk of one or more records of a partition."""
         last = records[-1]
-        found = [self._read(record) for record in records if record.value is not None]
-        kept = tuple(each for each in found if each is not None)
-        return Chunk(last.partition, last.offset + 1, last.timestamp, kept)
+        read = [self._read(record) for record in records if record.value is not None]
+        relevant = tuple(delivery for delivery in read if delivery is not None)
+        return Chunk(last.partition, last.offset + 1, last.timestamp, relevant)
 
-    def _read(self, record: Incoming) -> Ready | Whole | None:
+    def _read(self, record: Incoming) -> NormalizedDelivery | RawDelivery | None:
         try:
             delivery = decode(record.value, WebhookReceived)
-            if wipe_order_of(delivery) is not None:
-                return Whole.of(record)
+            if order_of(delivery) is not None:
+                return RawDelivery.of(record)
             kind = self.placement.kind_of(delivery)
             if kind is None or record.key != delivery.event_id.encode():
-                return None  # It has no rows, or none that matter; or it was a dead letter.
-            ready = self._normalized(kind, delivery, record)
-        except Exception:  # noqa: BLE001, it is met again by whoever says what becomes of it
-            ready = None
-        return ready or Whole.of(record)
+                return None  # It has no relevant rows, or was a dead letter.
+            delivered = self._normalized(kind, delivery, record)
+        except Exception:  # noqa: BLE001, the process with the state handles it
+            delivered = None
+        return delivered or RawDelivery.of(record)
 
     def _normalized(
         self, kind: DeliveryType[Any], delivery: WebhookReceived, record: Incoming
-    ) -> Ready | None:
-        """What a delivery says of rows; None if more has to be known for it."""
+    ) -> NormalizedDelivery | None:
+        """Normalize a delivery; return None if that needs state."""
         user = self.placement.user_of(delivery)
         owner = user if kind.of_user else delivery.subject or delivery.event_id
         if self.passes_on or kind.fills_lookup or owner is None:
             return None
-        lives_here = partition_of(owner.encode(), self._partitions) == record.partition
-        if not lives_here or text_header(record, REPLAY_OF) is not None:
+        is_here = partition_of(owner.encode(), self._partitions) == record.partition
+        if not is_here or text_header(record, REPLAY_OF) is not None:
             return None
         event = admitted(delivery, record, user, record.offset, record.timestamp)
         result = self.placement.providers[event.source].normalize(event)
-        patches = tuple(_patch(each) for each in updates_of(result) if each.table in self._wanted)
+        patches = tuple(
+            _patch(update) for update in updates_of(result) if update.table in self._tables
+        )
         names = names_of(delivery, user)
-        return Ready(record.offset, record.timestamp, event.event_id, names, patches)
+        return NormalizedDelivery(record.offset, record.timestamp, event.event_id, names, patches)
 
 
 async def read_here(
-    cluster: Cluster, reading: Reading, spans: Sequence[Span]
+    cluster: Cluster, reader: RebuildReader, spans: Sequence[Span]
 ) -> AsyncGenerator[Chunk]:
-    """Reads partitions one after the other, in this process.
+    """Read partitions one after the other, in this process.
 
-    Errors: BrokerUnavailable.
+    Raises:
+        BrokerUnavailable: No broker answered.
     """
     for number, start, end in spans:
         records = read_partition(cluster, [WEBHOOKS], number, start=start, end=end)
         async with aclosing(records) as batches:
             async for gathered in _gathered(batches):
-                yield reading.chunk(gathered)
+                yield reader.chunk(gathered)
 
 
 async def _gathered(reader: AsyncIterator[list[Incoming]]) -> AsyncIterator[list[Incoming]]:
-    """The batches of a reader, several as one."""
+    """Join several batches of a reader into one."""
     gathered: list[Incoming] = []
     size = 0
     async for records in reader:
         gathered += records
         size += sum(record.serialized_value_size for record in records)
-        if len(gathered) >= _AT_ONCE or size >= _AT_ONCE_BYTES:
+        if len(gathered) >= _CHUNK_RECORDS or size >= _CHUNK_BYTES:
             yield gathered
             gathered, size = [], 0
     if gathered:
@@ -196,14 +212,14 @@ def _patch(update: RowUpdate) -> Patch:
 
 
 def _narrowed(placement: Placement, table: Table) -> Placement:
-    """Without the types of deliveries that do not matter to a table.
+    """Return a placement without the types of deliveries that are irrelevant for a table.
 
-    It has no rows of theirs, and they say nothing of whose a delivery is. All say when a user was
-    heard of.
+    These have no rows in the table, and do not resolve users. All types determine when a user was
+    first seen.
     """
     if table is USERS:
         return placement
-    wanted = _wanted(placement, table)
+    tables = _tables(placement, table)
     return placement._replace(
         providers={
             name: replace(
@@ -211,7 +227,7 @@ def _narrowed(placement: Placement, table: Table) -> Placement:
                 types={
                     type_: kind
                     for type_, kind in provider.types.items()
-                    if not wanted.isdisjoint(kind.tables)
+                    if not tables.isdisjoint(kind.tables)
                 },
             )
             for name, provider in placement.providers.items()
@@ -219,7 +235,7 @@ def _narrowed(placement: Placement, table: Table) -> Placement:
     )
 
 
-def _wanted(placement: Placement, table: Table) -> set[Table]:
-    """A table, and those in which users are looked up."""
-    kinds = [kind for each in placement.providers.values() for kind in each.types.values()]
+def _tables(placement: Placement, table: Table) -> set[Table]:
+    """Return a table, and those in which users are looked up."""
+    kinds = [kind for provider in placement.providers.values() for kind in provider.types.values()]
     return {table, *(kind.lookup.table for kind in kinds if kind.lookup is not None)}
