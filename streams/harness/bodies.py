@@ -2,7 +2,7 @@
 
 from headwater.processors.runs.limits import REASON_MAX, STEP_KEY_MAX, TICK_MAX
 from headwater.schemas.failures import refused
-from headwater.streams.authoring.values import sound
+from headwater.streams.authoring.values import utf8_safe
 
 #: The code of a body that is not what its route takes.
 _INVALID_BODY = "invalid_body"
@@ -46,7 +46,7 @@ def check_from_step(key: object) -> None:
 
 
 def _check_text(what: str, text: object, least: int, most: int) -> None:
-    if not isinstance(text, str) or not least <= len(text) <= most or sound(text) != text:
+    if not isinstance(text, str) or not least <= len(text) <= most or utf8_safe(text) != text:
         raise refused(
             _INVALID_BODY,
             f"expected {what} to be text of {least} to {most:,} characters that UTF-8 can hold, "

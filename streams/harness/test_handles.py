@@ -8,7 +8,7 @@ from typing_extensions import override
 from headwater.processors.runs.limits import BATCH_MAX, VALUE_BYTES_TOP, name_fault
 from headwater.schemas.failures import INSTANCE_EXISTS, INVALID_INSTANCE_ID, is_refused, refused
 from headwater.schemas.history import StartRun
-from headwater.streams.authoring.batches import batch_of
+from headwater.streams.authoring.batches import parse_batch
 from headwater.streams.authoring.request_arguments import checked_instance_id, checked_labels
 from headwater.streams.authoring.values import encode_params
 from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, name_of
@@ -68,7 +68,7 @@ class TestWorkflow(Generic[P_contra, R_co]):
             CommandRefusedError: As `create`; instances that were created before stay.
             ValueError: The batch is no list of {"id": …}.
         """
-        new = [(each.id, self._start(each.params, each.labels)) for each in batch_of(batch)]
+        new = [(each.id, self._start(each.params, each.labels)) for each in parse_batch(batch)]
         created: list[TestInstance[R_co]] = []
         for first in range(0, len(new), BATCH_MAX):
             created += await self._create_some(new[first : first + BATCH_MAX])

@@ -25,10 +25,10 @@ from headwater.schemas.history import (
     SendEvent,
 )
 from headwater.schemas.statuses import OPEN, RunStatus
-from headwater.streams.authoring.looking import LookedInto, Question
+from headwater.streams.authoring.inspection import InspectableInstance, InspectionQuery
+from headwater.streams.authoring.lifecycle import Action, Controllable
 from headwater.streams.authoring.request_arguments import checked_event_type
 from headwater.streams.authoring.result_types import output_of
-from headwater.streams.authoring.steering import Steered, Verb
 from headwater.streams.authoring.values import encode_object
 from headwater.streams.authoring.workflow_values import R_co
 from headwater.streams.harness.bodies import check_from_step, check_reason
@@ -61,7 +61,7 @@ class World(Protocol):
         """What names and values are held to."""
 
 
-class TestInstance(Steered[None], LookedInto, Generic[R_co]):
+class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
     """An instance under test.
 
     Shape:  TestInstance[R] is one of a workflow that returns R.
@@ -129,20 +129,20 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
         await self._send(SendEvent(self._world.new_id("evt"), type, text))
 
     @override
-    async def steer(self, verb: Verb, reason: str = "") -> None:
+    async def perform(self, action: Action, reason: str = "") -> None:
         check_reason(reason)
-        await self._send(verb.because(reason))
+        await self._send(action.with_reason(reason))
 
     @override
-    async def ask(self, question: Question[A]) -> A:
+    async def inspect(self, query: InspectionQuery[A]) -> A:
         records = self._world.records(self.workflow_name, self.id)
         latest = max(each.run_number for each in records)
-        asked = question.numbers.get("runNumber")
+        asked = query.numbers.get("runNumber")
         number = latest if asked is None else asked
         if not 0 <= number <= latest:
             raise _no_run(number, latest)
         past = Past(self.workflow_name, self.id, number)
-        found: A = answered(past, records, question)
+        found: A = answered(past, records, query)
         return found
 
     async def retry(self, from_step: str | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from headwater.schemas.statuses import EntryKind
-from headwater.streams.authoring.arguments import aware, check_name
+from headwater.streams.authoring.arguments import check_name, utc_datetime
 from headwater.streams.replay.run_context import RunContext
 from headwater.streams.replay.scope import Scope
 
@@ -41,7 +41,7 @@ class DeterministicValues(Scope):
             entry = await self.result(key)
         finally:
             self.leave(key)
-        return aware(int(entry.result or "0"))
+        return utc_datetime(int(entry.result or "0"))
 
     def random(self, name: str | None = None) -> Coroutine[Any, Any, float]:
         """A number in [0, 1), the same on every replay of this run."""

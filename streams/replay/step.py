@@ -17,16 +17,16 @@ from headwater.processors.runs.limits import name_fault
 from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.streams.authoring.arguments import (
-    awaited,
     check_callable,
     check_rollback,
-    child_id_of,
-    event_of,
-    retries_of,
-    sleep_of,
+    checked_event_types,
+    default_child_id,
+    received_event,
+    require_async,
+    retry_policy,
+    sleep_length,
     step_error,
-    types_of,
-    wait_ms_of,
+    wait_timeout_ms,
     wants_tx,
 )
 from headwater.streams.authoring.result_types import output_of, result_of_step, step_result_type
@@ -74,7 +74,7 @@ class Step(DeterministicValues):
 
     @property
     def log(self) -> StepLog:
-        """Writes lines for people; each call is awaited."""
+        """Writes lines for people; each call is require_async."""
         # Made at each use: held here, it and its scope would refer to each other.
         return StepLog(self)
 
@@ -208,7 +208,7 @@ class Step(DeterministicValues):
         entry: Entry | None,
     ) -> None:
         run = self.run
-        policy = _POLICY if retries is None else retries_of(name, retries)
+        policy = _POLICY if retries is None else retry_policy(name, retries)
         timeout_ms = timeout_of(f'the timeout of the step "{name}"', timeout)
         tx = wants_tx(name, callback)
         if rollback is not None:
@@ -252,7 +252,7 @@ class Step(DeterministicValues):
         try:
             if entry is None:
                 now_ms, days = self.run.host.now_ms(), self.run.limits.max_sleep_days
-                wait_ms, until_ms = sleep_of(name, length, now_ms, days, until=until)
+                wait_ms, until_ms = sleep_length(name, length, now_ms, days, until=until)
                 self.open(key, name, EntryKind.SLEEP, wait_ms=wait_ms, wake_at_ms=until_ms)
             await self.result_or_give_up(key)
         finally:
@@ -295,12 +295,12 @@ class Step(DeterministicValues):
         key, entry = self.enter(ticket, name, EntryKind.WAIT)
         try:
             if entry is None:
-                event_types = types_of(name, types, self.run.limits)
+                event_types = checked_event_types(name, types, self.run.limits)
                 self.open(
                     key,
                     name,
                     EntryKind.WAIT,
-                    wait_ms=wait_ms_of(name, event_types, limit, timeout),
+                    wait_ms=wait_timeout_ms(name, event_types, limit, timeout),
                     event_types=event_types,
                     limit=limit,
                 )
@@ -310,7 +310,7 @@ class Step(DeterministicValues):
         if entry.failure is not None:
             raise EventTimeoutError(entry.failure.message)
         found = decode(entry.result or "null")
-        return event_of(found) if limit is None else [event_of(each) for each in found]
+        return received_event(found) if limit is None else [received_event(each) for each in found]
 
     @overload
     def run_workflow(
@@ -364,7 +364,7 @@ class Step(DeterministicValues):
         key, entry = self.enter(ticket, name, EntryKind.CHILD)
         try:
             if entry is None:
-                child_id = instance_id or child_id_of(
+                child_id = instance_id or default_child_id(
                     run.begin.workflow, run.begin.instance_id, key
                 )
                 longest = run.limits.max_workflow_name
@@ -454,7 +454,7 @@ class Step(DeterministicValues):
         """
         pace = loops.Pace(commit_interval, history_every, history_keep)
         ticket = self.run.ticket()
-        body = awaited(f'the body of the loop "{name}"', body)
+        body = require_async(f'the body of the loop "{name}"', body)
         return self.track(ticket, name, loops.loop(self, ticket, name, body, state, pace))
 
     def checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
@@ -493,6 +493,6 @@ class Step(DeterministicValues):
 
 def _awaited(branches: Mapping[str, Any]) -> dict[str, Branch["Step"]]:
     return {
-        name: awaited(f'the branch "{name}"', branch) if callable(branch) else branch
+        name: require_async(f'the branch "{name}"', branch) if callable(branch) else branch
         for name, branch in branches.items()
     }

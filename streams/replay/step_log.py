@@ -10,7 +10,7 @@ from headwater.processors.replay.commands import Log
 from headwater.processors.runs.limits import SYSTEM, control_character
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.attempt import ATTEMPT
-from headwater.streams.authoring.values import encode, sound
+from headwater.streams.authoring.values import encode, utf8_safe
 from headwater.streams.replay.scope import Scope
 
 
@@ -132,7 +132,9 @@ class StepLog:
         replayed = attempt is None and seen is None
         if replayed and not run.replayed_lines:
             return
-        line = Log(level, sound(category), sound(message), text, key, number, replayed, seen=seen)
+        line = Log(
+            level, utf8_safe(category), utf8_safe(message), text, key, number, replayed, seen=seen
+        )
         run.send(line)
 
     def _checked(self, message: str, data: Any, category: str) -> str | None:  # noqa: ANN401

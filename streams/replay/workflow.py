@@ -10,7 +10,7 @@ from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
 from headwater.schemas.topics import authors_topic_fault
-from headwater.streams.authoring.arguments import misfit_of
+from headwater.streams.authoring.arguments import signature_mismatch
 from headwater.streams.authoring.params import params_of, result_of
 from headwater.streams.authoring.read_only import frozen
 from headwater.streams.authoring.value_types import ValueType
@@ -45,7 +45,7 @@ class Workflow(Generic[P_contra, R_co]):
         fault = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if fault:
             raise ValueError(fault)
-        misfit = misfit_of(function, 2) if inspect.iscoroutinefunction(function) else ""
+        misfit = signature_mismatch(function, 2) if inspect.iscoroutinefunction(function) else ""
         if misfit is not None:
             raise TypeError(
                 f"expected the workflow {name} to be an async function (event, step), "
@@ -64,7 +64,7 @@ class Workflow(Generic[P_contra, R_co]):
         self._result: ValueType | None = None
         found = params_of(name, function, WorkflowEvent)
         #: None until all of the module is there: a type may be defined after the workflow.
-        self._params = None if found.fault else found
+        self._params = None if found.problem else found
 
     def __call__(self, event: WorkflowEvent[P_contra], step: Step) -> Awaitable[R_co]:
         """Calls the author's function."""
@@ -102,7 +102,7 @@ class Workflow(Generic[P_contra, R_co]):
         try:
             declared.check()
         except TypeError as error:
-            if declared.fault:
+            if declared.problem:
                 raise
             raise TypeError(
                 f"expected the type of the {what} of the workflow {self.name}, {declared!r}, to be "
