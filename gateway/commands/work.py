@@ -38,7 +38,7 @@ from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import PartUnavailable
 from headwater.schemas.history import Limits
-from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
+from headwater.streams.code_host.apps import AppNotLoaded, Declarations, merge_declarations
 from headwater.streams.evaluation.evaluator import started_evaluator
 from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.membership import member_of_house
@@ -268,7 +268,9 @@ def declared_by(apps: Sequence[str], passed: Sequence[str]) -> Declarations:
         AppWrong: One of them cannot be loaded.
     """
     try:
-        return side_by_side({app: uvloop.run(declarations_of(app, passed=passed)) for app in apps})
+        return merge_declarations(
+            {app: uvloop.run(declarations_of(app, passed=passed)) for app in apps}
+        )
     except (AppNotLoaded, HostKilled) as error:
         raise AppWrong(error.message) from error
 

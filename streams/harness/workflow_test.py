@@ -46,7 +46,7 @@ from headwater.streams.authoring.workflow_values import (
     R_co,
     WorkflowOf,
 )
-from headwater.streams.code_host.apps import limits_of, schemas_of_params
+from headwater.streams.code_host.apps import concurrency_limits, params_schemas
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.hosted_run import Allowance
 from headwater.streams.engine.code import Code
@@ -110,7 +110,7 @@ class WorkflowTest:
         replay = ReplayEngine(max_steps, milliseconds(cleanup), limits)
         self._evaluator = EvaluatorProcess()
         graphs = GraphEngine(given.graphs.values(), limits, self._evaluator)
-        self._concurrency = limits_of(given.workflows.values())
+        self._concurrency = concurrency_limits(given.workflows.values())
         slots = SlotsEngine({name: self._concurrency.get(name) for name in given.workflows})
         by_kind: list[Engine[Any]] = [replay, graphs, slots, *engines]
         self._engines: Engines = {each.kind: each for each in by_kind}
@@ -268,7 +268,7 @@ class WorkflowTest:
         """
         check_count("max_instances", max_instances)
         check_count("max_steps", max_steps)
-        with self._allowance.of(max_steps):
+        with self._allowance.limited_to(max_steps):
             count = await self._run(max_instances, once=True)
         self._callbacks.check()
         return count
@@ -357,7 +357,7 @@ class WorkflowTest:
         self._sent_by_hosts = []
         self._driver = Driver(partitions=1)
         self._hosts = [self._new_host(number) for number in _HOSTS]
-        known = (self._kinds, schemas_of_params(self._workflows.values()), self._concurrency)
+        known = (self._kinds, params_schemas(self._workflows.values()), self._concurrency)
         self._owner = Owner(
             0,
             claims,

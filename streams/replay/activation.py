@@ -223,7 +223,7 @@ class Activation:
         if self._run.pending or self._host.is_busy() or self._suspended_at == self._seen:
             return
         self._suspended_at = self._seen
-        if self._host.hands_back():
+        if self._host.yield_back():
             return
         is_open = any(entry.status in OPEN for entry in self._entries.values())
         if not is_open and not self._run.calls:

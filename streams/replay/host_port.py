@@ -87,7 +87,7 @@ class HostPort(Protocol):
     def is_busy(self) -> bool:
         """Whether attempts are under way."""
 
-    def hands_back(self) -> bool:
+    def yield_back(self) -> bool:
         """Hands the run back, if an attempt of it could not begin; says whether."""
 
     def now_ms(self) -> int:

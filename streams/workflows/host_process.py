@@ -23,7 +23,12 @@ from headwater.processors.runs.host_messages import HostMessage, Ping, Pong
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
-from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
+from headwater.streams.code_host.crash_record import (
+    EXIT_BROKEN,
+    EXIT_NO_THREADS,
+    CrashRecord,
+    crash_location,
+)
 from headwater.streams.code_host.frames import HOST_FRAME_MAX, Pipe
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps, hint_of_withheld
@@ -115,7 +120,7 @@ class HostProcess:
         self._directory = directory
         self._process: asyncio.subprocess.Process
         self._pipe: Pipe
-        self._box: BlackBox
+        self._box: CrashRecord
         self._attending: asyncio.Task[None] | None = None
         self._hello: asyncio.Future[Declarations]
         self._timer: asyncio.TimerHandle | None = None
@@ -163,7 +168,7 @@ class HostProcess:
 
     async def _launch(self) -> None:
         ours, theirs = socket.socketpair()
-        box = BlackBox.create()
+        box = CrashRecord.create()
         shared = -1 if self._deadlines is None else self._deadlines.descriptor
         inherited = [each for each in (theirs.fileno(), box.descriptor, shared) if each >= 0]
         try:
@@ -329,7 +334,7 @@ class HostProcess:
         how = f"stood still for {self._stall_s:g} s" if self._stalled else _how(code)
         if report:
             log.error("code host %d %s; its threads were here:\n%s", self.pid, how, report)
-        place = place_of(report)
+        place = crash_location(report)
         return f"the code host {how}{f' at {place}' if place else ''}"
 
     # -- ending

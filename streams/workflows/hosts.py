@@ -14,8 +14,8 @@ from typing import Final
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.processors.runs.slots import Concurrency
-from headwater.streams.code_host.apps import Declarations, side_by_side
-from headwater.streams.code_host.house_app import HOUSE_APP
+from headwater.streams.code_host.apps import Declarations, merge_declarations
+from headwater.streams.code_host.builtin_app import BUILTIN_APP
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.workflows.app_environment import environment_of_apps
@@ -97,15 +97,15 @@ class Hosts:
         try:
             await self._start_apps()
             apps = self.declared_by_app()
-            declared = side_by_side(apps)
+            declared = merge_declarations(apps)
             names = [each.schedule for each in declared.schedules]
             house = HostSupervisor(
-                *(0, HOUSE_APP, self._driver, names, self._house, self._threads_max),
+                *(0, BUILTIN_APP, self._driver, names, self._house, self._threads_max),
                 deadlines=self._deadlines,
             )
             self._all.append(house)
             await house.start()
-            everything = side_by_side({**apps, HOUSE_APP: house.declared})
+            everything = merge_declarations({**apps, BUILTIN_APP: house.declared})
             self.declared = Declarations(
                 declared.workflows,
                 everything.schedules,

@@ -18,7 +18,7 @@ import msgspec
 from headwater.processors.replay.host_messages import Activate
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import Declarations
-from headwater.streams.code_host.fitting import Fitting
+from headwater.streams.code_host.compatibility import CompatibilityReport
 from headwater.streams.workflows.host_process import START_S
 from headwater.streams.workflows.host_supervisor import HostSupervisor
 from headwater.streams.workflows.hosts import Hosts
@@ -78,11 +78,11 @@ class Reloading:
         if found.declared.error:
             log.error("%s; the code before that stays at work", found.declared.error)
             return
-        for each in found.misfits[:_SHOWN]:
-            log.warning("%s no longer fits its code: %s", each.instance, each.why)
-        if len(found.misfits) > _SHOWN:
-            log.warning("… and %d more do not", len(found.misfits) - _SHOWN)
-        fit = len(runs) - len(found.misfits)
+        for each in found.incompatible[:_SHOWN]:
+            log.warning("%s no longer fits its code: %s", each.instance, each.reason)
+        if len(found.incompatible) > _SHOWN:
+            log.warning("… and %d more do not", len(found.incompatible) - _SHOWN)
+        fit = len(runs) - len(found.incompatible)
         log.warning("%s: of %d open runs %d fit the new code", host.app, len(runs), fit)
         if _names(found.declared) != _names(host.declared):
             raise AppChanged(
@@ -106,10 +106,12 @@ def _names(declared: Declarations) -> object:
     return msgspec.structs.astuple(declared)
 
 
-async def _fitting(app: str, runs: list[Activate], environment: Mapping[str, str]) -> Fitting:
+async def _fitting(
+    app: str, runs: list[Activate], environment: Mapping[str, str]
+) -> CompatibilityReport:
     """Loads an app in a process of its own, and replays runs there."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "headwater.streams.code_host.fitting", app),
+        *(sys.executable, "-P", "-m", "headwater.streams.code_host.compatibility", app),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env=environment,
@@ -117,10 +119,10 @@ async def _fitting(app: str, runs: list[Activate], environment: Mapping[str, str
     try:
         async with asyncio.timeout(START_S):
             answer, _ = await process.communicate(msgspec.msgpack.encode(runs))
-        return msgspec.json.decode(answer, type=Fitting)
+        return msgspec.json.decode(answer, type=CompatibilityReport)
     except (TimeoutError, msgspec.DecodeError):
         why = f"expected {app} to be loaded and replayed within {START_S:g} s, found it was not"
-        return Fitting(Declarations(error=why))
+        return CompatibilityReport(Declarations(error=why))
     finally:
         if process.returncode is None:
             process.kill()
