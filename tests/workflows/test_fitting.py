@@ -61,9 +61,9 @@ def test_code_that_goes_on_as_recorded_fits(new: Workflow):
     [
         (named(False, "go"), "HistoryDivergedError"),
         (workflow("order")(fails), "ValueError: no such price"),
-        (named(False, "qoute"), "the code has come to qoute, which is new, and not to quote, "),
-        (named(False, "quote", "new"), "the code has come to new, which is new, and not to go, "),
-        (named(True, "quote", then="other"), "the code has come to other, which is new, and not"),
+        (named(False, "qoute"), "the code has reached qoute, which is new, but not quote, "),
+        (named(False, "quote", "new"), "the code has reached new, which is new, but not go, "),
+        (named(True, "quote", then="other"), "the code has reached other, which is new, but not"),
     ],
 )
 def test_code_that_would_fail_is_named_with_its_instance_and_why(new: Workflow, why: str):
