@@ -136,13 +136,10 @@ class Step(DeterministicValues):
         rollback: Callable[[Any], object] | None = None,
         rollback_timeout: Duration = _TIMEOUT,
     ) -> Coroutine[Any, Any, Any]:
-        """Call a sync or async function once, durably, and return its result.
+        """Call a sync or async function once, durably, and return its result, which is JSON.
 
-        Args:
-            callback: Takes no argument, or a StepTx. Its result is JSON.
-            timeout: Longest duration of an attempt.
-            rollback: Undoes the step. It takes the step's result.
-            rollback_timeout: Longest duration of an attempt of the rollback.
+        `callback` takes no argument, or a StepTx. `rollback` takes the step's result and undoes the
+        step. `timeout` and `rollback_timeout` limit an attempt of either.
 
         Raises:
             StepFailedError: The last attempt failed.
