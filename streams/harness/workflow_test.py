@@ -371,7 +371,7 @@ class WorkflowTest:
         self._partition = Partition(
             0, self._owner, claims.epoch, {}, start=0, position=end, replied=self._read
         )
-        self._driver.take_on(self._partition)
+        self._driver.add_partition(self._partition)
         self._turn()
 
     def _new_host(self, number: int) -> Host:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.streams.engine.instance_store import Mark, StoredState
+from headwater.streams.engine.instance_store import HistoryMark, StoredState
 from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.engine.state_records import COMPRESSED_FROM, records_of, snapshot_of
 from headwater.streams.engine.turns import Partition
@@ -43,8 +43,8 @@ class Taken(NamedTuple):
     """
 
     partition: Partition
-    mark: Mark
-    at: Mark
+    mark: HistoryMark
+    at: HistoryMark
     states: dict[str, StoredState]
     left: list[str]
 
@@ -97,11 +97,11 @@ class Checkpoints:
         """
         instances, position = partition.owner.instances, partition.position
         claims = partition.owner.claims
-        at = Mark(position, partition.epoch, claims.cause, claims.leader_epoch)
+        at = HistoryMark(position, partition.epoch, claims.cause, claims.leader_epoch)
         left = before.left if before else list(instances.take_keys())
         wanted = list(left)
         try:
-            states = instances.take(left, position, _TAKEN_BYTES)
+            states = instances.take_snapshots(left, position, _TAKEN_BYTES)
         except Exception:
             # The next checkpoint has to have all of them.
             instances.changed.update(wanted)
@@ -146,7 +146,7 @@ class Checkpoints:
 
 
 async def _snapshots(
-    mark: Mark, states: dict[str, StoredState]
+    mark: HistoryMark, states: dict[str, StoredState]
 ) -> list[tuple[bytes, SnapshotTaken]]:
     """States as of a mark, as records; large ones are compressed beside the event loop."""
     small: list[tuple[str, StoredState]] = []

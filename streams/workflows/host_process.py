@@ -59,7 +59,7 @@ _EXITS: Final = {
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """How a host went, for `Owner.host_gone`.
+    """How a host went, for `Owner.host_lost`.
 
     Shape:  turn is the activation whose own code had its turn; None if none had.
     """

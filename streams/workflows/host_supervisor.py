@@ -118,7 +118,7 @@ class HostSupervisor:
             host.send((Allow(0, 0),))
         if self._fetch is not None:
             # The turn that wanted it first may have given it something at once.
-            self._driver.host_gone(f"{self.name} was not there yet", _NOBODY, host=self.number)
+            self._driver.host_lost(f"{self.name} was not there yet", _NOBODY, host=self.number)
         self._driver.host_started(self.number)
         return declared
 
@@ -129,13 +129,13 @@ class HostSupervisor:
             return  # It is being started again as it is.
         await host.stop()
         # Of no activation: what was under way has not failed.
-        self._driver.host_gone(f"{self.app} has changed", _NOBODY, host=self.number)
+        self._driver.host_lost(f"{self.app} has changed", _NOBODY, host=self.number)
         self._restarting = asyncio.create_task(self._begin_again())
 
     def _lost(self, gone: Gone) -> None:
         log.warning("%s; it is started again, for %s", gone.reason, self.name)
         self._host = None
-        self._driver.host_gone(gone.reason, gone.turn, host=self.number)
+        self._driver.host_lost(gone.reason, gone.turn, host=self.number)
         self._restarting = asyncio.create_task(self._begin_again())
 
     async def _begin_again(self, longest_s: float = _RETRY_S) -> None:

@@ -99,7 +99,7 @@ class Housekeeping:
         try:
             await self._appended([partition.number])
             yield self._driver.drives(partition) and not (
-                partition.under_way or partition.owner.has_staged()
+                partition.in_flight or partition.owner.has_staged()
             )
         finally:
             partition.held = False

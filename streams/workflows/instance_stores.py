@@ -7,7 +7,12 @@ import msgspec
 
 from headwater.processors.runs.engine import Engines
 from headwater.schemas.topics import WORKFLOW_HISTORY
-from headwater.streams.engine.instance_store import InstanceStore, Mark, MemoryStore, StoredState
+from headwater.streams.engine.instance_store import (
+    HistoryMark,
+    InstanceStore,
+    MemoryStore,
+    StoredState,
+)
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.cluster_id import cluster_id
 from headwater.streams.kafka.state_store import Family, Identity, StateStore
@@ -24,7 +29,7 @@ _TIME_BYTES: Final = 8
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _state: Final = msgspec.msgpack.Decoder(StoredState).decode
-_mark: Final = msgspec.msgpack.Decoder(Mark).decode
+_mark: Final = msgspec.msgpack.Decoder(HistoryMark).decode
 
 
 class DiskStore:
@@ -36,12 +41,12 @@ class DiskStore:
     def __init__(self, store: StateStore) -> None:
         self._store = store
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> HistoryMark | None:
         """From where the history has to be read."""
         data = self._store.get(_MARK, b"")
         return None if data is None else _mark(data)
 
-    def set_mark(self, mark: Mark) -> None:
+    def set_mark(self, mark: HistoryMark) -> None:
         """Keeps a mark."""
         self._store.write({_MARK: {b"": _encode(mark)}}, {WORKFLOW_HISTORY: mark.position})
 

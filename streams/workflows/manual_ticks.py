@@ -68,7 +68,7 @@ class Ticks:
 
     def turned(self, turn: Turn) -> None:
         """Takes note of a turn: how many instances were begun, how many attempts have ended."""
-        self._left = 0 if turn.handed_back else self._left - turn.started
+        self._left = 0 if turn.yielded_back else self._left - turn.started
         self._given += turn.started
         self._steps += turn.attempts_ended
         self._turned.set()

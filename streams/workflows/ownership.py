@@ -208,7 +208,7 @@ class Ownership:
         self._reader.pause(number)
         self._deadlines.release(number)
         self._log.release(number)
-        partition = self._driver.give_up(number)
+        partition = self._driver.remove_partition(number)
         if partition is not None:
             self._given_up(partition)
 
@@ -270,7 +270,7 @@ class Ownership:
             self._given_up(partition)
             raise
         self._takeovers.pop(number, None)
-        self._driver.take_on(partition)
+        self._driver.add_partition(partition)
 
 
 def _commands(number: int) -> TopicPartition:

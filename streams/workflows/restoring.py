@@ -58,7 +58,7 @@ class Restoring:
         try:
             while self._driver.drives(partition) and partition.owner.has_damaged:
                 await self._appended([number])
-                if partition.under_way or partition.owner.has_staged():
+                if partition.in_flight or partition.owner.has_staged():
                     self._driver.wake_up()
                     await asyncio.sleep(_STAGED_S)
                     continue

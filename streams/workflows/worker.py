@@ -28,8 +28,8 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import take_over
-from headwater.streams.engine.room import Room
+from headwater.streams.engine.restore import restore_partition
+from headwater.streams.engine.run_size_limit import RunSizeLimit
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
@@ -268,7 +268,7 @@ class WorkflowWorker:
         partition = self._driver.serving
         if partition is None:
             return "no decision"
-        latest = partition.owner.at_work
+        latest = partition.owner.last_decided
         if not isinstance(latest, str):
             key = instance_key(latest.workflow, latest.instance_id)
             latest = f"{key}, which is sent {type(latest.command).__name__},"
@@ -331,7 +331,7 @@ class WorkflowWorker:
                 if self._clock.is_doubtful():
                     await self._log.settle_time()
                 self._turn()
-                if self._driver.has_left(self._hosts.closed(), ready=self._ticks is None):
+                if self._driver.has_backlog(self._hosts.closed(), ready=self._ticks is None):
                     self._something_came.set()
                     await asyncio.sleep(0)  # Whatever else the process does comes in between.
 
@@ -436,7 +436,7 @@ class WorkflowWorker:
         concurrency = self._hosts.concurrency()
         epoch = await self._log.claim(number, self._name, dict(workflows), params, concurrency)
         instances = LiveInstances(self._engines, store)
-        restored = await take_over(self._log, instances, number, epoch, replied)
+        restored = await restore_partition(self._log, instances, number, epoch, replied)
         for key, reason in self._incidents.take_unwritable(number).items():
             instances.quarantine(key, reason)
         owner = Owner(
@@ -447,7 +447,7 @@ class WorkflowWorker:
             code=self._code.code(),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,
-            room=Room(self._bounds.run_bytes_max),
+            size_limit=RunSizeLimit(self._bounds.run_bytes_max),
             evaluator=self._evaluator,
         )
         partition = Partition(
@@ -463,7 +463,7 @@ class WorkflowWorker:
         # After the log was read: what is committed here and not there, nobody else will record.
         partition.move_to(self._clock.now_ms())
         await self._sql.take_over(partition, partition.now_ms)
-        at_work = instances.count_at_work()
+        at_work = instances.count_in_memory()
         log.info(
             "partition %s is taken over: its history was read from offset %s to %s; %s instances "
             "are in memory, those that rest are not",

@@ -80,7 +80,7 @@ class World:
         host = HostProcess(
             self._app,
             received=self._heard,
-            gone=self._host_gone,
+            gone=self._host_lost,
             stall_s=self._stall_s,
             directory=APPS,
         )
@@ -92,7 +92,7 @@ class World:
         self._sent_by_host += messages
         self._wake_up.set()
 
-    def _host_gone(self, gone: Gone) -> None:
+    def _host_lost(self, gone: Gone) -> None:
         self.gone.append(gone)
         self._unreported.append(gone)
         self._wake_up.set()
@@ -121,7 +121,7 @@ class World:
         owner.handle(sent, now)
         owner.wake(now)
         owner.dispatch(now)
-        batch = owner.take()
+        batch = owner.take_batch()
         self.history += batch.records
         to_host: list[ToHost] = []
         for effect in batch.effects:
@@ -142,7 +142,7 @@ class World:
             for gone in self._unreported:
                 self.owner.handle(self._sent_by_host, self.now_ms())
                 self._sent_by_host = []
-                self.owner.host_gone(gone.reason, self.now_ms(), turn=gone.turn)
+                self.owner.host_lost(gone.reason, self.now_ms(), turn=gone.turn)
                 await self._begin_host()
             self._unreported.clear()
             if not done() and not self.owner.has_work():

@@ -13,7 +13,7 @@ from headwater.schemas.history import StartRun
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine import live_instances, state_records
 from headwater.streams.engine.code import Code
-from headwater.streams.engine.instance_store import Mark
+from headwater.streams.engine.instance_store import HistoryMark
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import CHECKPOINT
@@ -70,7 +70,7 @@ def _owned(*params: str) -> Partition:
     for offset, each in enumerate(params):
         sent = records.sent(StartRun(each), instance_id=f"o-{offset + 1}")
         owner.receive(offset, sent, 0)
-    owner.take()
+    owner.take_batch()
     return Partition(0, owner, 0, {}, start=0, position=2, replied=len(params))
 
 
@@ -145,7 +145,7 @@ def test_the_store_is_marked_when_the_checkpoint_is_in_kafka():
     assert store.mark() is None
     assert owned.owner.instances.changed == {"order/o-1"}
     _write(owned)
-    assert store.mark() == Mark(2, 0, 0)
+    assert store.mark() == HistoryMark(2, 0, 0)
 
 
 def test_a_partition_that_was_given_up_meanwhile_is_not_marked():

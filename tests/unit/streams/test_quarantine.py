@@ -183,7 +183,7 @@ class Driven:
     def __init__(self, owned: Owned) -> None:
         self.log, self.driver = owned.log, Driver(partitions=1)
         self.partition = Partition(0, owned.owner, owned.epoch, {}, start=0, position=0, replied=0)
-        self.driver.take_on(self.partition)
+        self.driver.add_partition(self.partition)
 
     def send(self, *keys: str) -> None:
         for number, key in enumerate(keys, 1):
@@ -213,7 +213,7 @@ def test_a_damaged_state_is_read_again_by_the_worker(tmp_path: Path):
     first = Owned(log, on_disk(tmp_path))
     first.tell(StartRun("1"), BAD, GOOD)
     first.checkpoint()
-    live = first.owner.instances.at_work(BAD)
+    live = first.owner.instances.in_memory(BAD)
     assert live is not None
     # What it may grow to is known: its next change is not tried on a copy first.
     live.engine, live.bytes_most = Breaks(), 100  # type: ignore[assignment]
