@@ -1,4 +1,4 @@
-"""Histories under test: what the log says of a run, as the answers that a client would read."""
+"""Histories in tests: the log of a run in the form of the API's responses."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from headwater.streams.authoring.values import decode
 
 
 class _OfRun(TypedDict):
-    """What every row of a history says of its run."""
+    """Fields of every row of a history."""
 
     workflow_name: str
     instance_id: str
@@ -26,26 +26,26 @@ class _OfRun(TypedDict):
 
 
 def history_of(view: RunView, workflow: str, instance_id: str, number: int) -> History:
-    """The history of a run."""
+    """Return the history of a run."""
     run = _OfRun(workflow_name=workflow, instance_id=instance_id, run_number=number)
     return History(
         run_number=number,
         steps=[_step(key, entry, view, run) for key, entry in view.steps()],
         events=list(_events(view, run)),
         logs=list(_logs(view, run)),
-        tokens=[_token(each, run) for each in view.tokens.values()],
+        tokens=[_token(token, run) for token in view.tokens.values()],
     )
 
 
 def error_of(failure: history.Failure | None) -> Failure | None:
-    """An error, if there is one."""
+    """Return an error, or None."""
     if failure is None:
         return None
     return Failure(name=failure.name, message=failure.message, traceback=traceback_of(failure))
 
 
 def value_of(text: Json | None) -> Any:  # noqa: ANN401 (any JSON)
-    """A value of an author's, if there is one."""
+    """Return a decoded value, or None."""
     return None if text is None else decode(text)
 
 
