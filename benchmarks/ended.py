@@ -109,9 +109,9 @@ class Owned:
     async def checkpoint(self) -> None:
         """Writes down what has changed, as a worker does it."""
         self._checkpoints.is_due(self.partition, time.monotonic())  # Before the first, it asks.
-        taken = self._checkpoints.take(self.partition)
-        while await self._checkpoints.write(taken, time.monotonic()) and taken.left:
-            taken = self._checkpoints.take(self.partition, taken)
+        taken = self._checkpoints.take_states(self.partition)
+        while await self._checkpoints.write_checkpoint(taken, time.monotonic()) and taken.left:
+            taken = self._checkpoints.take_states(self.partition, taken)
 
 
 def _sent(number: int, command: Command) -> CommandSent:

@@ -160,7 +160,7 @@ async def _work(
         _check_names(declared, settings.limits)
         for document in declared.graphs.values():
             graphs.deploy(graph_of(json.loads(document)))
-        slots.declare(ChainMap(code.limits, _limits(declared), code.limits_of_all))
+        slots.declare(ChainMap(code.limits, _limits(declared), code.all_limits))
         await check_topics(cluster)
         await warn_of_missing(cluster, declared.publishes)
         await pass_over_skipped(cluster)
@@ -182,7 +182,7 @@ async def _work(
             ticked=ticked,
             joined=joined,
             stores=stores_of(settings, clock),
-            house=Program("headwater.gateway.house", {**os.environ, **environment(settings)}),
+            builtin=Program("headwater.gateway.house", {**os.environ, **environment(settings)}),
             graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
             deployed=code,
             bounds=_bounds(settings),
@@ -197,7 +197,7 @@ async def _work(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,
         )  # fmt: skip
-        exits.enter_context(StandstillWatch(worker.at_work).watching())
+        exits.enter_context(StandstillWatch(worker.current_work).watching())
         await together(worker.run(), starts)
 
 

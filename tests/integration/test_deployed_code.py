@@ -383,7 +383,7 @@ def test_workflows_of_an_app_whose_runs_begin_on_a_deployment_are_named(
         async with deploying(topics) as deployer, running(worker):
             name = await deployer.deploy(code_of("set aside"), workflows=workflows)
             await deployer.activate(name)
-            await until(lambda: f"new runs of child, waiting begin on {name}, the" in caplog.text)
+            await until(lambda: f"new runs of child, waiting start on {name}, the" in caplog.text)
 
     asyncio.run(scenario())
 

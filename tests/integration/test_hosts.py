@@ -73,7 +73,7 @@ def test_a_host_that_is_killed_costs_the_others_nothing(house: WorkflowHouse):
         assert {mark.pid for mark in marks} == {house.host_of("one", BESIDE)}
 
     play(house, act)
-    assert f"it is started again, for {SHOP}" in house.log("one", 1_000_000)
+    assert f"restarting it for {SHOP}" in house.log("one", 1_000_000)
 
 
 def ticks(story: Story) -> list[datetime]:

@@ -467,7 +467,7 @@ def test_a_takeover_goes_on_from_the_store_and_from_kafka_when_that_is_torn(hous
             work(house)
             await scene.event(waiting, payload=str(number))
             lines = (house.directory / "one.log").read_text()[before:]
-            starts = [int(at) for at in re.findall(r"was read from offset (\d+)", lines)]
+            starts = [int(at) for at in re.findall(r"history from offset (\d+)", lines)]
             assert len(starts) >= PARTITIONS
             assert max(starts) > 0
             assert ("deleted:" in lines) is torn
