@@ -216,7 +216,7 @@ class BulkChange(Ending, frozen=True, kw_only=True):
     def command(self) -> Command:
         """What each of them is told."""
         if self.action in _ENDING:
-            return _ENDING[self.action].because(self.reason)
+            return _ENDING[self.action].with_reason(self.reason)
         return BULK[self.action]
 
 

@@ -340,7 +340,7 @@ def test_what_a_killed_worker_had_begun_to_unpack_is_removed(topics: str, tmp_pa
         async with deploying(topics) as deployer:
             name = await deployer.deploy(code_of("sound"))
             known = (await deployer.log.catch_up()).by_id
-            await ArtifactFolders(deployer.log, tmp_path).of(known[name])
+            await ArtifactFolders(deployer.log, tmp_path).folder_of(known[name])
 
     asyncio.run(scenario())
     assert begun.exists()

@@ -171,4 +171,4 @@ class Running:
         run = found.run
         if run.status is RunState.CANCELLED:
             return None
-        return await self._writing.tell(run.workflow_name, run.run_id, CANCEL.because(reason))
+        return await self._writing.tell(run.workflow_name, run.run_id, CANCEL.with_reason(reason))
