@@ -34,7 +34,7 @@ from headwater.streams.authoring.workflow_values import Break, Continue, Retry, 
 from headwater.streams.code_host.schedules import (
     Declared,
     FromDeployment,
-    declaration_fault,
+    declaration_problem,
     params_at,
 )
 from headwater.streams.replay.step import Step
@@ -263,9 +263,9 @@ def _read(payload: Any) -> Declared | FromDeployment | str:  # noqa: ANN401
         if isinstance(payload, dict) and "move" in payload:
             of_deployment = msgspec.convert(payload, FromDeployment)
             declared = of_deployment.declared
-            return (declared and declaration_fault(declared)) or of_deployment
+            return (declared and declaration_problem(declared)) or of_deployment
         of_app = msgspec.convert(payload, Declared)
-        return declaration_fault(of_app) or of_app
+        return declaration_problem(of_app) or of_app
     except msgspec.ValidationError as error:
         return str(error)
 

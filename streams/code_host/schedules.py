@@ -123,7 +123,7 @@ def schedule(  # noqa: PLR0913, the options of a schedule
         catch_up=_catch_up(name, catch_up),
         grace_ms=milliseconds(grace),
     )
-    problem = declaration_fault(declared)
+    problem = declaration_problem(declared)
     if problem:
         raise ValueError(problem)
     frame = sys._getframe(1)  # noqa: SLF001, the module of the declaration
@@ -149,7 +149,7 @@ def params_at(declared: Declared, tick: str) -> dict[str, Any]:
     return {**declared.params, SCHEDULE: declared.schedule, SCHEDULED_FOR: tick}
 
 
-def declaration_fault(declared: Declared) -> str | None:
+def declaration_problem(declared: Declared) -> str | None:
     """Return what is wrong with a schedule, or None."""
     problem = name_fault("the name of a schedule", declared.schedule, NAME_MAX)
     if problem:

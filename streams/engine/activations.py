@@ -189,4 +189,4 @@ class Activations:
         live.resting = False
         live.attempts.clear()
         live.held.clear()
-        live.behind_sql.clear()
+        live.held_behind_sql.clear()

@@ -6,7 +6,7 @@ from headwater.schemas.failures import HOST_LOST, STEP_TIMEOUT
 from headwater.schemas.history import Failure
 
 
-def still_running(started: Started) -> StepUnderWay:
+def report_running(started: Started) -> StepUnderWay:
     """Return the request that records a long attempt, so that users can see it."""
     return StepUnderWay(started.step, started.attempt)
 

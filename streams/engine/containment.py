@@ -15,7 +15,7 @@ from headwater.schemas.history import Failure
 from headwater.streams.engine.activations import Activations
 from headwater.streams.engine.committing import Committer
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
-from headwater.streams.engine.quarantine import Incident, described
+from headwater.streams.engine.quarantine import Incident, describe_error
 from headwater.streams.engine.staging import Staging, StagingMark
 
 #: How often an owner restores the state of one instance. The partition waits for each of these.
@@ -82,7 +82,7 @@ class Containment:
             return
         self._damages[key] = self._damages.get(key, 0) + 1
         if self._damages[key] > DAMAGES_MAX:
-            self.quarantine(key, f"{what} failed: {described(error)}", error)
+            self.quarantine(key, f"{what} failed: {describe_error(error)}", error)
             return
         live.damaged = True
         self.damaged[key] = None
@@ -102,7 +102,7 @@ class Containment:
             incident = Incident("quarantine", what, quarantined.error, quarantined=True)
             self._incidents.append(incident)
 
-    def ends_later(self, live: LiveInstance, ending: Ending) -> bool:
+    def defer_end(self, live: LiveInstance, ending: Ending) -> bool:
         """End the run of a damaged instance after it is restored. Return whether it is damaged."""
         if live.key in self.damaged:
             self.damaged[live.key] = ending
@@ -116,5 +116,5 @@ class Containment:
 
 def failure_of(what: str, error: Exception) -> Failure:
     """Return the failure of a run whose decision failed."""
-    message = f"{what} failed: {described(error)}; the log of the worker has the traceback"
+    message = f"{what} failed: {describe_error(error)}; the log of the worker has the traceback"
     return Failure(INTERNAL, bounded(message))

@@ -160,7 +160,7 @@ class Driver:
 
     def step_waits(self, step: StepTransaction) -> None:
         """Record that Postgres was unavailable for a step's SQL, which will be retried."""
-        step.partition.messages[:0] = step.partition.owner.sql.waits(step.commit)
+        step.partition.messages[:0] = step.partition.owner.sql.mark_waiting(step.commit)
         self.wake_up()
 
     def messages_waiting(self) -> int:

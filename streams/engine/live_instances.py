@@ -31,7 +31,7 @@ class LiveInstance:
         "activation",
         "attempts",
         "batch",
-        "behind_sql",
+        "held_behind_sql",
         "bytes_most",
         "committing",
         "damaged",
@@ -68,7 +68,7 @@ class LiveInstance:
         #: Those of them whose SQL was sent to Postgres: it may have taken effect.
         self.trying: set[StepId] = set()
         #: Requests of its code since then: the first would undo one of them, the rest follow it.
-        self.behind_sql: list[HostMessage] = []
+        self.held_behind_sql: list[HostMessage] = []
         #: Messages for code that is paused or rests, to be sent when it continues.
         self.held: list[HostMessage] = []
         self.resting = False
@@ -176,7 +176,9 @@ class LiveInstances:
         try:
             run = engine.decode(stored.state)
         except Exception as error:  # noqa: BLE001, one state costs its instance alone
-            self.quarantine(key, f"its state cannot be read: {quarantine.described(error)}", error)
+            self.quarantine(
+                key, f"its state cannot be read: {quarantine.describe_error(error)}", error
+            )
             return None
         live = self._live[key] = LiveInstance(key, engine, run, stored.position)
         live.parts = max(stored.parts, self.parts.get(key, 1))
@@ -297,7 +299,7 @@ class LiveInstances:
             try:
                 states[live.key] = live.stored(position)
             except Exception as error:  # noqa: BLE001, one state costs its instance alone
-                reason = f"its state cannot be encoded: {quarantine.described(error)}"
+                reason = f"its state cannot be encoded: {quarantine.describe_error(error)}"
                 self.quarantine(live.key, reason, error)
         return states
 

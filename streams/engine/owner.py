@@ -168,7 +168,7 @@ class Owner:
         for message in messages:
             if (live := self._activations.find(message.activation)) is None:
                 continue
-            if isinstance(message, Requested) and not (live.trying or live.behind_sql):
+            if isinstance(message, Requested) and not (live.trying or live.held_behind_sql):
                 self._request(live, message.request, now_ms)
                 continue
             mark = self._containment.begin()
@@ -242,7 +242,7 @@ class Owner:
         """Return the keys of instances that must be restored from the log."""
         return list(self._containment.damaged)
 
-    def restored(self, key: str, restored: LiveInstance | None, now_ms: int) -> None:
+    def restore_damaged(self, key: str, restored: LiveInstance | None, now_ms: int) -> None:
         """Replace the state of a damaged instance.
 
         Args:
@@ -279,7 +279,7 @@ class Owner:
         """End a run through its engine, else by only recording its failure, else quarantine it."""
         failure, first = ending
         for attempt in range(first, 2):
-            if self._containment.ends_later(live, Ending(failure, attempt)) or live.run.ended:
+            if self._containment.defer_end(live, Ending(failure, attempt)) or live.run.ended:
                 return
             if live.run.kind == SLOTS:
                 break
@@ -293,7 +293,7 @@ class Owner:
                 self._containment.contain(error, mark, "end", f"the end of {live.key}")
                 continue
             return
-        if not self._containment.ends_later(live, Ending(failure, 2)):
+        if not self._containment.defer_end(live, Ending(failure, 2)):
             self._containment.quarantine(live.key, failure.message)
 
     # -- ready instances and timers

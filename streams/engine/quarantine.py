@@ -46,7 +46,7 @@ def reason_of(stored: StoredState) -> str:
     return stored.state.decode(errors="replace")
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the name and message of an error, truncated, as text that UTF-8 can encode."""
     try:
         message = str(error)

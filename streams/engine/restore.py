@@ -122,7 +122,7 @@ def _apply(instances: LiveInstances, offset: int, record: HistoryAppended) -> No
     except NewerSchema:
         raise
     except Exception as error:  # noqa: BLE001, one history costs its instance alone
-        description = quarantine.described(error)
+        description = quarantine.describe_error(error)
         instances.quarantine(
             key, f"its history cannot be applied at {offset}: {description}", error
         )

@@ -56,7 +56,7 @@ class StepsWithSql:
         live.committing.add(commit.id)
         return commit
 
-    def tries(self, commit: StepCommit) -> bool:
+    def mark_sent(self, commit: StepCommit) -> bool:
         """Record that the SQL is sent to Postgres now. Return False if it is not needed.
 
         Raises:
@@ -70,7 +70,7 @@ class StepsWithSql:
         live.trying.add(commit.id)
         return True
 
-    def waits(self, commit: StepCommit) -> list[HostMessage]:
+    def mark_waiting(self, commit: StepCommit) -> list[HostMessage]:
         """Record that Postgres was unavailable and is retried. Return the messages held back."""
         live = self._instances.find(commit.key)
         return [] if live is None else _release(live, commit)
@@ -99,14 +99,14 @@ class StepsWithSql:
 
     def hold_back(self, live: LiveInstance, message: Requested[Request], now_ms: int) -> bool:
         """Hold back a request that would undo a step with SQL in progress, and all after it."""
-        if not live.behind_sql:
+        if not live.held_behind_sql:
             if not live.trying:
                 return False
             decision = live.engine.decide(live.run, message.request, now_ms)
             steps = {step.step for step in live.trying}
             if isinstance(decision, Rejection) or not any(_undoes(e, steps) for e in decision):
                 return False
-        live.behind_sql.append(message)
+        live.held_behind_sql.append(message)
         return True
 
     def _expects(self, commit: StepCommit) -> bool:
@@ -124,7 +124,7 @@ class StepsWithSql:
 
 def _release(live: LiveInstance, commit: StepCommit) -> list[HostMessage]:
     live.trying.discard(commit.id)
-    messages, live.behind_sql = live.behind_sql, []
+    messages, live.held_behind_sql = live.held_behind_sql, []
     return messages
 
 

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from headwater.processors.runs.host_messages import Started
 from headwater.processors.runs.requests import Request
-from headwater.streams.engine.attempts import still_running, timed_out
+from headwater.streams.engine.attempts import report_running, timed_out
 from headwater.streams.engine.live_instances import LiveInstance
 from headwater.streams.engine.timers import Timers
 
@@ -73,7 +73,7 @@ class TimerQueue:
         for attempt_id in self._deadlines.due(now_ms):
             yield attempt_id, timed_out
         while self._unseen and next(iter(self._unseen.values())) <= now_ms:
-            yield self._unseen.popitem(last=False)[0], still_running
+            yield self._unseen.popitem(last=False)[0], report_running
 
     # -- resting instances
 

@@ -415,7 +415,7 @@ class WorkflowTest:
         self._handle_incidents(turn)
         if turn.steps:
             for step in turn.steps:
-                needed = self._owner.sql.tries(step.commit)
+                needed = self._owner.sql.mark_sent(step.commit)
                 outcome = self._database.outcome(step.commit.returned) if needed else None
                 driver.step_settled(step, outcome)
             # At once: in production, the commit row survives a crash before this point.
@@ -433,7 +433,7 @@ class WorkflowTest:
             instances, claims = LiveInstances(self._engines), Claims()
             records = ((i, read(item, HistoryAppended)) for i, item in enumerate(self._history))
             restore(claims, (item for item in records if concerns(item[1], key)), instances)
-            self._owner.restored(key, instances.find(key), self.now_ms)
+            self._owner.restore_damaged(key, instances.find(key), self.now_ms)
 
     def _append(self, flights: Iterable[Flight]) -> None:
         for flight in flights:

@@ -47,7 +47,7 @@ from headwater.schemas.topics import (
     WORKFLOW_REPLIES,
     WORKFLOW_SNAPSHOTS,
 )
-from headwater.streams.engine.quarantine import described
+from headwater.streams.engine.quarantine import describe_error
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
@@ -409,7 +409,9 @@ def unwritable(records: Iterable[tuple[bytes, HistoryAppended]]) -> dict[str, st
         except NotYetReadable:
             continue
         except Exception as error:  # noqa: BLE001, any error means that it cannot be written
-            problems[key.decode()] = f"the decision does not fit into a record: {described(error)}"
+            problems[key.decode()] = (
+                f"the decision does not fit into a record: {describe_error(error)}"
+            )
             continue
         if size > MAX_VALUE_BYTES:
             reason = f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {size}"

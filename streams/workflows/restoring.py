@@ -78,4 +78,4 @@ class Restoring:
             )
             if self._driver.drives(partition):
                 partition.move_to(self._clock())
-                owner.restored(key, restored, partition.now_ms)
+                owner.restore_damaged(key, restored, partition.now_ms)

@@ -55,7 +55,7 @@ class StepSql:
             if not await self._confirmed(partition):
                 return
             try:
-                if not partition.owner.sql.tries(commit):
+                if not partition.owner.sql.mark_sent(commit):
                     break
                 done = await self._commit(partition, commit)
             except StoreUnavailable as error:

@@ -395,12 +395,12 @@ def test_an_artifact_is_unpacked_whole_or_not_at_all(topics: str, tmp_path: Path
             torn = await deployer.deploy(code_of("torn"), as_it_is=b"PK, and then nothing")
             known = (await deployer.log.catch_up()).by_id
             several = [ArtifactFolders(deployer.log, tmp_path) for _ in range(4)]
-            found = await asyncio.gather(*(each.of(known[sound]) for each in several))
+            found = await asyncio.gather(*(each.folder_of(known[sound]) for each in several))
             assert set(found) == {tmp_path / sound}
             assert (tmp_path / sound / f"{APP}.py").read_text() == code_of("sound")
             for each in several:
                 with pytest.raises(ArtifactInvalid):
-                    await each.of(known[torn])
+                    await each.folder_of(known[torn])
 
     asyncio.run(scenario())
     (left,) = tmp_path.iterdir()

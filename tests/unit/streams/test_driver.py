@@ -293,7 +293,7 @@ def given_up_amid_its_sql(*commands: CodeCommand) -> tuple[Worker, int, StepTran
     activation = worker.activation(0)
     worker.driver.host_sent([Requested(activation, RETURNED)])
     (step,) = worker.turn().steps
-    assert step.partition.owner.sql.tries(step.commit)
+    assert step.partition.owner.sql.mark_sent(step.commit)
     worker.driver.host_sent([Requested(activation, each) for each in (GIVEN_UP, *commands)])
     assert worker.turn().flights == []
     return worker, activation, step
@@ -322,7 +322,7 @@ def test_a_step_may_be_given_up_while_postgres_cannot_be_asked():
     worker.driver.step_waits(step)
     released = worker.follows(worker.flight(), 2)
     assert released.to_hosts == {0: [Drop(activation, STEP.key)]}, "its host waits for it no longer"
-    assert not step.partition.owner.sql.tries(step.commit)
+    assert not step.partition.owner.sql.mark_sent(step.commit)
 
 
 def test_nothing_follows_from_a_batch_before_its_partition_is_confirmed():
