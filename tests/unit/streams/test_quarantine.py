@@ -244,6 +244,6 @@ def test_an_error_without_a_message_that_can_be_read_is_described_all_the_same()
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert quarantine.described(Odd()) == "Odd: its message cannot be read"
-    assert quarantine.described(ValueError("\ud800")) == r"ValueError: \ud800"
-    assert len(quarantine.described(ValueError("x" * 10_000_000))) < 1_000
+    assert quarantine.describe_error(Odd()) == "Odd: its message cannot be read"
+    assert quarantine.describe_error(ValueError("\ud800")) == r"ValueError: \ud800"
+    assert len(quarantine.describe_error(ValueError("x" * 10_000_000))) < 1_000
