@@ -83,7 +83,7 @@ def check_callable(name: str, callback: object) -> None:
     if inspect.iscoroutine(callback):
         callback.close()
     raise TypeError(
-        f'expected the step "{name}" to be given a function, found {type(callback).__name__}: '
+        f'expected the step "{name}" to be passed a function, found {type(callback).__name__}: '
         "pass the function without calling it, or `lambda: function(argument)`"
     )
 

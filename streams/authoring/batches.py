@@ -31,8 +31,8 @@ def parse_batch(batch: Iterable[Mapping[str, Any]]) -> list[NewInstance]:
         known = isinstance(untyped, Mapping) and untyped.keys() <= {"id", "params", "labels"}
         if not known or "id" not in item:
             raise ValueError(
-                'expected each of a batch to be {"id": …}, perhaps with "params" and "labels", '
-                f"found {untyped!r:.200} as number {number}"
+                'expected each item of a batch to be {"id": …}, optionally with "params" and '
+                f'"labels", found {untyped!r:.200} as number {number}'
             )
         instance_id = checked_instance_id(item["id"])
         if name_fault("an instance id", instance_id, INSTANCE_ID_TOP):

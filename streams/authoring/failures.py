@@ -34,8 +34,8 @@ def failure_of(error: BaseException) -> Failure:
     ):
         return failure
     name = _read(lambda: _name_of(error), "Exception")
-    text = _read(lambda: str(error), "(its text could not be made)")
-    trace = _read(lambda: utf8_safe("".join(_parts(error))), "(its traceback could not be made)")
+    text = _read(lambda: str(error), "(its text cannot be created)")
+    trace = _read(lambda: utf8_safe("".join(_parts(error))), "(its traceback cannot be created)")
     if len(trace) > _TRACE_MAX:
         trace = f"…{trace[-_TRACE_MAX:]}"
     return Failure(

@@ -72,7 +72,7 @@ RESUME: Final = Action(
 TERMINATE: Final = Action(
     name="terminate",
     command=TerminateRun(),
-    summary="End an instance for good, at once",
+    summary="End an instance permanently and at once",
     effect="Its code is not notified, and nothing is rolled back; use cancel for that. Only a "
     "restart brings it back.",
     refusals=(INSTANCE_TERMINAL,),
@@ -80,7 +80,7 @@ TERMINATE: Final = Action(
 CANCEL: Final = Action(
     name="cancel",
     command=CancelRun(),
-    summary="End an instance for good, once its code has cleaned up",
+    summary="End an instance permanently, once its code has cleaned up",
     effect="Its code gets a CancelledError where it waits, and may clean up, for 30 seconds unless "
     "its worker is configured otherwise; then rollback handlers run, and it is terminated, however "
     "its code ended. Children are cancelled with it; tasks of a graph end at once. A paused "

@@ -133,8 +133,8 @@ class StepTx:
     def _check_open(self, what: str) -> None:
         if self._closed:
             raise RuntimeError(
-                f"expected {what} while the callback of the step runs, found it after that has "
-                "returned: note everything in the callback, and await what does"
+                f"expected {what} while the callback of the step runs, found it after the "
+                "callback returned: do everything within the callback, and await calls that do"
             )
 
     def _post(self, post: Post, *texts: str) -> None:

@@ -96,7 +96,7 @@ class TypeSchema:
             return self._PARTS[type(kind)](self, kind)
         cls = getattr(kind, "cls", None)
         if cls is None:
-            raise TypeError(f"{type(kind).__name__.removesuffix('Type')} is no type for JSON")
+            raise TypeError(f"{type(kind).__name__.removesuffix('Type')} is not a type for JSON")
         return {} if cls is object else self._reference(cls, kind)
 
     def _union(self, kind: mi.UnionType) -> Schema:
@@ -145,7 +145,7 @@ class TypeSchema:
                 return model_schema(cls, f"#/$defs/{name}")
             case _:
                 raise TypeError(
-                    f"{name} is no type that JSON is read as: use one of Python's own, a "
+                    f"{name} cannot be read from JSON: use a type of Python's own, a "
                     "dataclass, a TypedDict, a NamedTuple, a msgspec.Struct, a class of attrs or "
                     "a pydantic model"
                 )

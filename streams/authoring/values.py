@@ -214,7 +214,7 @@ def _problems_within(
             yield from _problems(key, f"a key of {path}", above)
         else:
             kind = type(key).__name__
-            yield f"the key {_shown(key)} of type {kind} at {path}; make it text first"
+            yield f"the key {_shown(key)} of type {kind} at {path}; convert it to text first"
         yield from _problems(item, f"{path}.{_shown(key)}", above)
 
 

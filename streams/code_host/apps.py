@@ -315,8 +315,8 @@ def _by_name(spec: str, workflows: list[_Runs]) -> dict[str, _Runs]:
     for name, workflow in by_name.items():
         if name.startswith(HOUSE_PREFIX):
             raise AppNotLoaded(
-                f"expected no workflow whose name begins with {HOUSE_PREFIX}, as those do that "
-                f"come with Headwater, found {name} ({_location(workflow)})"
+                f"expected no workflow whose name begins with {HOUSE_PREFIX}, which is "
+                f"reserved for built-in workflows, found {name} ({_location(workflow)})"
             )
     return by_name
 

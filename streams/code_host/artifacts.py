@@ -56,7 +56,7 @@ def unpack(artifact: bytes, folder: Path) -> None:
     try:
         zipped = zipfile.ZipFile(io.BytesIO(artifact))
     except _DAMAGED as error:
-        raise ArtifactInvalid(f"expected a zip, found what is none: {error}") from error
+        raise ArtifactInvalid(f"expected a zip, found another file: {error}") from error
     with zipped:
         entries = zipped.infolist()
         if len(entries) > ENTRIES_MAX:
@@ -126,7 +126,7 @@ def _check(entry: zipfile.ZipInfo) -> None:
             f"expected files and folders, found {name[:_SHOWN]!r}, a link or a device"
         )
     if entry.flag_bits & _ENCRYPTED:
-        raise ArtifactInvalid(f"expected what can be read, found {name[:_SHOWN]!r} encrypted")
+        raise ArtifactInvalid(f"expected readable files, found {name[:_SHOWN]!r} encrypted")
     if entry.compress_type not in _METHODS:
         raise ArtifactInvalid(
             f"expected files deflated or stored, found {name[:_SHOWN]!r} with the method "
@@ -140,11 +140,11 @@ def _name_problem(name: str) -> str:
     try:
         sizes = [len(part.encode()) for part in parts]
     except UnicodeEncodeError:
-        return "which is no Unicode"
+        return "which is not valid Unicode"
     if not name.isprintable() or "\\" in name or ":" in name:
-        return "with characters that not every system takes"
+        return "with characters that some file systems refuse"
     if "" in parts or "." in parts or ".." in parts:
-        return "which leads elsewhere"
+        return "which is outside of it"
     if max(sizes) > _NAME_BYTES_MAX or sum(sizes) + len(parts) > _PATH_BYTES_MAX:
         return "which is too long"
     return ""
@@ -187,7 +187,7 @@ def _chunks(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
                 yield chunk
     except _DAMAGED as error:
         raise ArtifactInvalid(
-            f"expected to read {entry.orig_filename[:_SHOWN]!r}, found it torn: {error}"
+            f"expected to read {entry.orig_filename[:_SHOWN]!r}, found it damaged: {error}"
         ) from error
 
 

@@ -185,7 +185,9 @@ def _sendable(message: FromHost) -> FromHost:
         encode_frames([message])
     except UNSENDABLE as error:
         log.exception("a message of a run cannot be encoded")
-        failure = Failure(UNSERIALISABLE, f"expected what can be sent, found {error!r}")
+        failure = Failure(
+            UNSERIALISABLE, f"expected a message that can be encoded, found {error!r}"
+        )
         return Requested(message.activation, Raise(failure))
     return message
 

@@ -55,7 +55,7 @@ _ABSENCE_MS: Final = 60_000
 #: Iterations whose entries are kept in the history.
 _KEPT: Final = 10
 _EVENTS_MAX: Final = 100
-_WAITS: Final = "it starts nothing before a worker says what {} declares"
+_WAITS: Final = "nothing is started until a worker reports what {} declares"
 _UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="1 minute", backoff="constant")
 
 
@@ -242,9 +242,7 @@ async def _wait(step: Step, until_ms: int) -> list[Any]:
 def _begin(payload: Any, started_at: datetime, run_number: int) -> _State:  # noqa: ANN401
     declaration = _read(payload)
     if isinstance(declaration, str):
-        raise NonRetryableError(
-            f"expected the params that a worker gives for schedule(...): {declaration}"
-        )
+        raise NonRetryableError(f"expected the params of schedule(...): {declaration}")
     after_ms = _unix_ms(started_at)
     if isinstance(declaration, Declared):
         return _State(declaration, after_ms, _until(declaration, after_ms), outdated=run_number > 0)

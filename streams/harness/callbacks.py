@@ -99,7 +99,7 @@ class Callbacks:
             raise TimeoutError(
                 f"expected the callback of each step to end, or to wait by `test.sleep`, within "
                 f"{self._patience_s:g} s of real time, found still running: {named}. "
-                "`test.advance` moves the clock past the timeout of a step all the same"
+                "`test.advance` moves the clock past the timeout of a step anyway"
             )
 
     def _asleep(self) -> set[int]:

@@ -138,8 +138,8 @@ class Scope:
         key = self.key(name)
         if key in self.open_calls:
             raise DuplicateStepError(
-                f'expected one entry "{key}" at a time, found a second while the first is under '
-                "way: give each its own name"
+                f'expected one entry "{key}" at a time, found a second while the first is '
+                "running: give each its own name"
             )
         if key in journal.abandoned and not or_removed:
             raise DuplicateStepError(
@@ -267,7 +267,7 @@ class Scope:
         leaked = [key for key, task in self.open_calls.items() if not _was_awaited(task)]
         if leaked:
             return NotAwaitedError(
-                f"expected no entry under way when {self} returns, found "
+                f"expected no running entry when {self} returns, found "
                 f"{', '.join(sorted(leaked))}: await the task that it runs in before you return"
             )
         return None

@@ -105,7 +105,7 @@ class CommandReader:
         # No pause, because reading continues meanwhile and its results must not wait.
         self._ends = Retrying(
             log,
-            "timers wait, as the end of the commands cannot be read",
+            "timers wait, because the end of the commands cannot be read",
             sleep=lambda _: asyncio.sleep(0),
         )
         self._options = {

@@ -449,7 +449,7 @@ async def _append_claim(producer: Appender, claim: Outgoing) -> int:
     if epoch < 0:
         raise BrokerUnavailable(
             f"expected the offset of the claim of partition {claim.partition}, found that the "
-            "broker has the claim and does not know where; claim again"
+            "broker acknowledged the claim without its offset; claim again"
         )
     return epoch
 

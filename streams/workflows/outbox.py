@@ -71,7 +71,7 @@ class Outbox:
             cluster=cluster,
             client_id=client_id,
             topic=WORKFLOW_COMMANDS,
-            what="what workflows send has to wait",
+            what="commands of workflows have to wait",
             records=self._records,
             appended=lambda waiting: waiting.sent(),
             ready=lambda waiting: may_release(waiting.partition),

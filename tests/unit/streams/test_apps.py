@@ -215,8 +215,8 @@ def test_an_attribute_may_list_schedules(write: Write):
         ),
         (
             'mine = workflow("headwater-schedule")(order.function)',
-            "expected no workflow whose name begins with headwater-, as those do that come with "
-            "Headwater, found headwater-schedule (clock_e.order)",
+            "expected no workflow whose name begins with headwater-, which is reserved for "
+            "built-in workflows, found headwater-schedule (clock_e.order)",
         ),
     ],
 )
