@@ -28,7 +28,7 @@ from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import Restored, take_over
+from headwater.streams.engine.restore import Restored, restore_partition
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
@@ -72,7 +72,7 @@ class Owned:
         number, workflows = self._number, {_WORKFLOW: ReplayEngine.kind}
         instances = LiveInstances(_ENGINES, await self._stores.open(number))
         epoch = await self.log.claim(number, "bench", workflows)
-        restored = await take_over(self.log, instances, number, epoch, 0)
+        restored = await restore_partition(self.log, instances, number, epoch, 0)
         owner = Owner(
             number,
             restored.claims,
@@ -94,7 +94,7 @@ class Owned:
         for command in commands:
             for number in range(first, first + _BATCH):
                 owner.receive(owner.claims.cause + 1, _sent(number, command), now_ms())
-        batch = owner.take()
+        batch = owner.take_batch()
         records = [
             (instance_key(_WORKFLOW, record.instance_id).encode(), record)
             for record in batch.records

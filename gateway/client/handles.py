@@ -30,15 +30,15 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.failures import InstanceFailedError, InstanceTerminalError
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.authoring.batches import batch_of
-from headwater.streams.authoring.looking import LookedInto, Question
+from headwater.streams.authoring.batches import parse_batch
+from headwater.streams.authoring.inspection import InspectableInstance, InspectionQuery
+from headwater.streams.authoring.lifecycle import CANCEL, TERMINATE, Action, Controllable
 from headwater.streams.authoring.request_arguments import (
     checked_event_type,
     checked_instance_id,
     checked_labels,
 )
 from headwater.streams.authoring.result_types import output_of
-from headwater.streams.authoring.steering import CANCEL, TERMINATE, Steered, Verb
 from headwater.streams.authoring.values import encode_object, encode_params
 from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, name_of
 
@@ -52,7 +52,7 @@ A = TypeVar("A")
 _LISTS: Final = frozenset({"steps", "tokens", "events", "logs"})
 
 
-class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
+class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[R_co]):
     """An instance, by its id. To have a handle does not mean that there is such an instance.
 
     Shape:  InstanceHandle[R] is one of a workflow that returns R.
@@ -86,14 +86,14 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
         return await self._session.read(self._path, Instance, instance=self._key)
 
     @override
-    async def steer(self, verb: Verb, reason: str = "") -> InstanceStatus:
-        """Does one of the verbs, and gives how the instance stands then."""
+    async def perform(self, action: Action, reason: str = "") -> InstanceStatus:
+        """Perform an action and return the status of the instance afterwards."""
         body = members(reason=json.dumps(reason) if reason else None)
-        repeat = Repeat.SAFE if verb.repeatable else Repeat.UNSAFE
+        repeat = Repeat.SAFE if action.repeatable else Repeat.UNSAFE
         try:
-            return await self._manage(verb.name, repeat, body)
+            return await self._manage(action.name, repeat, body)
         except InstanceTerminalError as error:
-            if verb not in (TERMINATE, CANCEL) or not error.repeated:
+            if action not in (TERMINATE, CANCEL) or not error.repeated:
                 raise
             # An attempt whose answer was lost may have ended it: then all is as asked for.
             found = await self.status()
@@ -102,12 +102,12 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             return found
 
     @override
-    async def ask(self, question: Question[A]) -> A:
+    async def inspect(self, query: InspectionQuery[A]) -> A:
         return await self._session.read(
-            f"{self._path}/graph/{question.path}",
-            question.answer,
-            dict(question.numbers),
-            body=None if question.texts is None else members(**question.texts),
+            f"{self._path}/graph/{query.path}",
+            query.answer,
+            dict(query.numbers),
+            body=None if query.texts is None else members(**query.texts),
             instance=self._key,
         )
 
@@ -346,7 +346,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
                 params=encode_params(each.params, self.name, VALUE_BYTES_TOP),
                 labels=_labels(each.labels),
             )
-            for each in batch_of(batch)
+            for each in parse_batch(batch)
         ]
         created: list[InstanceHandle[R_co]] = []
         for first in range(0, len(new), BATCH_MAX):

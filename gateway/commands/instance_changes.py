@@ -19,7 +19,7 @@ from headwater.gateway.commands.workflow_service import (
     workflow_option,
 )
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.authoring.steering import CANCEL, PAUSE, RESUME, VERBS, Verb
+from headwater.streams.authoring.lifecycle import ACTIONS, CANCEL, PAUSE, RESUME, Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +72,7 @@ def create(
     say(f"Created; `headwater instances get {workflow}/{made}` shows where it stands.")
 
 
-def _steering(verb: Verb) -> click.Command:
+def _steering(verb: Action) -> click.Command:
     """A command that does one thing to one instance, and says how it stands then."""
 
     @click.command(
@@ -84,7 +84,7 @@ def _steering(verb: Verb) -> click.Command:
     @(one_or_all(verb.name) if verb.repeatable else instance_named)
     @json_option
     def steer(service: Service, *, instance: Named, as_json: bool, reason: str = "") -> None:
-        found = service.ask(lambda client: instance.of(client).steer(verb, reason))
+        found = service.ask(lambda client: instance.of(client).perform(verb, reason))
         if as_json:
             print_answer(found)
         say(f"{instance} {_stands(verb, found)}.")
@@ -95,13 +95,13 @@ def _steering(verb: Verb) -> click.Command:
     return steer
 
 
-def _steered(verb: Verb) -> list[str]:
+def _steered(verb: Action) -> list[str]:
     one = f"headwater instances {verb.name} order/order-1"
     all_ = f"headwater instances {verb.name} -w order --label team=blue --dry-run"
     return [one, all_] if verb.repeatable else [one]
 
 
-def _stands(verb: Verb, found: "InstanceStatus") -> str:
+def _stands(verb: Action, found: "InstanceStatus") -> str:
     """How an instance stands after a verb, and what somebody might not expect of it."""
     if verb.begins_run:
         return "begins a new run"
@@ -196,4 +196,4 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     say(f"{instance} has the event {event_type}.")
 
 
-CHANGES: Final = (create, *map(_steering, VERBS), retry, send_event)
+CHANGES: Final = (create, *map(_steering, ACTIONS), retry, send_event)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         TracedDecision,
         WaitsFor,
     )
-    from headwater.streams.authoring.looking import LookedInto
+    from headwater.streams.authoring.inspection import InspectableInstance
 
 _at_option: Final = click.option(
     "--at",
@@ -273,7 +273,7 @@ def trace(
             say(f"Another release decided otherwise at {each.sequence}: its events alone are told.")
 
 
-def _looked_into(client: "Client", instance: Named, run: int | None) -> "LookedInto":
+def _looked_into(client: "Client", instance: Named, run: int | None) -> "InspectableInstance":
     one = instance.of(client)
     return one if run is None else one.in_run(run)
 

@@ -38,7 +38,7 @@ from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import ProcessUnavailable
 from headwater.schemas.history import Limits
-from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
+from headwater.streams.code_host.apps import AppNotLoaded, Declarations, merge_declarations
 from headwater.streams.evaluation.evaluator import started_evaluator
 from headwater.streams.garbage import collect_seldom
 from headwater.streams.kafka.membership import system_membership
@@ -160,7 +160,7 @@ async def _work(
         _check_names(declared, settings.limits)
         for document in declared.graphs.values():
             graphs.deploy(graph_of(json.loads(document)))
-        slots.declare(ChainMap(code.limits, _limits(declared), code.limits_of_all))
+        slots.declare(ChainMap(code.limits, _limits(declared), code.all_limits))
         await check_topics(cluster)
         await warn_about_missing_topics(cluster, declared.publishes)
         await load_skips(cluster)
@@ -182,7 +182,7 @@ async def _work(
             ticked=ticked,
             joined=joined,
             stores=stores_of(settings, clock),
-            house=Program("headwater.gateway.house", {**os.environ, **environment(settings)}),
+            builtin=Program("headwater.gateway.house", {**os.environ, **environment(settings)}),
             graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
             deployed=code,
             bounds=_bounds(settings),
@@ -197,7 +197,7 @@ async def _work(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,
         )  # fmt: skip
-        exits.enter_context(StandstillWatch(worker.at_work).watching())
+        exits.enter_context(StandstillWatch(worker.current_work).watching())
         await together(worker.run(), starts)
 
 
@@ -268,7 +268,9 @@ def declared_by(apps: Sequence[str], passed: Sequence[str]) -> Declarations:
         AppWrong: One of them cannot be loaded.
     """
     try:
-        return side_by_side({app: uvloop.run(declarations_of(app, passed=passed)) for app in apps})
+        return merge_declarations(
+            {app: uvloop.run(declarations_of(app, passed=passed)) for app in apps}
+        )
     except (AppNotLoaded, HostKilled) as error:
         raise AppWrong(error.message) from error
 

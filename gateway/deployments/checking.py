@@ -19,7 +19,7 @@ from headwater.processors.runs.limits import name_problem
 from headwater.schemas.deployments import DeployedSchedule, DeployedWorkflow
 from headwater.schemas.failures import ARTIFACT_INVALID
 from headwater.schemas.history import Limits
-from headwater.streams.code_host.apps import AppNotLoaded, Declarations, read_spec
+from headwater.streams.code_host.apps import AppNotLoaded, Declarations, parse_app_spec
 from headwater.streams.code_host.artifacts import ArtifactInvalid, check_app, unpack
 from headwater.streams.code_host.hosted_tasks import BUILT_IN
 from headwater.streams.code_host.schedules import Declared
@@ -119,7 +119,7 @@ def check_name(app: str) -> None:
         if len(app) > _APP_MAX:
             found = f"expected at most {_APP_MAX} characters, found {len(app)}"
             raise Problem("invalid_parameter", f"app: {found}", field="app")
-        read_spec(app)
+        parse_app_spec(app)
     except AppNotLoaded as error:
         raise Problem("invalid_parameter", f"app: {error.message}", field="app") from error
 

@@ -14,8 +14,8 @@ from headwater.gateway.house.world import World
 from headwater.gateway.privacy import close_environment
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
+from headwater.streams.code_host.builtin_app import builtin_workflows
 from headwater.streams.code_host.child import main
-from headwater.streams.code_host.house_app import house_workflows
 
 
 def _house(schedules: Sequence[str]) -> App:
@@ -29,7 +29,7 @@ def _house(schedules: Sequence[str]) -> App:
         prune_workflow(world.forgetting),
     )
     workflows = {each.name: each for each in (*terra.workflows, *others)}
-    return App({**house_workflows(names), **workflows}, terra.schedules)
+    return App({**builtin_workflows(names), **workflows}, terra.schedules)
 
 
 if __name__ == "__main__":

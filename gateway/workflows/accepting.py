@@ -36,7 +36,7 @@ def undecided(commands: Sequence[Addressed], error: OutcomeUnknown) -> Undecided
 
     Errors: the error itself, unless it says that no worker runs, and that all of them wait.
     """
-    if error.worked or len(error.command_ids) != len(commands):
+    if error.has_worker or len(error.command_ids) != len(commands):
         raise error
     return Undecided(
         [

@@ -36,16 +36,16 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import Command, Json, Limits, RetryRun
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.authoring.steering import VERBS
+from headwater.streams.authoring.lifecycle import ACTIONS
 
 #: Characters of a cursor; ours have some sixty.
 CURSOR_MAX: Final = 1_024
 #: What can be done to many instances at a time, as may be repeated: all but to begin them anew.
 BULK: Final[dict[str, Command]] = {
     "retry": RetryRun(),
-    **{verb.name: verb.command for verb in VERBS if verb.repeatable},
+    **{verb.name: verb.command for verb in ACTIONS if verb.repeatable},
 }
-_ENDING: Final = {verb.name: verb for verb in VERBS if verb.takes_reason}
+_ENDING: Final = {verb.name: verb for verb in ACTIONS if verb.takes_reason}
 
 B = TypeVar("B", bound="Body")
 
@@ -218,7 +218,7 @@ class BulkChange(Ending, frozen=True, kw_only=True):
     def command(self) -> Command:
         """What each of them is told."""
         if self.action in _ENDING:
-            return _ENDING[self.action].because(self.reason)
+            return _ENDING[self.action].with_reason(self.reason)
         return BULK[self.action]
 
 

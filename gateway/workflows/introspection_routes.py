@@ -31,7 +31,7 @@ from headwater.schemas.failures import (
     TOKEN_NOT_FOUND,
     TRANSITION_NOT_FOUND,
 )
-from headwater.streams.authoring.looking import TOKENS_MAX
+from headwater.streams.authoring.inspection import TOKENS_MAX
 
 #: The largest number that an event can have.
 _NUMBER_MAX: Final = 2**63 - 1

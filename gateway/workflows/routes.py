@@ -53,8 +53,8 @@ from headwater.gateway.workflows.write_routes import bulk, creations, events, re
 from headwater.gateway.workflows.writing import Writing
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.history import Limits
+from headwater.streams.authoring.lifecycle import ACTIONS
 from headwater.streams.authoring.runtime import Runtime
-from headwater.streams.authoring.steering import VERBS
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
 from headwater.streams.workflows.client import Commands
 
@@ -230,7 +230,7 @@ class WorkflowService:
         return [
             *reads_of_instance(self._reading),
             *looks(self._looking),
-            *[steering(self._writing, verb) for verb in VERBS],
+            *[steering(self._writing, verb) for verb in ACTIONS],
             retry(self._writing),
             events(self.entrance, self._writing, self._ports.new_id),
             tail(self._reading, self._tails),

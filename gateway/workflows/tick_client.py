@@ -24,7 +24,7 @@ class Tick(Protocol):
 
     def __call__(
         self, max_instances: int | None, max_steps: int | None, *, continuing: bool
-    ) -> Awaitable[Done]:
+    ) -> Awaitable[TickResult]:
         """Does it."""
 
 

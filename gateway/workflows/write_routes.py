@@ -66,7 +66,7 @@ from headwater.schemas.failures import (
     WORKFLOW_NOT_FOUND,
 )
 from headwater.schemas.history import RetryRun
-from headwater.streams.authoring.steering import Verb
+from headwater.streams.authoring.lifecycle import Action
 
 #: Problems of routes that may create instances.
 _CREATING: Final = (
@@ -174,7 +174,7 @@ async def _allow_event(entrance: Entrance, context: RequestContext, event: NewEv
         await _allow_creation(entrance, context, context.instance_id, start.params)
 
 
-def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
+def steering(writing: Writing, verb: Action) -> HTTPRouteHandler:
     """What is done to an instance by its name alone."""
     described = post(
         f"/{verb.name}",
@@ -199,7 +199,7 @@ def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
     async def end(
         workflow: Named, instance_id: Named, data: JSONBody[Ending], prefer: Prefer = ""
     ) -> Response[bytes]:
-        command = verb.because(data.reason)
+        command = verb.with_reason(data.reason)
         return await writing.manage(workflow, instance_id, command, prefer)
 
     return described(end if verb.takes_reason else steer)

@@ -1,1 +1,1 @@
-"""What authors of workflows hold in their hands, and what becomes of their values."""
+"""API of workflow authors: what they import, and how their values are encoded and checked."""

@@ -1,4 +1,4 @@
-"""Which attempt of a step the running code belongs to."""
+"""The attempt of a step that the running code belongs to."""
 
 import contextvars
 
@@ -6,15 +6,15 @@ import msgspec
 
 
 class CurrentAttempt(msgspec.Struct, frozen=True, gc=False):
-    """Which attempt is under way."""
+    """The attempt that is running."""
 
     key: str
     number: int
-    #: As `order/order-1`.
+    #: For example `order/order-1`.
     instance: str = ""
 
 
-#: The attempt that the running code belongs to; log lines name it.
+#: The attempt that the running code belongs to. Log lines name it.
 ATTEMPT: contextvars.ContextVar[CurrentAttempt | None] = contextvars.ContextVar(
     "headwater_attempt", default=None
 )

@@ -1,4 +1,4 @@
-"""Batches of instances to create, as programs and tests write them."""
+"""Batches of instances to create, as client programs and tests pass them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -8,35 +8,36 @@ from headwater.schemas.failures import INVALID_INSTANCE_ID, refused
 from headwater.streams.authoring.request_arguments import checked_instance_id
 
 
-class New(NamedTuple):
-    """An instance to be created."""
+class NewInstance(NamedTuple):
+    """An instance to create."""
 
     id: str
     params: Any
-    #: As they were passed.
+    #: Not validated yet.
     labels: Any
 
 
-def batch_of(batch: Iterable[Mapping[str, Any]]) -> list[New]:
-    """The instances of a batch.
+def parse_batch(batch: Iterable[Mapping[str, Any]]) -> list[NewInstance]:
+    """Parse a batch of instances.
 
     Raises:
-        ValueError: One is not {"id": …}, perhaps with "params" and "labels"; has its number.
+        ValueError: An item is not a mapping with "id" and optionally "params" and "labels". The
+            message has its index.
         InvalidInstanceIdError: An id breaks the rules of every server.
     """
-    found = []
-    for number, each in enumerate(batch):
-        given: object = each
-        known = isinstance(given, Mapping) and given.keys() <= {"id", "params", "labels"}
-        if not known or "id" not in each:
+    instances = []
+    for number, item in enumerate(batch):
+        untyped: object = item
+        known = isinstance(untyped, Mapping) and untyped.keys() <= {"id", "params", "labels"}
+        if not known or "id" not in item:
             raise ValueError(
-                'expected each of a batch to be {"id": …}, perhaps with "params" and "labels", '
-                f"found {given!r:.200} as number {number}"
+                'expected each item of a batch to be {"id": …}, optionally with "params" and '
+                f'"labels", found {untyped!r:.200} as number {number}'
             )
-        instance_id = checked_instance_id(each["id"])
-        if name_problem("an instance id", instance_id, INSTANCE_ID_TOP):
-            # A setting of the server may allow longer ones than usual.
-            fault = name_problem("an instance id", instance_id, INSTANCE_ID_MAX)
-            raise refused(INVALID_INSTANCE_ID, f"{fault}, as number {number} of the batch")
-        found.append(New(instance_id, each.get("params"), each.get("labels") or {}))
-    return found
+        instance_id = checked_instance_id(item["id"])
+        if name_fault("an instance id", instance_id, INSTANCE_ID_TOP):
+            # A server may be configured to allow longer ids than the default.
+            problem = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
+            raise refused(INVALID_INSTANCE_ID, f"{problem}, as number {number} of the batch")
+        instances.append(NewInstance(instance_id, item.get("params"), item.get("labels") or {}))
+    return instances

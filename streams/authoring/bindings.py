@@ -1,4 +1,4 @@
-"""Workflows by keys of a program's own: what a program holds that starts and steers them."""
+"""Workflows under the keys of a program, independent of whether a server or a test runs them."""
 
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, overload
@@ -8,36 +8,36 @@ from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, W
 
 
 class BoundInstance(Protocol[R_co]):
-    """An instance, of a server or under test."""
+    """An instance on a server or in a test."""
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Instance id."""
 
     def status(self) -> Awaitable[InstanceStatus]:
-        """How it stands."""
+        """Return the current status."""
 
     def result(self) -> Awaitable[R_co]:
-        """Its output, once it has ended."""
+        """Wait for the end of the instance and return its output."""
 
     def send_event(self, type: str, payload: Any = None) -> Awaitable[object]:  # noqa: A002, ANN401
-        """Sends an event."""
+        """Send an event."""
 
     def pause(self) -> Awaitable[object]:
-        """Pauses it."""
+        """Pause the instance."""
 
     def resume(self) -> Awaitable[object]:
-        """Lets it go on."""
+        """Resume the instance."""
 
     def restart(self) -> Awaitable[object]:
-        """Begins a new run."""
+        """Start a new run."""
 
     def terminate(self) -> Awaitable[object]:
-        """Ends it for good."""
+        """End the instance permanently."""
 
 
 class BoundWorkflow(Protocol[P_contra, R_co]):
-    """A workflow, of a server or under test."""
+    """A workflow on a server or in a test."""
 
     def create(
         self,
@@ -46,29 +46,30 @@ class BoundWorkflow(Protocol[P_contra, R_co]):
         *,
         labels: Mapping[str, str] | None = None,
     ) -> Awaitable[BoundInstance[R_co]]:
-        """Creates an instance."""
+        """Create an instance."""
 
     def create_batch(
         self, batch: Iterable[Mapping[str, Any]]
     ) -> Awaitable[Iterable[BoundInstance[R_co]]]:
-        """Creates instances; those that exist are left out."""
+        """Create instances, skipping those that exist."""
 
     def get(self, id: str) -> BoundInstance[R_co]:  # noqa: A002, the name of the contract
-        """The handle of an instance."""
+        """Return the handle of an instance."""
 
 
 class Service(Protocol):
-    """Where workflows run: a `Client`, or a `WorkflowTest`."""
+    """A `Client` or a `WorkflowTest`."""
 
     def workflow(self, workflow: str | Named, /) -> BoundWorkflow[Any, Any]:
-        """A workflow."""
+        """Return a workflow."""
 
 
 class Workflows:
-    """The workflows of a program, by keys of its own.
+    """The workflows of a program, under its own keys.
 
-    A program is given them, and does not know whether a server or a test runs them. A key is an
-    attribute; a workflow itself is an index, and what that gives has its types.
+    The program receives this object and does not know whether a server or a test runs the
+    workflows. A key is available as an attribute; indexing with a workflow object returns a typed
+    handle.
 
         workflows = Workflows({"BILLING": billing}, client)
         await workflows.BILLING.create(id="order-1", params={"order": "order-1"})
@@ -76,19 +77,20 @@ class Workflows:
     """
 
     def __init__(self, workflows: Mapping[str, str | Named], service: Service) -> None:
-        """Binds workflows, given themselves or by their names, to keys.
+        """Bind workflows, or names of workflows, to keys.
 
-        Errors: ValueError for a key that is no name of an attribute, or begins with _; TypeError
-                for what is no workflow.
+        Raises:
+            ValueError: A key is not a valid attribute name, or begins with _.
+            TypeError: A value is not a workflow.
         """
         wrong = [key for key in workflows if not key.isidentifier() or key.startswith("_")]
         if wrong:
             raise ValueError(f"expected keys such as BILLING, found {wrong[0]!r}")
-        self._names = {key: name_of(each) for key, each in workflows.items()}
+        self._names = {key: name_of(workflow) for key, workflow in workflows.items()}
         self._service = service
 
     def __getattr__(self, key: str) -> BoundWorkflow[Any, Any]:
-        """The workflow of a key."""
+        """Return the workflow of a key."""
         try:
             return self[key]
         except KeyError as error:
@@ -101,7 +103,7 @@ class Workflows:
     def __getitem__(self, key: str | Named) -> BoundWorkflow[Any, Any]: ...
 
     def __getitem__(self, key: str | Named) -> BoundWorkflow[Any, Any]:
-        """The workflow of a key, or one that is bound to any."""
+        """Return the workflow of a key, or a workflow that is bound to some key."""
         names = self.__dict__.get("_names", {})
         name = names.get(key) if isinstance(key, str) else name_of(key)
         if name not in names.values():
@@ -109,5 +111,5 @@ class Workflows:
         return self._service.workflow(name)
 
     def __iter__(self) -> Iterator[str]:
-        """The keys."""
+        """Iterate over the keys."""
         return iter(self._names)

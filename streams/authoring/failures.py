@@ -1,4 +1,4 @@
-"""Exceptions of authors' code as data."""
+"""Convert exceptions of authors' code to data."""
 
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,68 +12,72 @@ from headwater.processors.replay.errors import (
 )
 from headwater.processors.runs.limits import FAILURE_NAME_MAX, bounded
 from headwater.schemas.history import Failure
-from headwater.streams.authoring.values import decode, encode, sound
+from headwater.streams.authoring.values import decode, encode, utf8_safe
 
-#: Characters of a traceback that are kept: the end says where it was.
+#: Characters of a traceback that are kept. Its end is kept, which names the failing line.
 _TRACE_MAX: Final = 4_000
-#: And of each frame or message in it, so that a long message leaves room for the frames.
+#: Characters of a frame or message in it, so that a long message does not displace the frames.
 _TRACE_PART_MAX: Final = 1_000
-#: Where the code lies that runs authors' code.
+#: Folder of the code that runs authors' code.
 _OURS: Final = str(Path(__file__).parents[1])
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An exception as data; of a failed step, the exception that made it fail.
+    """Convert an exception to data; for a failed step, the exception that made it fail.
 
-    Its message is cut where it is too long: several of them may have to fit into one record.
+    A long message is truncated, because several failures may have to fit into one record.
     """
-    # Those of ours, too, may be subclasses of an author's that never call `super().__init__`, as
-    # that of a dataclass does not: what that would have set is missing.
+    # Headwater's exceptions may be subclassed by authors without calling `super().__init__`, for
+    # example by a dataclass. The attributes that it sets are then missing.
     if isinstance(error, StepFailedError) and isinstance(
         failure := getattr(error, "error", None), Failure
     ):
         return failure
     name = _read(lambda: _name_of(error), "Exception")
-    text = _read(lambda: str(error), "(its text could not be made)")
-    trace = _read(lambda: sound("".join(_parts(error))), "(its traceback could not be made)")
+    text = _read(lambda: str(error), "(its text cannot be created)")
+    trace = _read(lambda: utf8_safe("".join(_parts(error))), "(its traceback cannot be created)")
     if len(trace) > _TRACE_MAX:
         trace = f"…{trace[-_TRACE_MAX:]}"
     return Failure(
-        bounded(sound(name), FAILURE_NAME_MAX), bounded(sound(text)), encode(trace, "a traceback")
+        bounded(utf8_safe(name), FAILURE_NAME_MAX),
+        bounded(utf8_safe(text)),
+        encode(trace, "a traceback"),
     )
 
 
 def _name_of(error: BaseException) -> str:
-    # Not of any error that has a name: of an AttributeError it is that of the attribute.
+    # Not the `name` of any exception: that of an AttributeError is the name of the attribute.
     if isinstance(error, NonRetryableError | TooManyEntriesError):
         return str(getattr(error, "name", None) or type(error).__name__)
     return type(error).__name__
 
 
-def _read(part: Callable[[], str], otherwise: str) -> str:
-    """A part of an author's error, whose code may do anything as it is read."""
+def _read(read: Callable[[], str], default: str) -> str:
+    """Call `read`, which runs an author's code, and return `default` if it raises."""
     try:
-        return part()
-    except BaseException:  # noqa: BLE001, raised on, it would end the host with all its runs
-        return otherwise
+        return read()
+    except BaseException:  # noqa: BLE001, otherwise it would end the host with all its runs
+        return default
 
 
 def traceback_of(failure: Failure) -> str | None:
-    """The traceback in a failure: the author's frames, the innermost last."""
+    """Return the traceback of a failure: the author's frames, innermost last."""
     detail = None if failure.detail is None else decode(failure.detail)
-    # Of a join or a race it has the failures of the branches.
+    # The detail of a join or a race holds the failures of its branches.
     return detail if isinstance(detail, str) else None
 
 
 def _parts(error: BaseException) -> Iterator[str]:
     report = traceback.TracebackException.from_exception(error)
-    left = [report]
-    while left:
-        at = left.pop()
-        frames = [frame for frame in at.stack if not frame.filename.startswith(_OURS)]
-        # An error of our own has no other frames.
+    pending = [report]
+    while pending:
+        current = pending.pop()
+        frames = [frame for frame in current.stack if not frame.filename.startswith(_OURS)]
+        # An error that Headwater itself raised has no other frames.
         if frames:
-            at.stack = traceback.StackSummary.from_list(frames)
-        left += filter(None, (at.__cause__, at.__context__, *(at.exceptions or ())))
+            current.stack = traceback.StackSummary.from_list(frames)
+        pending += filter(
+            None, (current.__cause__, current.__context__, *(current.exceptions or ()))
+        )
     for part in report.format():
         yield part if len(part) <= _TRACE_PART_MAX else f"{bounded(part, _TRACE_PART_MAX)}\n"

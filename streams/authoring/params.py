@@ -1,4 +1,4 @@
-"""The types that a workflow's function declares for its payload and its result."""
+"""Types that a workflow's function declares for its params and its result."""
 
 import contextlib
 import functools
@@ -12,17 +12,17 @@ from typing import Annotated, Any, Final, TypeVar
 
 from headwater.streams.authoring.value_types import ValueType
 
-#: Annotations of results that say nothing of a value.
+#: Annotations of results that do not describe a value.
 _NO_TYPES: Final = (Any, object, None, typing.NoReturn, typing.Never, type(None))
 _MODULES: Final = re.compile(r"(?:(?:[A-Za-z_]\w*|<locals>)\.)+")
 
 
 def params_of(name: str, function: Callable[..., Any], event: type) -> ValueType:
-    """What a workflow's function declares: P where its first parameter is annotated `event[P]`."""
+    """Return P, where the first parameter of a workflow's function is annotated `event[P]`."""
     annotation = _annotation(function)
     kind = event.__name__
     inner = _inner(function)
-    # As they are known in the end: authors may import them for a type checker alone.
+    # By their public names: authors may import them for type checkers only.
     known = {kind: event, "headwater": SimpleNamespace(**{kind: event})}
     try:
         hint = typing.get_type_hints(
@@ -31,16 +31,16 @@ def params_of(name: str, function: Callable[..., Any], event: type) -> ValueType
             _names_around(inner),
             include_extras=True,
         )["event"]
-    except (NameError, AttributeError, TypeError, SyntaxError) as why:
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
         written = annotation if isinstance(annotation, str) else f"{annotation!r}"
         if f"{kind}[" not in written:
             return ValueType()
-        fault = (
+        problem = (
             f"expected the type of the params of the workflow {name}, {_MODULES.sub('', written)}, "
-            f"to be known at run time, found: {why}; import it at run time, not for type checkers "
-            "alone, and define it before the workflow"
+            f"to be known at run time, found: {error}; import it at run time, not only for "
+            "type checkers, and define it before the workflow"
         )
-        return ValueType(fault=fault)
+        return ValueType(problem=problem)
     if typing.get_origin(hint) is Annotated:
         hint = hint.__origin__
     arguments = typing.get_args(hint) if typing.get_origin(hint) is event else ()
@@ -50,10 +50,10 @@ def params_of(name: str, function: Callable[..., Any], event: type) -> ValueType
 
 
 def result_of(function: Callable[..., Any]) -> ValueType:
-    """Return the type of a function's result, as it is annotated.
+    """Return the annotated result type of a function.
 
-    It is any type where there is no annotation, or where it is not known at run time: only values
-    that JSON does not have need the type.
+    Without an annotation, or if it cannot be resolved at run time, any value is accepted. Only
+    values that JSON cannot represent need the type.
     """
     inner = _inner(function)
     annotation = getattr(inner, "__annotations__", {}).get("return")
@@ -75,10 +75,10 @@ def result_of(function: Callable[..., Any]) -> ValueType:
 
 
 def _names_around(function: Callable[..., Any]) -> dict[str, Any]:
-    """The names that a function sees where it is written, besides its module's.
+    """Return the names that are visible where a function is defined, besides its module's.
 
-    Shape:  of functions and classes around it, those that are being run: one that declares its
-            workflow is. Of the others, what the function uses.
+    Locals of enclosing functions and classes that are currently executing, such as the one that
+    declares the workflow; of other enclosing functions, the variables that the function uses.
     """
     code: CodeType | None = getattr(function, "__code__", None)
     if code is None or "." not in code.co_qualname:
@@ -93,7 +93,7 @@ def _names_around(function: Callable[..., Any]) -> dict[str, Any]:
     used = {}
     cells = getattr(function, "__closure__", None) or ()
     for name, cell in zip(code.co_freevars, cells, strict=True):
-        # It may get its value later.
+        # The variable may not be assigned yet.
         with contextlib.suppress(ValueError):
             used[name] = cell.cell_contents
     return dict(ChainMap(used, *map(dict, around)))
@@ -105,7 +105,7 @@ def _annotation(function: Callable[..., Any]) -> Any:  # noqa: ANN401
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The author's function, beneath decorators and arguments that it was given."""
+    """Return the author's function without decorators and bound arguments."""
     function = inspect.unwrap(function)
     while isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)

@@ -1,6 +1,6 @@
-"""Pydantic models of authors, by their public methods.
+"""Support for authors' pydantic models, through pydantic's public methods.
 
-Headwater does not depend on pydantic. An author who passes a model has it installed, so a class is
+Headwater does not depend on pydantic. An author who passes a model has it installed, so classes are
 recognized by the methods of pydantic 2.
 """
 
@@ -10,19 +10,19 @@ from typing import Any, TypeGuard
 
 from typing_extensions import override
 
-#: Models take finite decimals alone, unlike the format.
+#: Models accept only finite decimals, unlike the format.
 _NEITHER_NAN_NOR_INF = "^[^nNiI]*$"
 _METHODS = ("model_validate_json", "model_json_schema", "model_dump", "model_fields")
 
 
 def is_model(cls: object) -> TypeGuard[type]:
-    """Return whether something is a pydantic model class."""
-    return isinstance(cls, type) and all(hasattr(cls, each) for each in _METHODS)
+    """Return whether an object is a pydantic model class."""
+    return isinstance(cls, type) and all(hasattr(cls, method) for method in _METHODS)
 
 
 def attributes_of(cls: Any) -> tuple[str, ...]:  # noqa: ANN401, a model
     """Return the names of the attributes that hold the values of a model's instances."""
-    # The last one holds fields that a model takes and does not name (extra="allow").
+    # The last one holds undeclared fields that a model accepts (extra="allow").
     return (*cls.model_fields, "__pydantic_extra__")
 
 
@@ -48,29 +48,29 @@ def model_schema(cls: Any, pointer: str) -> dict[str, Any]:  # noqa: ANN401, a m
 
 @cache
 def _generator() -> type:
-    """Return pydantic's generator of schemas, with the format of decimals that are texts."""
+    """Return pydantic's schema generator, changed to emit the format of decimals as text."""
     from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415, it may not be installed
 
     class Generator(GenerateJsonSchema):
-        # Its texts have no limits in some releases, and in others a pattern with a lookahead.
+        # Depending on the release, pydantic emits no limits or a pattern with a lookahead.
         @override
         def decimal_schema(self, schema: Any) -> dict[str, Any]:
-            found: dict[str, Any] = super().decimal_schema(schema)
-            for each in found.get("anyOf", [found]):
-                if each.get("type") == "string":
-                    each |= {"format": "decimal", "pattern": _NEITHER_NAN_NOR_INF}
-            return found
+            schema_of_decimal: dict[str, Any] = super().decimal_schema(schema)
+            for option in schema_of_decimal.get("anyOf", [schema_of_decimal]):
+                if option.get("type") == "string":
+                    option |= {"format": "decimal", "pattern": _NEITHER_NAN_NOR_INF}
+            return schema_of_decimal
 
     return Generator
 
 
 def read_model(cls: Any, value: Any) -> Any:  # noqa: ANN401, a model and any JSON value
-    """Return an instance of a model, read from a JSON value.
+    """Read an instance of a model from a JSON value.
 
-    As JSON and not as Python objects: a strict model takes a date as text from JSON alone.
+    It is read as JSON, not as Python objects: a strict model accepts a date as text only from JSON.
 
     Raises:
-        ValueError: The value does not fit; the message names each path.
+        ValueError: The value does not fit. The message names every path.
     """
     try:
         return cls.model_validate_json(json.dumps(value))
@@ -81,15 +81,15 @@ def read_model(cls: Any, value: Any) -> Any:  # noqa: ANN401, a model and any JS
         raise ValueError("; ".join(map(_line, errors()))) from error
 
 
-def dumped(value: Any) -> Any:  # noqa: ANN401, any object
+def model_to_plain(value: Any) -> Any:  # noqa: ANN401, any object
     """Return a model instance as plain values that the model reads as an equal instance.
 
     Raises:
-        TypeError: It is not an instance of a model.
+        TypeError: The value is not an instance of a model.
     """
     if not is_model(type(value)):
         raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
-    # A round trip leaves out computed fields, which the model does not read.
+    # A round trip omits computed fields, which the model cannot read.
     return value.model_dump(mode="json", by_alias=True, round_trip=True)
 
 

@@ -1,8 +1,8 @@
-"""Values that refuse changes: what a workflow is given of the outside.
+"""Read-only values, for payloads that a workflow receives.
 
-A step that changed its run's payload would not run again on replay: there the code would see the
-payload as it was, and might do something else. Lists and dicts refuse changes, also those within
-objects; whether an object's own fields can be set is for its class to say.
+A step that changed the payload of its run would not be called again on replay, so the code would
+then see the original payload and might behave differently. Lists and dicts refuse changes, also
+within objects. Whether the fields of an object can be set is decided by its class.
 """
 
 import functools
@@ -30,7 +30,7 @@ class ReadOnlyDict(dict[str, Any]):
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
-        # Copies may be changed, also those by `copy`.
+        # Pickling and `copy` produce mutable values.
         return dict, (dict(self),)
 
 
@@ -47,19 +47,19 @@ class ReadOnlyList(list[Any]):
 
 
 def frozen(value: Any) -> Any:  # noqa: ANN401, any JSON value, or what it was converted to
-    """The same value, refusing changes; of objects what their fields hold, in place."""
+    """Return the value with all lists, dicts and sets read-only. Objects are changed in place."""
     kind: type = type(value)
     if kind is str or kind is int:
         return value
     if kind is dict:
-        return ReadOnlyDict({key: frozen(each) for key, each in value.items()})
+        return ReadOnlyDict({key: frozen(item) for key, item in value.items()})
     if kind is list:
-        return ReadOnlyList([frozen(each) for each in value])
+        return ReadOnlyList([frozen(item) for item in value])
     if kind is set:
         return frozenset(value)
     if isinstance(value, tuple):
-        items = [frozen(each) for each in value]
-        # A NamedTuple is made of its fields.
+        items = [frozen(item) for item in value]
+        # A NamedTuple takes its fields as separate arguments.
         return getattr(kind, "_make", kind)(items)
     change = (
         msgspec.structs.force_setattr if issubclass(kind, msgspec.Struct) else object.__setattr__
@@ -74,7 +74,7 @@ def frozen(value: Any) -> Any:  # noqa: ANN401, any JSON value, or what it was c
 
 @functools.lru_cache(maxsize=1_000)
 def _fields(kind: type) -> tuple[str, ...]:
-    """The names of an object's fields. Members of an Enum are not the payload's own."""
+    """Return the names of an object's fields. Enum members are shared, so they have none here."""
     if issubclass(kind, Enum):
         return ()
     if is_model(kind):
@@ -83,5 +83,5 @@ def _fields(kind: type) -> tuple[str, ...]:
     return (
         *getattr(kind, "__struct_fields__", ()),
         *getattr(kind, "__dataclass_fields__", ()),
-        *(each.name for each in attributes),
+        *(attribute.name for attribute in attributes),
     )

@@ -1,7 +1,7 @@
-"""Arguments of those who create instances and send events, refused alike by a client and a test.
+"""Check arguments of requests to create instances and send events, for the client and for tests.
 
-A server decides whether a name keeps its rules. What cannot be sent to one is refused here, with
-the error that the server would have for it.
+The server validates names against its own limits. Values that cannot be sent at all are rejected
+here, with the error that the server would return.
 """
 
 from typing import Any
@@ -15,43 +15,43 @@ from headwater.schemas.failures import (
     refused,
 )
 from headwater.schemas.history import Label
-from headwater.streams.authoring.values import sound
+from headwater.streams.authoring.values import utf8_safe
 
 
-def checked_instance_id(given: object) -> str:
-    """Return the id of an instance.
+def checked_instance_id(instance_id: object) -> str:
+    """Return an instance id.
 
     Raises:
-        InvalidInstanceIdError: It is no text that UTF-8 can hold.
+        InvalidInstanceIdError: The id is not text, or cannot be encoded as UTF-8.
     """
-    if not isinstance(given, str) or sound(given) != given:
+    if not isinstance(instance_id, str) or utf8_safe(instance_id) != instance_id:
         raise refused(
-            INVALID_INSTANCE_ID, name_problem("an instance id", given, INSTANCE_ID_MAX) or ""
+            INVALID_INSTANCE_ID, name_fault("an instance id", instance_id, INSTANCE_ID_MAX) or ""
         )
-    return given
+    return instance_id
 
 
-def checked_event_type(given: object) -> str:
+def checked_event_type(event_type: object) -> str:
     """Return the type of an event.
 
     Raises:
-        InvalidEventTypeError: It is no text that UTF-8 can hold.
+        InvalidEventTypeError: The type is not text, or cannot be encoded as UTF-8.
     """
-    if not isinstance(given, str) or sound(given) != given:
+    if not isinstance(event_type, str) or utf8_safe(event_type) != event_type:
         raise refused(
-            INVALID_EVENT_TYPE, name_problem("an event type", given, EVENT_TYPE_MAX) or ""
+            INVALID_EVENT_TYPE, name_fault("an event type", event_type, EVENT_TYPE_MAX) or ""
         )
-    return given
+    return event_type
 
 
-def checked_labels(given: object) -> tuple[Label, ...]:
-    """Return the labels of an instance, by name.
+def checked_labels(labels: object) -> tuple[Label, ...]:
+    """Return the labels of an instance, ordered by name.
 
     Raises:
-        InvalidLabelsError: They are no texts by name, or break the rules.
+        InvalidLabelsError: The labels are not a mapping of text to text, or break the rules.
     """
-    labels: Any = given
-    fault = label_types_problem(labels) or labels_problem(labels)
-    if fault:
-        raise refused(INVALID_LABELS, fault)
-    return labels_of(labels)
+    untyped: Any = labels
+    problem = label_types_fault(untyped) or labels_fault(untyped)
+    if problem:
+        raise refused(INVALID_LABELS, problem)
+    return labels_of(untyped)

@@ -1,4 +1,4 @@
-"""Types of the results of steps, as the functions of the steps are annotated."""
+"""Types of step results, from the annotations of the steps' functions."""
 
 import functools
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from headwater.streams.authoring.values import decode
 
 
 def step_result_type(function: Callable[..., Any]) -> ValueType | None:
-    """Return the type that the result of a step is read as.
+    """Return the type that the result of a step is converted to.
 
     Returns:
-        None where the result is what JSON has of it: without an annotation, with one that is made
-        of JSON's own types, and with one that JSON cannot be read as.
+        None if no conversion is needed: the function has no annotation, its type is one of JSON's
+        own types, or JSON cannot be read as the type.
     """
     annotations = getattr(function, "__annotations__", None)
-    # Most are lambdas, which have none.
+    # Most callbacks are lambdas, which have no annotations.
     if not annotations or annotations.get("return") in _PLAIN:
         return None
     if "<locals>" in getattr(function, "__qualname__", "<locals>"):
-        # Its type may be another each time that the function around it is called.
+        # The type may differ between calls of the enclosing function.
         return _type_of(function)
     return _type_of_module(function)
 
@@ -33,7 +33,7 @@ def result_of_step(name: str, text: Json | None, declared: ValueType | None) -> 
     """Return the recorded result of a step.
 
     Raises:
-        TypeError: The code declares another type than it did when the result was recorded.
+        TypeError: The code declares another type than when the result was recorded.
     """
     if declared is None:
         return decode(text or "null")
@@ -47,11 +47,11 @@ def result_of_step(name: str, text: Json | None, declared: ValueType | None) -> 
 
 
 def output_of(workflow: object, output: Any) -> Any:  # noqa: ANN401
-    """Return the output of an instance, as its workflow declares it.
+    """Return the output of an instance, converted to the type that its workflow declares.
 
     Args:
-        workflow: A workflow made by @workflow(...); of anything else the output is JSON.
-        output: The output as JSON has it.
+        workflow: A workflow made by @workflow(...). For anything else the output stays JSON.
+        output: The output as a JSON value.
 
     Raises:
         TypeError: The workflow declared another type when the output was recorded.
@@ -68,7 +68,7 @@ def output_of(workflow: object, output: Any) -> Any:  # noqa: ANN401
         ) from error
 
 
-#: Annotations of most steps, which need no look.
+#: Common annotations that need no conversion.
 _PLAIN: Final[tuple[object, ...]] = (
     *(None, int, str, bool, float, dict, list, Any, object),
     *("None", "int", "str", "bool", "float", "dict", "list", "Any", "object"),

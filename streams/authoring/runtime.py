@@ -1,4 +1,4 @@
-"""Time and chance for users' code that is no workflow: given to it, so that a test decides them."""
+"""Clock and random numbers for users' code outside of workflows, injected so tests control them."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,36 +9,41 @@ from uuid import UUID
 
 
 def _drawn(bits: int) -> int:
-    # A function, because the web framework copies what its guards hold, and nobody can copy chance.
+    # A function, because the web framework deep-copies guards, and SystemRandom cannot be copied.
     return randbits(bits)
 
 
 class Runtime:
-    """Time and chance: what was decided with the same ones is decided so again."""
+    """Clock and random numbers."""
 
     def __init__(
         self,
         now_ms: Callable[[], int],
         draw_bits: Callable[[int], int] = _drawn,
     ) -> None:
-        """Makes one of a clock, Unix milliseconds, and a source of so many random bits."""
+        """Create a runtime.
+
+        Args:
+            now_ms: Returns the current time in Unix milliseconds.
+            draw_bits: Returns an integer of this many random bits.
+        """
         self._now_ms = now_ms
         self._draw_bits = draw_bits
 
     @classmethod
     def seeded(cls, seed: int = 0, at: str = "2026-01-01T00:00:00Z") -> Self:
-        """One for a test: its clock stands still, and the same seed draws the same."""
+        """Return a deterministic runtime for tests: its clock does not advance."""
         moment = round(datetime.fromisoformat(at).timestamp() * 1_000)
         return cls(lambda: moment, Random(seed).getrandbits)  # noqa: S311, no secrets
 
     def now(self) -> datetime:
-        """The time, as an aware datetime."""
+        """Return the current time as an aware datetime."""
         return datetime.fromtimestamp(self._now_ms() / 1_000, UTC)
 
     def random(self) -> float:
-        """A number from 0 on, below 1."""
+        """Return a random number in [0, 1)."""
         return self._draw_bits(53) / 2**53
 
     def uuid(self) -> str:
-        """A random UUID (version 4)."""
+        """Return a random UUID (version 4)."""
         return str(UUID(int=self._draw_bits(128), version=4))

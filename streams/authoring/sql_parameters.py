@@ -1,4 +1,4 @@
-"""Parameters of an author's SQL, as JSON: what Postgres takes, for `%s` or for `%(name)s`."""
+"""Encode the parameters of an author's SQL as JSON, for `%s` or `%(name)s`."""
 
 import json
 import math
@@ -15,13 +15,13 @@ def sql_parameters(params: Any) -> Json:  # noqa: ANN401, it is an author's
     """Return the parameters of a statement as a JSON list or object.
 
     Args:
-        params: A list or a tuple, in the order of the `%s` of the statement, or a dict, whose
-            values stand for `%(name)s`. A value is JSON, a date or time, a Decimal or a UUID.
+        params: A list or a tuple, in the order of the `%s` in the statement, or a dict with the
+            values of `%(name)s`. A value is JSON, a date or time, a Decimal or a UUID.
 
     Raises:
-        TypeError: They are neither, or a value has no such type.
-        ValueError: A text contains NUL, or a number is not finite. Postgres has no such texts, and
-            JSON no such numbers.
+        TypeError: `params` is neither, or a value has another type.
+        ValueError: A text contains NUL, which Postgres cannot store, or a number is not finite,
+            which JSON cannot represent.
     """
     if isinstance(params, Mapping):
         named: Any = dict(params)
@@ -43,8 +43,8 @@ def sql_parameters(params: Any) -> Json:  # noqa: ANN401, it is an author's
 
 def _check(value: object) -> None:
     if isinstance(value, list | tuple):
-        for each in value:
-            _check(each)
+        for item in value:
+            _check(item)
     elif isinstance(value, str) and "\0" in value:
         raise ValueError(
             f"expected texts without NUL as SQL parameters, found {value!r:.80}: Postgres has no "

@@ -1,4 +1,4 @@
-"""The transaction of a step: what takes effect together with its result."""
+"""The transaction of a step: effects that are applied together with its result."""
 
 import threading
 from collections.abc import Collection, Mapping
@@ -15,54 +15,57 @@ from headwater.processors.runs.limits import (
 from headwater.schemas.history import Json, Limits, Post, SendEvent, StartRun
 from headwater.schemas.topics import author_topic_problem
 from headwater.streams.authoring.sql_parameters import sql_parameters
-from headwater.streams.authoring.values import check_sound, encode, encode_object, encode_params
+from headwater.streams.authoring.values import check_utf8, encode, encode_object, encode_params
 from headwater.streams.authoring.workflow_values import Named, name_of
 
 
 class StepTx:
-    """What a step wants to take effect together with its result, and not at all if it fails.
+    """Effects of a step that are applied together with its result, or not at all if it fails.
 
-    Everything is only noted here, and done when the result is recorded.
+    The methods only buffer. The effects are applied when the result is recorded.
     """
 
     def __init__(
         self, limits: Limits = DEFAULT_LIMITS, publishes: Collection[str] | None = None
     ) -> None:
         self._limits = limits
-        #: The topics that its workflow declares; None where it declares none.
+        #: Topics that the workflow declares; None if it declares none.
         self._publishes = publishes
         self.posts: list[Post] = []
         self.statements: list[tuple[str, Json]] = []
         self._bytes = 0
-        self._given_up = threading.Event()
+        self._abandoned = threading.Event()
         self._closed = False
 
     def cancelled(self, wait_s: float = 0) -> bool:
-        """Whether this attempt was given up: too late, lost in a race, or its instance ended.
+        """Return whether this attempt was abandoned: timed out, lost a race, or its run ended.
 
-        A callback that is not async runs on in its thread until it returns; what it returns or
-        notes here counts no more. With `wait_s` it waits up to so many seconds to be told.
+        A callback that is not async keeps running in its thread until it returns; its result and
+        effects are then ignored.
+
+        Args:
+            wait_s: Longest time to wait for the attempt to be abandoned, in seconds.
         """
         if not isinstance(wait_s, int | float):
             raise TypeError(f"expected the seconds as a number, found {wait_s!r:.80}")
-        return self._given_up.wait(wait_s)
+        return self._abandoned.wait(wait_s)
 
-    def give_up(self) -> None:
-        """Tells the callback that its attempt counts no more; whoever runs it calls this."""
-        self._given_up.set()
+    def abandon(self) -> None:
+        """Mark the attempt as abandoned. For the runner of the callback only."""
+        self._abandoned.set()
 
     def close(self) -> None:
-        """Refuses what comes after the callback has returned; whoever runs it calls this."""
+        """Refuse further effects. The runner of the callback calls it when that has returned."""
         self._closed = True
 
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
-        """Appends a record to a Kafka topic; the value is JSON."""
-        check_sound("the name of a topic", topic)
-        fault = author_topic_problem(topic) or self._undeclared(topic)
-        if fault:
-            raise ValueError(fault)
+        """Publish a record to a Kafka topic; the value is JSON."""
+        check_utf8("the name of a topic", topic)
+        problem = authors_topic_fault(topic) or self._undeclared(topic)
+        if problem:
+            raise ValueError(problem)
         if key is not None:
-            check_sound("the key of a record", key)
+            check_utf8("the key of a record", key)
         text = encode(value, "a published value")
         self._post(Post(0, topic=topic, key=key, value=text), topic, key or "", text)
 
@@ -70,16 +73,16 @@ class StepTx:
         """Run SQL in the step's Postgres transaction.
 
         Args:
-            sql: One statement. `%s` stands for a parameter of a list, `%(name)s` for one of a dict.
+            sql: One statement. `%s` is a parameter of a list, `%(name)s` one of a dict.
             params: A list or a tuple, or a dict.
 
         Raises:
-            TypeError: An argument, or a parameter, is of another type.
+            TypeError: An argument or a parameter has another type.
             ValueError: A text contains NUL, or a number is not finite.
         """
         if not isinstance(sql, str):
             raise TypeError(f"expected SQL as text, found {type(sql).__name__}")
-        check_sound("SQL", sql)
+        check_utf8("SQL", sql)
         if "\0" in sql:
             raise ValueError(f"expected SQL without NUL, found {sql!r:.120}")
         self._check_open("a statement")
@@ -93,7 +96,7 @@ class StepTx:
         params: Any = None,  # noqa: ANN401
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Creates an instance; one that exists already is left as it is."""
+        """Create an instance. An existing one is left unchanged."""
         name = name_of(name)
         self._check_address(name, id)
         params_text = encode_params(params, name, self._limits.max_params_bytes)
@@ -107,7 +110,7 @@ class StepTx:
         type: str,  # noqa: A002, the name of the contract
         payload: Any = None,  # noqa: ANN401
     ) -> None:
-        """Sends an event to an instance; to one that is not there, or over, it is dropped."""
+        """Send an event. It is dropped if the instance does not exist or has ended."""
         workflow = name_of(workflow)
         limits = self._limits
         self._check_address(workflow, id)
@@ -132,8 +135,8 @@ class StepTx:
     def _check_open(self, what: str) -> None:
         if self._closed:
             raise RuntimeError(
-                f"expected {what} while the callback of the step runs, found it after that has "
-                "returned: note everything in the callback, and await what does"
+                f"expected {what} while the callback of the step runs, found it after the "
+                "callback returned: do everything within the callback, and await calls that do"
             )
 
     def _post(self, post: Post, *texts: str) -> None:
@@ -150,6 +153,6 @@ class StepTx:
 
 
 def _check(what: str, name: str, longest: int, setting: str) -> None:
-    fault = name_problem(what, name, longest, setting)
-    if fault:
-        raise ValueError(fault)
+    problem = name_fault(what, name, longest, setting)
+    if problem:
+        raise ValueError(problem)

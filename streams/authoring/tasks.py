@@ -1,4 +1,4 @@
-"""A task: an author's function that a node of a graph names, and the decorator that makes one."""
+"""Tasks: authors' functions that nodes of graphs call, and the decorator that declares them."""
 
 import inspect
 from collections.abc import Callable
@@ -8,23 +8,25 @@ from typing import Any, Generic
 
 from typing_extensions import ParamSpec, TypeVar, override
 
-from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_problem
-from headwater.streams.authoring.arguments import misfit_of
+from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from headwater.streams.authoring.arguments import signature_mismatch
 
-#: Of what an author writes: a function of the node's input. It may be async, and have `info`, too.
+#: Parameters of an author's function: the node's input and, optionally, `info`.
 A = ParamSpec("A", default=...)
 R = TypeVar("R", default=Any)
-#: Of one that is not said: a default would take its place.
+#: Without a default, which would replace parameters that are inferred.
 F = ParamSpec("F")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
-    """The attempt at hand, for a task that has a parameter `info`.
+    """The current attempt, for a task that has a parameter `info`.
 
-    Shape:  attempts are counted from 1. The idempotency token is the same for all attempts of this
-            task at this token, also in a retry of its run, and nobody else's.
+    Attributes:
+        attempt: Number of the attempt, from 1.
+        idempotency_token: The same for all attempts of this task at this token, also in a retry of
+            the run, and unique to them.
     """
 
     workflow_name: str
@@ -37,31 +39,31 @@ class TaskInfo:
 
 
 class Task(Generic[A, R]):
-    """A task: an author's function and its name. Nothing is registered by making one."""
+    """An author's function and its name. Creating one registers nothing."""
 
     def __init__(self, name: str, function: Callable[A, R]) -> None:
-        fault = name_problem("the name of a task", name, WORKFLOW_NAME_MAX)
-        if fault:
-            raise ValueError(fault)
+        problem = name_fault("the name of a task", name, WORKFLOW_NAME_MAX)
+        if problem:
+            raise ValueError(problem)
         if not callable(function):
             raise TypeError(f"expected the task {name} to be a function, found {function!r}")
         self.name = name
         self.function = function
         self.takes_info = _takes_info(function)
         called: Callable[..., Any] = function
-        misfit = misfit_of(partial(called, info=None) if self.takes_info else called, 1)
-        if misfit is not None:
+        mismatch = signature_mismatch(partial(called, info=None) if self.takes_info else called, 1)
+        if mismatch is not None:
             raise TypeError(
                 f"expected the task {name} to be a function (input), or (input, info), found "
-                f"{function!r}: {misfit}"
+                f"{function!r}: {mismatch}"
             )
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
 
-    def __call__(self, *given: A.args, **info: A.kwargs) -> R:
-        """Calls the author's function."""
-        return self.function(*given, **info)
+    def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
+        """Call the author's function."""
+        return self.function(*args, **kwargs)
 
     @override
     def __repr__(self) -> str:
@@ -72,15 +74,20 @@ def _takes_info(function: Callable[..., Any]) -> bool:
     try:
         return "info" in inspect.signature(function).parameters
     except ValueError:
-        return False  # A builtin does not tell.
+        return False  # Some builtins have no signature.
 
 
 def task(name: str) -> Callable[[Callable[F, T]], Task[F, T]]:
-    """Declares a function (input), or (input, info), as a task.
+    """Declare a function (input), or (input, info), as a task.
 
-    Shape:  info is the `TaskInfo` of the attempt. name is 1 to 64 of a-z, A-Z, 0-9, _ and -, not
-            beginning with -.
-    Errors: ValueError for the name.
+    Args:
+        name: 1 to 64 of a-z, A-Z, 0-9, _ and -, not beginning with -.
+
+    Returns:
+        A decorator. The function's `info` is the `TaskInfo` of the attempt.
+
+    Raises:
+        ValueError: The name breaks the rules.
     """
     if callable(name):
         raise TypeError('expected a name: write @task("name") above the function')

@@ -1,8 +1,8 @@
 """JSON Schemas of authors' types.
 
-A schema accepts what reading the type accepts, so that params that do not fit are refused before
-an instance is created, by processes that do not have the author's code. `msgspec.json.schema`
-describes less: it gives datetimes no format, and keys of mappings no rule.
+A schema accepts what reading the type accepts. Processes without the author's code can thus refuse
+params that do not fit before an instance is created. `msgspec.json.schema` is less precise: it
+gives datetimes no format, and keys of mappings no rule.
 """
 
 import sys
@@ -16,7 +16,7 @@ from headwater.streams.authoring.pydantic_models import is_model, model_schema
 
 Schema: TypeAlias = dict[str, Any]
 
-#: Texts with an offset from UTC.
+#: Matches texts with a UTC offset.
 _OFFSET: Final = r"([Zz]|[+-]\d\d:?\d\d)$"
 _FLOAT_MAX: Final = sys.float_info.max
 _BOUNDS: Final = {
@@ -26,30 +26,30 @@ _BOUNDS: Final = {
     "lt": "exclusiveMaximum",
     "multiple_of": "multipleOf",
 }
-#: Types without rules of their own.
+#: Types without constraints.
 _FIXED: Final[Mapping[type, Schema]] = {
     mi.AnyType: {},
     mi.NoneType: {"type": "null"},
     mi.BoolType: {"type": "boolean"},
     mi.DateType: {"type": "string", "format": "date"},
-    # Without years, months and weeks, which msgspec does not read.
+    # Excludes years, months and weeks, which msgspec does not read.
     mi.TimeDeltaType: {
         "type": "string",
         "format": "duration",
         "pattern": "^[+-]?[Pp][0-9.]*[Dd]?([Tt].*)?$",
     },
     mi.UUIDType: {"type": "string", "format": "uuid"},
-    # A JSON number is a decimal, too.
+    # A decimal may also be a JSON number.
     mi.DecimalType: {"type": ["string", "number"], "format": "decimal"},
 }
-#: Keys of mappings. Each key has one spelling, so that no two of them become one key.
+#: Keys of mappings. Every key has one spelling, so that no two of them become the same key.
 _KEYS: Final[Mapping[type, Schema]] = {
     mi.AnyType: {},
     mi.DateType: {"format": "date"},
     mi.IntType: {"pattern": "^(0|-?[1-9][0-9]*)$", "maxLength": 4_000},
     mi.UUIDType: {"pattern": "^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$"},
 }
-#: Types whose values are what the JSON parser returns, if their parts are.
+#: Types whose values are what the JSON parser returns, if this is true of their parts.
 _PLAIN: Final = (
     *(mi.AnyType, mi.NoneType, mi.BoolType, mi.IntType, mi.FloatType, mi.StrType),
     *(mi.ListType, mi.DictType, mi.TypedDictType, mi.UnionType, mi.LiteralType),
@@ -66,11 +66,11 @@ class TypeSchema:
             form: A type, as in an annotation.
 
         Raises:
-            TypeError: JSON cannot be read as this type; the message names the part and says why.
+            TypeError: JSON cannot be read as this type. The message names the part and the reason.
         """
         self._names: dict[Any, str] = {}
         self._definitions: dict[str, Schema] = {}
-        #: Whether a value of the type is what the JSON parser returns, so that nothing is read.
+        #: Whether values are what the JSON parser returns, so that no conversion is needed.
         self.is_plain = True
         root = self._schema(mi.type_info(form))
         self.schema: Schema = root
@@ -82,8 +82,8 @@ class TypeSchema:
         while isinstance(kind, mi.Metadata):
             extra |= kind.extra_json_schema or {}
             kind = kind.type
-        found = self._schema_of(kind)
-        return {**found, **extra} if extra else found
+        schema = self._schema_of(kind)
+        return {**schema, **extra} if extra else schema
 
     def _schema_of(self, kind: mi.Type) -> Schema:
         if not isinstance(kind, _PLAIN):
@@ -96,23 +96,23 @@ class TypeSchema:
             return self._PARTS[type(kind)](self, kind)
         cls = getattr(kind, "cls", None)
         if cls is None:
-            raise TypeError(f"{type(kind).__name__.removesuffix('Type')} is no type for JSON")
+            raise TypeError(f"{type(kind).__name__.removesuffix('Type')} is not a type for JSON")
         return {} if cls is object else self._reference(cls, kind)
 
     def _union(self, kind: mi.UnionType) -> Schema:
-        structs = [each for each in kind.types if isinstance(each, mi.StructType)]
-        options = [self._schema(each) for each in kind.types]
+        structs = [member for member in kind.types if isinstance(member, mi.StructType)]
+        options = [self._schema(member) for member in kind.types]
         if len(structs) > 1:
-            # One of several is told by its tag; a struct alone may come without.
+            # Several structs are distinguished by their tags; for a single one it is optional.
             tag = structs[0].tag_field
             options = [
-                {**option, "required": [tag]} if each in structs and tag else option
-                for option, each in zip(options, kind.types, strict=True)
+                {**option, "required": [tag]} if member in structs and tag else option
+                for option, member in zip(options, kind.types, strict=True)
             ]
         return {"anyOf": options}
 
     def _reference(self, cls: Any, kind: mi.Type) -> Schema:  # noqa: ANN401
-        """The reference to a class, which is described once."""
+        """Return a reference to a class, and describe the class when it is first seen."""
         name = self._names.get(cls)
         if name is None:
             name = self._names[cls] = self._new_name(cls)
@@ -123,14 +123,18 @@ class TypeSchema:
 
     def _new_name(self, cls: Any) -> str:  # noqa: ANN401
         plain = getattr(cls, "__name__", None) or getattr(cls, "__origin__", cls).__name__
-        name = "".join(each if each.isalnum() and each.isascii() else "_" for each in plain)
-        taken = sum(each == name or each.startswith(f"{name}.") for each in self._definitions)
+        name = "".join(
+            character if character.isalnum() and character.isascii() else "_" for character in plain
+        )
+        taken = sum(
+            existing == name or existing.startswith(f"{name}.") for existing in self._definitions
+        )
         return f"{name}.{taken + 1}" if taken else name
 
     def _definition(self, cls: Any, kind: mi.Type, name: str) -> Schema:  # noqa: ANN401
         match kind:
             case mi.EnumType():
-                return {"title": name, "enum": [each.value for each in kind.cls]}
+                return {"title": name, "enum": [member.value for member in kind.cls]}
             case mi.StructType():
                 return {"title": name, **self._struct(kind)}
             case mi.NamedTupleType():
@@ -141,7 +145,7 @@ class TypeSchema:
                 return model_schema(cls, f"#/$defs/{name}")
             case _:
                 raise TypeError(
-                    f"{name} is no type that JSON is read as: use one of Python's own, a "
+                    f"{name} cannot be read from JSON: use a type of Python's own, a "
                     "dataclass, a TypedDict, a NamedTuple, a msgspec.Struct, a class of attrs or "
                     "a pydantic model"
                 )
@@ -162,15 +166,15 @@ class TypeSchema:
         self, fields: tuple[mi.Field, ...], tag: tuple[str, Schema] | None = None
     ) -> Schema:
         properties: Schema = {} if tag is None else {tag[0]: tag[1]}
-        properties |= {each.encode_name: self._field(each) for each in fields}
-        required = [each.encode_name for each in fields if each.required]
+        properties |= {field.encode_name: self._field(field) for field in fields}
+        required = [field.encode_name for field in fields if field.required]
         return {"type": "object", "properties": properties, "required": required}
 
     def _row(self, fields: tuple[mi.Field, ...], *, closed: bool) -> Schema:
-        last = max((at for at, each in enumerate(fields) if each.required), default=-1)
+        last = max((index for index, field in enumerate(fields) if field.required), default=-1)
         row: Schema = {
             "type": "array",
-            "prefixItems": [self._field(each) for each in fields],
+            "prefixItems": [self._field(field) for field in fields],
             "minItems": last + 1,
         }
         return row | ({"maxItems": len(fields)} if closed else {})
@@ -182,7 +186,7 @@ class TypeSchema:
         try:
             return {**schema, "default": msgspec.to_builtins(field.default, str_keys=True)}
         except (TypeError, ValueError, RecursionError):
-            return schema  # It is for readers alone.
+            return schema  # The default only documents the field.
 
     def _collection(self, kind: mi.CollectionType) -> Schema:
         schema: Schema = {"type": "array"}
@@ -196,7 +200,7 @@ class TypeSchema:
         size = len(kind.item_types)
         schema: Schema = {"type": "array", "minItems": size, "maxItems": size}
         if size:
-            schema["prefixItems"] = [self._schema(each) for each in kind.item_types]
+            schema["prefixItems"] = [self._schema(item) for item in kind.item_types]
         return schema
 
     def _mapping(self, kind: mi.DictType) -> Schema:
@@ -216,9 +220,9 @@ class TypeSchema:
         if not isinstance(kind, mi.AnyType):
             self.is_plain = False
         if isinstance(kind, mi.EnumType):
-            return {"enum": [str(each.value) for each in kind.cls]}
+            return {"enum": [str(member.value) for member in kind.cls]}
         if isinstance(kind, mi.LiteralType):
-            return {"enum": [str(each) for each in kind.values]}
+            return {"enum": [str(value) for value in kind.values]}
         if type(kind) not in _KEYS or (isinstance(kind, mi.IntType) and _bounds(kind)):
             raise TypeError(
                 "keys of a dict may be str, int without bounds, UUID, date, an Enum or a Literal, "
@@ -226,7 +230,7 @@ class TypeSchema:
             )
         return dict(_KEYS[type(kind)])
 
-    #: Types with parts, and no name.
+    #: Types with parts and without a name.
     _PARTS: ClassVar[Mapping[type, Callable[["TypeSchema", Any], Schema]]] = {
         **dict.fromkeys((mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType), _collection),
         mi.TupleType: _tuple,
@@ -236,13 +240,13 @@ class TypeSchema:
 
 
 def _bounds(kind: mi.IntType | mi.FloatType) -> Schema:
-    found = {name: getattr(kind, each) for each, name in _BOUNDS.items()}
-    return {name: bound for name, bound in found.items() if bound is not None}
+    bounds = {name: getattr(kind, attribute) for attribute, name in _BOUNDS.items()}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 def _sizes(kind: Any, unit: str) -> Schema:  # noqa: ANN401, collections, mappings and texts
-    found = {f"min{unit}": kind.min_length, f"max{unit}": kind.max_length}
-    return {name: size for name, size in found.items() if size is not None}
+    sizes = {f"min{unit}": kind.min_length, f"max{unit}": kind.max_length}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def _text_rules(kind: mi.StrType) -> Schema:
@@ -264,10 +268,10 @@ def _clock(format_: str, tz: bool | None) -> Schema:
     return schema | (offset if tz else {"not": offset})
 
 
-#: Types with rules, and no parts.
+#: Types with constraints and without parts.
 _RULES: Final[Mapping[type, Callable[[Any], Schema]]] = {
     mi.IntType: lambda kind: {"type": "integer", **_bounds(kind)},
-    # Numbers beyond these bounds are JSON, and no float.
+    # Larger numbers are valid JSON but no floats.
     mi.FloatType: lambda kind: {
         "type": "number",
         "minimum": -_FLOAT_MAX,

@@ -1,7 +1,7 @@
-"""Authors' values as JSON text.
+"""Encode authors' values as JSON text.
 
-A workflow sees of a result what was recorded of it, also the first time: so it behaves the same on
-replay. Hence nothing is quietly turned into something else. The standard library's encoder is used
+A workflow always sees a result as it was recorded, also on the first execution, so that it behaves
+the same on replay. Hence no value is converted silently. The standard library's encoder is used
 because it alone refuses NaN and keeps large integers.
 """
 
@@ -16,12 +16,12 @@ import msgspec
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.limits import VALUE_BYTES_MAX, value_problem
 from headwater.schemas.history import NESTING_MAX, Json
-from headwater.streams.authoring.pydantic_models import dumped
+from headwater.streams.authoring.pydantic_models import model_to_plain
 
 _ENCODE: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
-#: The end of a key that may have been a number, a bool or None before the encoder wrote it as
-#: text, by which two keys of a dict can become one. To look at each key of every value would cost
-#: as much as to encode it; to look for these in the text costs a tenth.
+#: Matches the end of a key that may have been a number, a bool or None before the encoder wrote it
+#: as text, by which two keys of a dict can become one. Checking every key of every value would cost
+#: as much as encoding it; this search in the text costs a tenth.
 _ODD_KEY: Final = re.compile(
     r'":(?<=[0-9le]":)(?:(?<=[0-9]":)|(?<="null":)|(?<="true":)|(?<="false":))'
 ).search
@@ -33,20 +33,25 @@ def encode(
     most: int = VALUE_BYTES_MAX,
     setting: str = "",
 ) -> Json:
-    """Writes a value as JSON text.
+    """Encode a value as JSON text.
 
-    Shape:  (value, what it is for the message, how many bytes it may have, and the setting that
-            says so) -> JSON text.
-    Errors: UnserialisableError, for what is not JSON or larger.
+    Args:
+        value: The value.
+        what: Its name in error messages.
+        most: Largest size in bytes.
+        setting: Name of the setting of this limit, for error messages.
+
+    Raises:
+        UnserialisableError: The value is not JSON, or is too large.
     """
     if value is None:
         return "null"
     try:
         text = _ENCODE(value)
-        # A lone surrogate is a str that no encoding of Unicode can hold.
+        # UTF-8 cannot encode a lone surrogate.
         text.encode()
-    except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as why:
-        raise UnserialisableError(_refusal(value, what, str(why))) from why
+    except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
+        raise UnserialisableError(_refusal(value, what, str(error))) from error
     if text.count("[") + text.count("{") > NESTING_MAX and _is_deeper(value, NESTING_MAX):
         raise UnserialisableError(
             f"expected {what} to have at most {NESTING_MAX} levels of lists and dicts, found more: "
@@ -54,9 +59,9 @@ def encode(
         )
     if _ODD_KEY(text) and not _keys_are_text(value):
         raise UnserialisableError(_refusal(value, what, "a key that is not text"))
-    fault = value_problem(what, text, most, setting)
-    if fault:
-        raise UnserialisableError(fault)
+    problem = value_fault(what, text, most, setting)
+    if problem:
+        raise UnserialisableError(problem)
     return text
 
 
@@ -65,10 +70,10 @@ def encode_params(
     workflow: str,
     most: int = VALUE_BYTES_MAX,
 ) -> Json:
-    """Return the params of a workflow as JSON text.
+    """Encode the params of a workflow as JSON text.
 
     Raises:
-        UnserialisableError: As `encode_object`.
+        UnserialisableError: As for `encode_object`.
     """
     return encode_object(params, f"the params of {workflow}", most, "max_params_bytes")
 
@@ -79,16 +84,16 @@ def encode_object(
     most: int = VALUE_BYTES_MAX,
     setting: str = "",
 ) -> Json:
-    """Return a value as JSON text, as the type that a reader declares for it reads it.
+    """Encode a value as JSON text that its declared type can be read from.
 
-    Besides JSON these are dates and times, UUID, Decimal, bytes, members of an Enum, sets, objects
-    of dataclasses, attrs, msgspec and pydantic, and dicts whose keys are of one such type.
+    Besides JSON, it accepts dates and times, UUID, Decimal, bytes, members of an Enum, sets,
+    objects of dataclasses, attrs, msgspec and pydantic, and dicts with keys of one such type.
 
     Args:
         value: The value.
-        what: Its name in the message of an error.
-        most: The largest size in bytes.
-        setting: The setting that this limit is, for the message.
+        what: Its name in error messages.
+        most: Largest size in bytes.
+        setting: Name of the setting of this limit, for error messages.
 
     Raises:
         UnserialisableError: The value is none of these, or is too large.
@@ -99,43 +104,43 @@ def encode_object(
         refusal = error
     try:
         plain = to_plain(value)
-    except (TypeError, ValueError, RecursionError) as why:
-        place = next(_untyped_parts(value, "$"), None)
-        if place is None:
-            raise refusal from why
+    except (TypeError, ValueError, RecursionError) as error:
+        problem = next(_untyped_parts(value, "$"), None)
+        if problem is None:
+            raise refusal from error
         raise UnserialisableError(
             f"expected {what} to be values of types that JSON has, or that "
-            f"are written as text, found {place}; convert it first"
-        ) from why
+            f"are written as text, found {problem}; convert it first"
+        ) from error
     return encode(plain, what, most, setting)
 
 
 def _untyped_parts(value: object, path: str) -> Iterator[str]:
-    """Yield the parts of a value that cannot be written, with their paths."""
+    """Yield descriptions of the parts of a value that cannot be encoded, with their paths."""
     if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _untyped_parts(each, f"{path}.{_shown(key)}")
+        for key, item in value.items():
+            yield from _untyped_parts(item, f"{path}.{_shown(key)}")
     elif isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            yield from _untyped_parts(each, f"{path}[{index}]")
+        for index, item in enumerate(value):
+            yield from _untyped_parts(item, f"{path}[{index}]")
     else:
         try:
             to_plain(value)
-        except (TypeError, ValueError, RecursionError) as why:
-            yield f"{type(value).__name__} at {path} ({why})"
+        except (TypeError, ValueError, RecursionError) as error:
+            yield f"{type(value).__name__} at {path} ({error})"
 
 
 def to_plain(value: Any) -> Any:  # noqa: ANN401, any value of a declared type
-    """Return a value as JSON values.
+    """Convert a value to JSON values.
 
     Raises:
-        TypeError: A part of it cannot be written.
-        ValueError: Two keys of a dict would become one.
+        TypeError: A part of it cannot be encoded.
+        ValueError: Two keys of a dict would become equal.
         RecursionError: It is nested too deeply, or contains itself.
     """
     if _has_mixed_keys(value):
         raise ValueError("keys of several types in one dict")
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=dumped)
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=model_to_plain)
 
 
 def _has_mixed_keys(value: object) -> bool:
@@ -146,47 +151,49 @@ def _has_mixed_keys(value: object) -> bool:
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    at = [value] if isinstance(value, dict | list | tuple) else []
+    containers = [value] if isinstance(value, dict | list | tuple) else []
     for _ in range(levels):
-        within = (each.values() if isinstance(each, dict) else each for each in at)
-        at = [each for some in within for each in some if isinstance(each, dict | list | tuple)]
-    return bool(at)
+        children = (item.values() if isinstance(item, dict) else item for item in containers)
+        containers = [
+            item for items in children for item in items if isinstance(item, dict | list | tuple)
+        ]
+    return bool(containers)
 
 
 def _keys_are_text(value: object) -> bool:
-    left = [value]
-    while left:
-        at = left.pop()
-        if isinstance(at, dict):
-            if not all(isinstance(key, str) for key in at):
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, dict):
+            if not all(isinstance(key, str) for key in current):
                 return False
-            left.extend(at.values())
-        elif isinstance(at, list | tuple):
-            left.extend(at)
+            pending.extend(current.values())
+        elif isinstance(current, list | tuple):
+            pending.extend(current)
     return True
 
 
-def _refusal(value: object, what: str, why: str) -> str:
-    """The message about a value that is refused: what is wrong with it, and where."""
+def _refusal(value: object, what: str, reason: str) -> str:
+    """Return the error message for a value: what is wrong with it, and where."""
     try:
-        found = next(_faults(value, "$", ()), f"{type(value).__name__}: {why}")
+        problem = next(_problems(value, "$", ()), f"{type(value).__name__}: {reason}")
     except RecursionError:
-        found = f"{type(value).__name__}, nested too deeply: make it flatter"
+        problem = f"{type(value).__name__}, nested too deeply: make it flatter"
     return (
         f"expected {what} to be JSON (None, bool, int, float, str, list, dict with str keys), "
-        f"found {found}"
+        f"found {problem}"
     )
 
 
-def _faults(value: object, path: str, above: tuple[int, ...]) -> Iterator[str]:
-    """What is not JSON in a value, each with its place and advice."""
+def _problems(value: object, path: str, above: tuple[int, ...]) -> Iterator[str]:
+    """Yield the parts of a value that are not JSON, with their paths and advice."""
     if isinstance(value, dict | list | tuple):
         if id(value) in above:
             yield f"a {type(value).__name__} at {path} that contains itself; leave that out"
         else:
-            yield from _faults_within(value, path, (*above, id(value)))
+            yield from _problems_within(value, path, (*above, id(value)))
     elif isinstance(value, str):
-        if sound(value) != value:
+        if utf8_safe(value) != value:
             yield f"text that UTF-8 cannot hold at {path}, with a lone surrogate: {value!r:.80}"
     elif isinstance(value, float):
         if not math.isfinite(value):
@@ -195,20 +202,20 @@ def _faults(value: object, path: str, above: tuple[int, ...]) -> Iterator[str]:
         yield f"{type(value).__name__} at {path}; convert it, for example to text, first"
 
 
-def _faults_within(
+def _problems_within(
     value: dict[Any, Any] | list[Any] | tuple[Any, ...], path: str, above: tuple[int, ...]
 ) -> Iterator[str]:
     if not isinstance(value, dict):
-        for index, each in enumerate(value):
-            yield from _faults(each, f"{path}[{index}]", above)
+        for index, item in enumerate(value):
+            yield from _problems(item, f"{path}[{index}]", above)
         return
-    for key, each in value.items():
+    for key, item in value.items():
         if isinstance(key, str):
-            yield from _faults(key, f"a key of {path}", above)
+            yield from _problems(key, f"a key of {path}", above)
         else:
             kind = type(key).__name__
-            yield f"the key {_shown(key)} of type {kind} at {path}; make it text first"
-        yield from _faults(each, f"{path}.{_shown(key)}", above)
+            yield f"the key {_shown(key)} of type {kind} at {path}; convert it to text first"
+        yield from _problems(item, f"{path}.{_shown(key)}", above)
 
 
 def _shown(key: object) -> str:
@@ -218,26 +225,28 @@ def _shown(key: object) -> str:
         return f"({type(key).__name__})"
 
 
-def sound(text: str) -> str:
-    """Text that UTF-8 can hold: lone surrogates, as in names of files, become their numbers."""
+def utf8_safe(text: str) -> str:
+    """Return text that UTF-8 can encode: lone surrogates, as in file names, become escapes."""
     if type(text) is str and text.isascii():
         return text
     return text.encode(errors="backslashreplace").decode()
 
 
-def check_sound(what: str, text: object) -> None:
-    """Sees that something is text, and that UTF-8 can hold it.
+def check_utf8(what: str, text: object) -> None:
+    """Check that a value is text that UTF-8 can encode.
 
-    Errors: TypeError, UnserialisableError.
+    Raises:
+        TypeError: The value is not text.
+        UnserialisableError: The text has a lone surrogate.
     """
     if not isinstance(text, str):
         raise TypeError(f"expected {what} to be text, found {type(text).__name__}")
-    if sound(text) != text:
+    if utf8_safe(text) != text:
         raise UnserialisableError(
             f"expected {what} to be text that UTF-8 can hold, found a lone surrogate: {text[:80]!r}"
         )
 
 
 def decode(text: Json) -> Any:  # noqa: ANN401, any JSON value
-    """Reads JSON text."""
+    """Decode JSON text."""
     return json.loads(text)

@@ -1,4 +1,4 @@
-"""The plain values that an author's workflow is given, passes to entries and gets from them."""
+"""Values that a workflow receives, passes to entries, and gets from them."""
 
 import math
 from collections.abc import Awaitable
@@ -13,10 +13,10 @@ from headwater.processors.runs.limits import RETRIES_MAX
 from headwater.processors.runs.requests import RetryPolicy
 from headwater.processors.runs.retries import ANY_NUMBER
 
-#: What a workflow takes, and what it returns; what is not said of them is anything.
+#: Params and result of a workflow; Any by default.
 P_contra = TypeVar("P_contra", contravariant=True, default=Any)
 R_co = TypeVar("R_co", covariant=True, default=Any)
-#: A value that somebody is given; the state of a loop, and what it ends with.
+#: A payload or value; the state of a loop; the value that a loop ends with.
 T_co = TypeVar("T_co", covariant=True, default=Any)
 S_co = TypeVar("S_co", covariant=True, default=Any)
 V_co = TypeVar("V_co", covariant=True, default=Any)
@@ -24,9 +24,12 @@ V_co = TypeVar("V_co", covariant=True, default=Any)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowEvent(Generic[T_co]):
-    """What a run was started with.
+    """The start of a run.
 
-    Shape:  payload is read-only; timestamp is aware; the first run has number 0.
+    Attributes:
+        payload: Params of the instance, read-only.
+        timestamp: When the run started, as an aware datetime.
+        run_number: Number of the run; the first is 0.
     """
 
     payload: T_co
@@ -37,28 +40,29 @@ class WorkflowEvent(Generic[T_co]):
 
 
 class Named(Protocol):
-    """What has a name, as workflows and graphs have."""
+    """An object with a name, such as a workflow or a graph."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name."""
 
 
 class WorkflowOf(Protocol[P_contra, R_co]):
-    """A workflow as its users see it: a name, what it takes, and what it returns."""
+    """A workflow as its callers see it: its name, params type and result type."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the workflow."""
 
     def __call__(self, event: WorkflowEvent[P_contra], step: Any, /) -> Awaitable[R_co]:  # noqa: ANN401
-        """Calls the author's function."""
+        """Call the author's function."""
 
 
 def name_of(workflow: str | Named) -> str:
-    """The name of a workflow, which may be given by its name alone.
+    """Return the name of a workflow that is passed as an object or as its name.
 
-    Errors: TypeError.
+    Raises:
+        TypeError: `workflow` is neither.
     """
     name: object = getattr(workflow, "name", workflow)
     if not isinstance(name, str):
@@ -70,10 +74,12 @@ def name_of(workflow: str | Named) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, and how soon, a failed step is tried again.
+    """Retry policy of a step.
 
-    Shape:  limit retries after the first attempt, `math.inf` for any number. Delay before retry k:
-            constant d, linear d*k, exponential d*2^(k-1), counted from the failure.
+    Attributes:
+        limit: Retries after the first attempt; `math.inf` for any number.
+        delay: Base delay d before a retry, counted from the failure.
+        backoff: Delay before retry k: constant d, linear d*k, exponential d*2^(k-1).
     """
 
     limit: float = 5
@@ -81,15 +87,15 @@ class Retry:
     backoff: Literal["constant", "linear", "exponential"] = "exponential"
 
     def __post_init__(self) -> None:
-        """Check the values where they are written, often as a constant of a module.
+        """Validate the values when the policy is created, often as a module's constant.
 
         Raises:
-            ValueError: A value is not one of those above.
+            ValueError: A value is invalid.
         """
         self.policy()
 
     def policy(self) -> RetryPolicy:
-        """Return the same as plain numbers."""
+        """Return the policy as plain numbers."""
         if self.backoff not in ("constant", "linear", "exponential"):
             raise ValueError(
                 "expected the backoff of a Retry to be constant, linear or exponential, "
@@ -108,7 +114,7 @@ class Retry:
 
 
 def _is_number_of_retries(limit: object) -> bool:
-    # True is a number to Python, and authors who pass it mean something else.
+    # bool is an int in Python, but an author who passes True means something else.
     if not isinstance(limit, int | float) or isinstance(limit, bool):
         return False
     return limit == math.inf or (0 <= limit <= RETRIES_MAX and limit == int(limit))
@@ -116,21 +122,21 @@ def _is_number_of_retries(limit: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Continue(Generic[S_co]):
-    """Returned by the body of a loop: go on, with this state."""
+    """Returned by the body of a loop to continue with this state."""
 
     state: S_co = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
 class Break(Generic[V_co]):
-    """Returned by the body of a loop: end it, with this value."""
+    """Returned by the body of a loop to end it with this value."""
 
     value: V_co = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
 class Won(Generic[T_co]):
-    """What a race gives: the name of the branch that completed first, and its value."""
+    """Result of a race: the branch that completed first, and its value."""
 
     winner: str
     value: T_co
@@ -138,7 +144,7 @@ class Won(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEvent(Generic[T_co]):
-    """An event that a wait has taken."""
+    """An event that a wait has consumed."""
 
     type: str
     payload: T_co

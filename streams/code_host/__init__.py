@@ -1,1 +1,1 @@
-"""Where authors' code runs: the host of code workflows, and what authors hold in their hands."""
+"""Code hosts: the processes that run authors' code, and how they load it."""

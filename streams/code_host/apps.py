@@ -1,8 +1,8 @@
-"""Loading an app: the workflows and schedules that a module of an author's declares.
+"""Load an app: the workflows, tasks and schedules that an author's module declares.
 
-An app is named `package.module`, which stands for every workflow and schedule in the module's
-namespace, and those schedules that it declares without giving them a name; or
-`package.module:attribute`, which stands for that workflow, list, tuple, dict or submodule alone.
+`package.module` names every workflow, task and schedule in the module's namespace, including
+schedules that are declared without being assigned to a name. `package.module:attribute` names only
+that workflow, list, tuple, dict or submodule.
 """
 
 import importlib
@@ -36,54 +36,54 @@ from headwater.streams.code_host.schedules import (
 )
 from headwater.streams.replay.workflow import Workflow
 
-#: What an app consists of.
+#: A declaration of an app.
 _Part: TypeAlias = Workflow | GraphWorkflow | Task | Schedule
-#: What instances are of.
+#: A declaration that instances are created from.
 _Runs: TypeAlias = Workflow | GraphWorkflow
 
 _SPEC: Final = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::([^\W\d]\w*))?")
 
 
 class AppNotLoaded(HeadwaterError):
-    """An author's app could not be loaded; the message says why, with the author's traceback."""
+    """An author's app could not be loaded. The message has the reason and the traceback."""
 
     disposition = Disposition.HALT
     code = "app_not_loaded"
 
 
 class Declarations(msgspec.Struct, frozen=True):
-    """What an app declares; with an error, nothing."""
+    """The declarations of an app. If there was an error, it has no others."""
 
-    #: The names of its workflows, graphs or not.
+    #: Names of all workflows, including graphs.
     workflows: tuple[str, ...] = ()
     schedules: tuple[Declared, ...] = ()
     error: str = ""
-    #: The definitions of those that are graphs, JSON text, by their names.
+    #: Graph definitions as JSON text, by name.
     graphs: dict[str, str] = {}
-    #: The names of its tasks.
+    #: Names of tasks.
     tasks: tuple[str, ...] = ()
-    #: JSON Schemas of the params of those that declare a type for them, by their names.
+    #: JSON Schemas of the params of workflows that declare a type for them, by name.
     params: dict[str, str] = {}
-    #: Limits of concurrency, by the names of workflows that have one.
+    #: Concurrency limits, by workflow name.
     concurrency: dict[str, Concurrency] = {}
-    #: The topics that steps publish to, by the names of workflows that declare them.
+    #: Topics that steps publish to, by the name of the workflow that declares them.
     publishes: dict[str, tuple[str, ...]] = {}
-    #: The names of workflows whose runs follow the code (`versioning="latest"`).
+    #: Names of workflows whose runs follow the code (`versioning="latest"`).
     latest: tuple[str, ...] = ()
 
     @property
     def topics(self) -> set[str]:
-        """The topics that steps of its workflows publish to."""
+        """Topics that steps of the workflows publish to."""
         return {topic for topics in self.publishes.values() for topic in topics}
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The kinds of the runs of its workflows, by their names."""
+        """Kinds of runs, by workflow name."""
         return dict.fromkeys(self.workflows, KIND) | dict.fromkeys(self.graphs, GRAPH)
 
 
 class App(NamedTuple):
-    """An app that was loaded: what it declares, by name."""
+    """A loaded app and its declarations."""
 
     workflows: dict[str, Workflow]
     schedules: tuple[Schedule, ...] = ()
@@ -92,17 +92,17 @@ class App(NamedTuple):
 
     @property
     def declared(self) -> Declarations:
-        """What it declares."""
-        schedules = tuple(each.declared for each in self.schedules)
+        """The declarations as data."""
+        schedules = tuple(schedule.declared for schedule in self.schedules)
         names = tuple(sorted((*self.workflows, *self.graphs)))
-        graphs = {name: json.dumps(each.to_dict()) for name, each in self.graphs.items()}
+        graphs = {name: json.dumps(graph.to_dict()) for name, graph in self.graphs.items()}
         return Declarations(
             names,
             schedules,
             graphs=graphs,
             tasks=tuple(sorted(self.tasks)),
-            params=schemas_of_params(self.workflows.values()),
-            concurrency=limits_of(self.workflows.values()),
+            params=params_schemas(self.workflows.values()),
+            concurrency=concurrency_limits(self.workflows.values()),
             publishes={
                 n: tuple(sorted(w.publishes)) for n, w in self.workflows.items() if w.publishes
             },
@@ -110,39 +110,48 @@ class App(NamedTuple):
         )
 
 
-def schemas_of_params(workflows: Iterable[Workflow]) -> dict[str, str]:
-    """The JSON Schemas of the params of workflows that declare a type for them, by name."""
-    found = {each.name: each.params_type().schema() for each in workflows}
-    return {name: schema for name, schema in found.items() if schema is not None}
+def params_schemas(workflows: Iterable[Workflow]) -> dict[str, str]:
+    """Return the JSON Schemas of params, by name, of workflows that declare a type for them."""
+    schemas = {workflow.name: workflow.params_type().schema() for workflow in workflows}
+    return {name: schema for name, schema in schemas.items() if schema is not None}
 
 
-def limits_of(workflows: Iterable[Workflow]) -> dict[str, Concurrency]:
-    """The limits of concurrency of workflows that have one, by name."""
-    return {each.name: each.concurrency for each in workflows if each.concurrency is not None}
+def concurrency_limits(workflows: Iterable[Workflow]) -> dict[str, Concurrency]:
+    """Return the concurrency limits of workflows that have one, by name."""
+    return {
+        workflow.name: workflow.concurrency
+        for workflow in workflows
+        if workflow.concurrency is not None
+    }
 
 
-def side_by_side(apps: Mapping[str, Declarations]) -> Declarations:
-    """What several apps declare together.
+def merge_declarations(apps: Mapping[str, Declarations]) -> Declarations:
+    """Merge the declarations of several apps.
 
-    Errors: AppNotLoaded, when two of them declare a workflow or a schedule of the same name.
+    Raises:
+        AppNotLoaded: Two apps declare a workflow or a schedule of the same name.
     """
-    names = {spec: each.workflows for spec, each in apps.items()}
-    _each_once("workflow", names)
-    schedules = {spec: [s.schedule for s in each.schedules] for spec, each in apps.items()}
-    _each_once("schedule", schedules)
+    names = {spec: declared.workflows for spec, declared in apps.items()}
+    _check_unique("workflow", names)
+    schedules = {spec: [s.schedule for s in declared.schedules] for spec, declared in apps.items()}
+    _check_unique("schedule", schedules)
     return Declarations(
-        tuple(sorted(name for found in names.values() for name in found)),
-        tuple(schedule for each in apps.values() for schedule in each.schedules),
-        graphs={name: text for each in apps.values() for name, text in each.graphs.items()},
-        concurrency={n: limit for each in apps.values() for n, limit in each.concurrency.items()},
-        publishes={n: topics for each in apps.values() for n, topics in each.publishes.items()},
+        tuple(sorted(name for app_names in names.values() for name in app_names)),
+        tuple(schedule for declared in apps.values() for schedule in declared.schedules),
+        graphs={name: text for declared in apps.values() for name, text in declared.graphs.items()},
+        concurrency={
+            n: limit for declared in apps.values() for n, limit in declared.concurrency.items()
+        },
+        publishes={
+            n: topics for declared in apps.values() for n, topics in declared.publishes.items()
+        },
     )
 
 
-def _each_once(what: str, names: Mapping[str, Iterable[str]]) -> None:
+def _check_unique(what: str, names: Mapping[str, Iterable[str]]) -> None:
     owners: dict[str, str] = {}
-    for app, found in names.items():
-        for name in found:
+    for app, app_names in names.items():
+        for name in app_names:
             other = owners.setdefault(name, app)
             if other != app:
                 raise AppNotLoaded(
@@ -151,35 +160,37 @@ def _each_once(what: str, names: Mapping[str, Iterable[str]]) -> None:
                 )
 
 
-def read_spec(spec: str) -> tuple[str, str | None]:
-    """The module of an app, and perhaps the attribute in it.
+def parse_app_spec(spec: str) -> tuple[str, str | None]:
+    """Split the name of an app into its module and, optionally, an attribute.
 
-    Errors: AppNotLoaded.
+    Raises:
+        AppNotLoaded: It is not a valid name.
     """
-    found = _SPEC.fullmatch(spec)
-    if found is None:
+    match = _SPEC.fullmatch(spec)
+    if match is None:
         hint = "; name the module, not its file" if "/" in spec or spec.endswith(".py") else ""
         raise AppNotLoaded(
             f"expected an app as package.module or package.module:attribute, found {spec!r}{hint}"
         )
-    module, attribute = found.groups()
+    module, attribute = match.groups()
     return module, attribute
 
 
 def load_app(spec: str) -> App:
-    """Imports an app.
+    """Import an app.
 
-    Errors: AppNotLoaded.
+    Raises:
+        AppNotLoaded: The app cannot be imported, or its declarations are invalid.
     """
-    module_name, attribute = read_spec(spec)
+    module_name, attribute = parse_app_spec(spec)
     module = _import(module_name)
     parts = _parts(module, module_name, attribute)
-    runs = _by_name(spec, [each for each in parts if isinstance(each, _Runs)])
-    for each in runs.values():
-        _check(each)
-    schedules = [each for each in parts if isinstance(each, Schedule)]
+    runs = _by_name(spec, [part for part in parts if isinstance(part, _Runs)])
+    for workflow in runs.values():
+        _check(workflow)
+    schedules = [part for part in parts if isinstance(part, Schedule)]
     tasks: dict[str, Task] = {}
-    for task in [each for each in parts if isinstance(each, Task)]:
+    for task in [part for part in parts if isinstance(part, Task)]:
         if tasks.setdefault(task.name, task) is not task:
             raise AppNotLoaded(f"expected each name once in {spec}, found two tasks {task.name!r}")
     if not runs and not tasks:
@@ -188,9 +199,9 @@ def load_app(spec: str) -> App:
             'or @task("name"), found none'
         )
     return App(
-        {name: each for name, each in runs.items() if isinstance(each, Workflow)},
+        {name: run for name, run in runs.items() if isinstance(run, Workflow)},
         _schedules(spec, schedules, runs),
-        {name: each for name, each in runs.items() if isinstance(each, GraphWorkflow)},
+        {name: run for name, run in runs.items() if isinstance(run, GraphWorkflow)},
         tasks,
     )
 
@@ -202,24 +213,25 @@ def _check(workflow: _Runs) -> None:
             check_concurrency(workflow)
         else:
             workflow.graph()
-    except (TypeError, ValueError) as fault:
-        raise AppNotLoaded(f"{fault} ({_place(workflow)})") from None
+    except (TypeError, ValueError) as error:
+        raise AppNotLoaded(f"{error} ({_location(workflow)})") from None
 
 
 def check_concurrency(workflow: Workflow) -> None:
-    """Sees that the key of a workflow's limit can be computed.
+    """Check that the key of a workflow's concurrency limit can be computed.
 
-    Errors: ValueError.
+    Raises:
+        ValueError: It cannot.
     """
-    fault = concurrency_problem(workflow.concurrency) if workflow.concurrency else None
-    if fault is not None:
-        raise ValueError(f"of the workflow {workflow.name}: {fault}")
+    problem = concurrency_fault(workflow.concurrency) if workflow.concurrency else None
+    if problem is not None:
+        raise ValueError(f"of the workflow {workflow.name}: {problem}")
 
 
 def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
     if sys.path[:1] != [here]:
-        # PYTHONPATH may name it, too, behind another folder with a module of this name.
+        # PYTHONPATH may contain it too, but after a folder with another module of this name.
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
@@ -231,7 +243,7 @@ def _import(name: str) -> ModuleType:
                 f"expected a module {name} in {here} or on PYTHONPATH, found no {missing}{hint}"
             ) from None
         raise _failed(name, error) from error
-    # Also SystemExit: a script without `if __name__ == "__main__"` ends whoever imports it.
+    # Also SystemExit: a script without `if __name__ == "__main__"` exits when it is imported.
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -239,7 +251,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _failed(name: str, error: BaseException) -> AppNotLoaded:
-    """The error of a module that raises while it is imported, with the frames of its own code."""
+    """Return the error for a module that raises during import, with the frames of its own code."""
     report = traceback.TracebackException.from_exception(error)
     frames = [
         index
@@ -262,10 +274,10 @@ def _parts(module: ModuleType, name: str, attribute: str | None) -> list[_Part]:
             return [workflow]
         case ModuleType() as inner:
             return _declared(inner)
-        case list() | tuple() as several:
-            return _only(name, attribute, several)
-        case dict() as several:
-            return _only(name, attribute, several.values())
+        case list() | tuple() as values:
+            return _only(name, attribute, values)
+        case dict() as values:
+            return _only(name, attribute, values.values())
         case other:
             raise AppNotLoaded(
                 f"expected {name}:{attribute} to be a workflow, made by @workflow(...), or a list, "
@@ -292,58 +304,58 @@ def _only(name: str, attribute: str, values: Iterable[object]) -> list[_Part]:
 
 
 def _by_name(spec: str, workflows: list[_Runs]) -> dict[str, _Runs]:
-    found: dict[str, _Runs] = {}
-    for each in workflows:
-        other = found.setdefault(each.name, each)
-        if other is not each:
+    by_name: dict[str, _Runs] = {}
+    for workflow in workflows:
+        other = by_name.setdefault(workflow.name, workflow)
+        if other is not workflow:
             raise AppNotLoaded(
-                f"expected each name once in {spec}, found two workflows {each.name!r}: "
-                f"{_place(other)} and {_place(each)}"
+                f"expected each name once in {spec}, found two workflows {workflow.name!r}: "
+                f"{_location(other)} and {_location(workflow)}"
             )
-    for name, each in found.items():
-        if name.startswith(BUILTIN_PREFIX):
+    for name, workflow in by_name.items():
+        if name.startswith(HOUSE_PREFIX):
             raise AppNotLoaded(
-                f"expected no workflow whose name begins with {BUILTIN_PREFIX}, as those do that "
-                f"come with Headwater, found {name} ({_place(each)})"
+                f"expected no workflow whose name begins with {HOUSE_PREFIX}, which is "
+                f"reserved for built-in workflows, found {name} ({_location(workflow)})"
             )
-    return found
+    return by_name
 
 
 def _schedules(
     spec: str, schedules: list[Schedule], workflows: Mapping[str, object]
 ) -> tuple[Schedule, ...]:
-    found: dict[str, Schedule] = {}
-    for each in schedules:
-        name, workflow = each.declared.schedule, each.declared.workflow
-        other = found.setdefault(name, each)
-        if other is not each:
+    by_name: dict[str, Schedule] = {}
+    for schedule in schedules:
+        name, workflow = schedule.declared.schedule, schedule.declared.workflow
+        other = by_name.setdefault(name, schedule)
+        if other is not schedule:
             raise AppNotLoaded(
                 f"expected each name once in {spec}, found two schedules {name!r}: "
-                f"{other.place} and {each.place}"
+                f"{other.location} and {schedule.location}"
             )
         if workflow not in workflows:
             known = ", ".join(sorted(workflows))
             raise AppNotLoaded(
-                f"expected the workflow of the schedule {name!r} ({each.place}) to be one of "
-                f"{spec}: {known}; found {workflow!r}"
+                f"expected the workflow of the schedule {name!r} ({schedule.location}) to be one "
+                f"of {spec}: {known}; found {workflow!r}"
             )
-        _check_params(each, workflows[workflow])
-    return tuple(found.values())
+        _check_params(schedule, workflows[workflow])
+    return tuple(by_name.values())
 
 
 def _check_params(schedule: Schedule, workflow: object) -> None:
     schema = workflow.params_type().schema() if isinstance(workflow, Workflow) else None
     declared = schedule.declared
-    fault = params_problem(schema, json.dumps(params_at(declared, "2026-01-01T00:00:00Z")))
-    if fault:
+    problem = params_fault(schema, json.dumps(params_at(declared, "2026-01-01T00:00:00Z")))
+    if problem:
         raise AppNotLoaded(
-            f"expected the params of the schedule {declared.schedule!r} ({schedule.place}), to "
+            f"expected the params of the schedule {declared.schedule!r} ({schedule.location}), to "
             f"which {SCHEDULE} and {SCHEDULED_FOR} are added, to be what {declared.workflow} "
-            f"takes, found {fault}"
+            f"takes, found {problem}"
         )
 
 
-def _place(workflow: _Runs) -> str:
+def _location(workflow: _Runs) -> str:
     if isinstance(workflow, GraphWorkflow):
         return f"the graph {workflow.name}"
     return f"{workflow.__module__}.{workflow.__name__}"

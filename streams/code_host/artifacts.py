@@ -1,7 +1,7 @@
-"""Artifacts: the code of a deployment, as a zip of an author's, which a wheel is, too.
+"""Artifacts: the code of a deployment as a zip or wheel.
 
-Nothing that a zip says of itself is believed. What was unpacked is files and folders, all of them
-within the folder that was meant, and no more of them than there may be.
+The metadata in the zip is not trusted. Unpacking creates only files and folders, all within the
+target folder, and no more of them than permitted.
 """
 
 import io
@@ -16,44 +16,47 @@ from typing import Final
 
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.failures import ARTIFACT_INVALID
-from headwater.streams.code_host.apps import read_spec
-from headwater.streams.code_host.house_app import HOUSE_APP
+from headwater.streams.code_host.apps import parse_app_spec
+from headwater.streams.code_host.builtin_app import BUILTIN_APP
 
-#: Ten times the largest artifact: what is code does not shrink to less.
+#: Ten times the largest artifact. Code does not compress better than that.
 UNPACKED_BYTES_MAX: Final = 100 * 1024 * 1024
-#: More than the largest app has; each takes a block of the disk, and a moment to make.
+#: More than the largest app has. Each uses a disk block and takes time to create.
 ENTRIES_MAX: Final = 10_000
-#: Bytes of a name as file systems take them, and of a path beneath any folder.
+#: Limits of file systems for a name, and for a path below any folder.
 _NAME_BYTES_MAX: Final = 255
 _PATH_BYTES_MAX: Final = 1_024
-_PIECE_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
+#: Characters of a name in messages.
 _SHOWN: Final = 80
 _ENCRYPTED: Final = 0x1
-#: How files of a zip may be kept: the others take too much memory to read, or are for nobody.
+#: Compression methods that are accepted. Others need too much memory to read, or are rare.
 _METHODS: Final = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-#: What `zipfile` raises of a zip that is none, or torn.
-_TORN: Final = (
+#: Exceptions that `zipfile` raises for a file that is not a zip, or is damaged.
+_DAMAGED: Final = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError),
     *(NotImplementedError, RuntimeError, ValueError, OverflowError, OSError),
 )
 
 
 class ArtifactInvalid(HeadwaterError):
-    """An artifact that cannot be deployed; the message says why."""
+    """An artifact cannot be deployed. The message has the reason."""
 
     disposition = Disposition.REJECT
     code = ARTIFACT_INVALID
 
 
 def unpack(artifact: bytes, folder: Path) -> None:
-    """Unpacks an artifact into a folder that is there, and empty.
+    """Unpack an artifact into an existing empty folder.
 
-    Errors: ArtifactInvalid, when some of it may be there; OSError, of the disk.
+    Raises:
+        ArtifactInvalid: The artifact is invalid. Part of it may have been written.
+        OSError: The disk failed.
     """
     try:
         zipped = zipfile.ZipFile(io.BytesIO(artifact))
-    except _TORN as error:
-        raise ArtifactInvalid(f"expected a zip, found what is none: {error}") from error
+    except _DAMAGED as error:
+        raise ArtifactInvalid(f"expected a zip, found another file: {error}") from error
     with zipped:
         entries = zipped.infolist()
         if len(entries) > ENTRIES_MAX:
@@ -64,51 +67,58 @@ def unpack(artifact: bytes, folder: Path) -> None:
             _check(entry)
         if sum(entry.file_size for entry in entries) > UNPACKED_BYTES_MAX:
             raise _too_large()
-        left = UNPACKED_BYTES_MAX
+        remaining = UNPACKED_BYTES_MAX
         for entry in entries:
-            left -= _write(zipped, entry, folder)
-            if left < 0:
+            remaining -= _write(zipped, entry, folder)
+            if remaining < 0:
                 raise _too_large()
 
 
 def check_app(app: str, folder: Path) -> None:
-    """Sees that an app is in the artifact that was unpacked into a folder, and not elsewhere.
+    """Check that an unpacked artifact contains an app, and that no other package provides it.
 
-    Errors: ArtifactInvalid; AppNotLoaded, if it is no name of one.
+    Raises:
+        ArtifactInvalid: It does not contain the app.
+        AppNotLoaded: The name of the app is invalid.
     """
-    module, _ = read_spec(app)
+    module, _ = parse_app_spec(app)
     path = module.split(".")
-    if path[0] in sys.stdlib_module_names or path[0] == HOUSE_APP:
-        whose = "Headwater" if path[0] == HOUSE_APP else "Python"
-        raise ArtifactInvalid(f"expected a module of your own, found {module}, which is {whose}'s")
-    place = folder.joinpath(*path)
-    if not any(_modules_at(place)):
-        there = sorted(each.name for each in folder.iterdir())[:10]
+    if path[0] in sys.stdlib_module_names or path[0] == BUILTIN_APP:
+        owner = "Headwater" if path[0] == BUILTIN_APP else "Python"
+        raise ArtifactInvalid(f"expected a module of your own, found {module}, which is {owner}'s")
+    base = folder.joinpath(*path)
+    if not any(_modules_at(base)):
+        names = sorted(entry.name for entry in folder.iterdir())[:10]
         raise ArtifactInvalid(
             f"expected the module {module} in the artifact, as {'/'.join(path)}.py or "
-            f"{'/'.join(path)}/__init__.py, found at its top {', '.join(there) or 'nothing'}"
+            f"{'/'.join(path)}/__init__.py, found at its top {', '.join(names) or 'nothing'}"
         )
 
 
-def _modules_at(place: Path) -> Iterator[Path]:
-    """The files that make a module, of Python or compiled."""
-    if (place / "__init__.py").is_file():
-        yield place
-    if place.parent.is_dir():
-        found = place.parent.glob(f"{place.name}.*")
-        yield from (each for each in found if each.suffix in {".py", ".so"} and each.is_file())
+def _modules_at(base: Path) -> Iterator[Path]:
+    """Yield the files that provide a module, whether Python source or compiled."""
+    if (base / "__init__.py").is_file():
+        yield base
+    if base.parent.is_dir():
+        candidates = base.parent.glob(f"{base.name}.*")
+        yield from (
+            candidate
+            for candidate in candidates
+            if candidate.suffix in {".py", ".so"} and candidate.is_file()
+        )
 
 
 def _check(entry: zipfile.ZipInfo) -> None:
-    """Sees that an entry is a file or a folder, within the folder that it is unpacked into.
+    """Check that an entry is a file or a folder within the target folder.
 
-    Errors: ArtifactInvalid.
+    Raises:
+        ArtifactInvalid: It is not.
     """
     name = entry.orig_filename
-    fault = _fault_of(name.removesuffix("/"))
-    if fault:
+    problem = _name_problem(name.removesuffix("/"))
+    if problem:
         raise ArtifactInvalid(
-            f"expected names within the artifact, found {name[:_SHOWN]!r}, {fault}"
+            f"expected names within the artifact, found {name[:_SHOWN]!r}, {problem}"
         )
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -116,7 +126,7 @@ def _check(entry: zipfile.ZipInfo) -> None:
             f"expected files and folders, found {name[:_SHOWN]!r}, a link or a device"
         )
     if entry.flag_bits & _ENCRYPTED:
-        raise ArtifactInvalid(f"expected what can be read, found {name[:_SHOWN]!r} encrypted")
+        raise ArtifactInvalid(f"expected readable files, found {name[:_SHOWN]!r} encrypted")
     if entry.compress_type not in _METHODS:
         raise ArtifactInvalid(
             f"expected files deflated or stored, found {name[:_SHOWN]!r} with the method "
@@ -124,58 +134,60 @@ def _check(entry: zipfile.ZipInfo) -> None:
         )
 
 
-def _fault_of(name: str) -> str:
-    """What is wrong with the name of an entry; empty if nothing is."""
+def _name_problem(name: str) -> str:
+    """Return what is wrong with the name of an entry, or an empty text."""
     parts = name.split("/")
     try:
         sizes = [len(part.encode()) for part in parts]
     except UnicodeEncodeError:
-        return "which is no Unicode"
+        return "which is not valid Unicode"
     if not name.isprintable() or "\\" in name or ":" in name:
-        return "with characters that not every system takes"
+        return "with characters that some file systems refuse"
     if "" in parts or "." in parts or ".." in parts:
-        return "which leads elsewhere"
+        return "which is outside of it"
     if max(sizes) > _NAME_BYTES_MAX or sum(sizes) + len(parts) > _PATH_BYTES_MAX:
         return "which is too long"
     return ""
 
 
 def _write(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> int:
-    """Writes an entry; how many bytes it has.
+    """Write an entry and return its size in bytes.
 
-    Errors: ArtifactInvalid.
+    Raises:
+        ArtifactInvalid: The entry is damaged, or its path is used twice.
     """
     name = entry.orig_filename
-    place = folder / name
+    path = folder / name
     try:
         if name.endswith("/"):
-            place.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
             return 0
-        place.parent.mkdir(parents=True, exist_ok=True)
-        file = place.open("xb")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("xb")
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise ArtifactInvalid(
             f"expected each name once, found {name[:_SHOWN]!r} twice, or as a file and a folder"
         ) from error
     written = 0
     with file:
-        for piece in _pieces(zipped, entry):
-            written += file.write(piece)
+        for chunk in _chunks(zipped, entry):
+            written += file.write(chunk)
     return written
 
 
-def _pieces(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
-    """What a file holds: as much as its entry says, or it is torn.
+def _chunks(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield the content of a file in chunks.
 
-    Errors: ArtifactInvalid.
+    Raises:
+        ArtifactInvalid: The file is damaged; `zipfile` checks its size and checksum.
     """
     try:
-        with zipped.open(entry) as reading:
-            while piece := reading.read(_PIECE_BYTES):
-                yield piece
-    except _TORN as error:
+        with zipped.open(entry) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+    except _DAMAGED as error:
         raise ArtifactInvalid(
-            f"expected to read {entry.orig_filename[:_SHOWN]!r}, found it torn: {error}"
+            f"expected to read {entry.orig_filename[:_SHOWN]!r}, found it damaged: {error}"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""The child's main program: a host in a process of its own, at the other end of a pipe.
+"""Main program of a code host: a child process at the other end of a pipe.
 
 Started by `host_process.py`. Authors' code may do anything here: block, crash, print, exit. What
-the parent must know of such ends is in the black box before they happen. The process ends when the
-pipe is closed, and on Linux the kernel ends it with its parent, whatever it is doing.
+the parent must know about such ends is written to the crash record in advance. The process exits
+when the pipe is closed, and on Linux the kernel kills it when its parent exits.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App, AppNotLoaded, Declarations, load_app
-from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
+from headwater.streams.code_host.builtin_app import BUILTIN_APP, builtin_workflows
+from headwater.streams.code_host.crash_record import EXIT_BROKEN, EXIT_NO_THREADS, CrashRecord
 from headwater.streams.code_host.forks import watch_forks
-from headwater.streams.code_host.frames import UNSENDABLE, Pipe, frames_of
+from headwater.streams.code_host.frames import UNSENDABLE, Pipe, encode_frames
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.hosted_run import MayBegin, always
-from headwater.streams.code_host.house_app import HOUSE_APP, house_workflows
 from headwater.streams.code_host.threads import Threads
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.garbage import collect_seldom
@@ -44,12 +44,12 @@ from headwater.streams.scheduling import run_as_batch
 
 log = logging.getLogger(__name__)
 
-#: Makes the house's own app, given the names of the schedules that other apps declare.
-House: TypeAlias = Callable[[Sequence[str]], App]
+#: Creates the built-in app. Its argument is the names of the schedules that other apps declare.
+BuiltinApp: TypeAlias = Callable[[Sequence[str]], App]
 
-#: In place of the descriptor of deadlines: any step may begin at any time.
+#: Passed instead of the descriptor of deadlines: any step may begin at any time.
 NO_DEADLINES: Final = "-1"
-#: How long attempts that are cancelled may take to clean up when the parent closes the pipe.
+#: Longest time that cancelled attempts may take to clean up after the parent closed the pipe.
 _LEAVE_S: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -57,12 +57,12 @@ _TO_HOST: Final = msgspec.msgpack.Decoder(list[ToHost])
 
 
 class Child:
-    """The host, between the pipe and the threads."""
+    """Connects the host to the pipe and the threads."""
 
     def __init__(
         self,
         connection: socket.socket,
-        box: BlackBox,
+        record: CrashRecord,
         app: App,
         beat_s: float,
         threads_max: int,
@@ -70,17 +70,17 @@ class Child:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._box = box
+        self._record = record
         self._beat_s = beat_s
         self._unsent: list[FromHost] = []
         self._flushing = False
-        #: What was received and is not done; the first is being done.
+        #: Received frames that are not finished; the first is being handled.
         self._frames: deque[list[ToHost]] = deque()
-        #: Activations that a frame further back says are over.
+        #: Activations that a later frame ends.
         self._forgotten: set[int] = set()
         self.left = asyncio.Event()
         self._life = asyncio.current_task()
-        threads = Threads(lambda: _die(EXIT_NO_THREADS), threads_max, box.hold_threads)
+        threads = Threads(lambda: _exit(EXIT_NO_THREADS), threads_max, record.set_threads_held)
         self._host = Host(
             app.workflows,
             emit=self._emit,
@@ -93,7 +93,7 @@ class Child:
         self._beat()
 
     def _beat(self) -> None:
-        self._box.beat()
+        self._record.beat()
         self._loop.call_later(self._beat_s, self._beat)
 
     def _receive(self, frames: list[bytearray]) -> None:
@@ -103,37 +103,39 @@ class Child:
                 messages = _TO_HOST.decode(frame)
             except msgspec.DecodeError:
                 traceback.print_exc()
-                _die(EXIT_BROKEN)
-            self._forgotten.update(each.activation for each in messages if isinstance(each, Evict))
+                _exit(EXIT_BROKEN)
+            self._forgotten.update(
+                message.activation for message in messages if isinstance(message, Forget)
+            )
             self._frames.append(messages)
         if not busy:
             self._handle_next()
 
     def _handle_next(self) -> None:
-        """Handles one frame, and the next one after the answers to it are sent.
+        """Handle one frame, then schedule the next one after the responses to it are sent.
 
-        So the parent works on the answers to the one while this process works on the other. All
-        that waits is received before: after this process was suspended, what its owner wanted
-        first may be what it has given up since, and nothing of that is begun.
+        The parent can thus process the responses to one frame while this process handles the next.
+        All data that is available is received first: if this process was suspended, its owner may
+        meanwhile have cancelled what the first frames request, and none of that may start.
         """
         if not self._frames:
             return
         self._pipe.read_waiting()
-        host, box = self._host, self._box
+        host, record = self._host, self._record
         try:
             for message in self._frames[0]:
                 if isinstance(message, Evict):
                     self._forgotten.discard(message.activation)
                 elif message.activation in self._forgotten:
                     continue
-                box.set_turn(message.activation)
+                record.set_turn(message.activation)
                 host.handle((message,))
-        except BaseException:  # noqa: BLE001, the host lets no error of an author's through
+        except BaseException:  # noqa: BLE001, the host raises no errors of authors
             traceback.print_exc()
-            _die(EXIT_BROKEN)
-        box.set_turn(None)
+            _exit(EXIT_BROKEN)
+        record.set_turn(None)
         self._flush_soon()
-        if not box.note(host.starting()):
+        if not record.record_starting(host.starting()):
             self._flush()
         self._frames.popleft()
         if self._frames:
@@ -141,14 +143,14 @@ class Child:
 
     def _emit(self, message: FromHost) -> None:
         if threading.get_ident() != self._thread:
-            # A callback in a thread writes to the run's log.
+            # A callback in a thread writes to the log of its run.
             self._loop.call_soon_threadsafe(self._emit, message)
             return
         self._unsent.append(message)
         self._flush_soon()
 
     def _flush_soon(self) -> None:
-        """Sends all messages of this turn of the loop together, at its end."""
+        """Send all messages of this iteration of the loop together, at its end."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -157,15 +159,15 @@ class Child:
         self._flushing = False
         messages, self._unsent = self._unsent, []
         messages += self._host.still_running()
-        # What is noted stays: the pipe may be closed by now, and an attempt that has ended since is
-        # not charged twice.
+        # The recorded attempts stay: the pipe may be closed by now, and attempts that have ended
+        # since are not charged twice.
         try:
             self._pipe.send(messages)
         except UNSENDABLE:
             self._pipe.send([_sendable(message) for message in messages])
 
     def _end(self) -> None:
-        """The parent is gone: cancels what runs, waits a little for it, and leaves."""
+        """Cancel what runs, wait briefly for it, and leave, because the parent closed the pipe."""
         tasks = asyncio.all_tasks(self._loop) - {self._life}
         self._frames.clear()
         self._host.stop()
@@ -178,34 +180,36 @@ class Child:
 
 
 def _sendable(message: FromHost) -> FromHost:
-    """The message; or, if it cannot be sent, that its run has failed, and no other with it."""
+    """Return the message, or one that fails its run if the message cannot be encoded."""
     try:
-        frames_of([message])
-    except UNSENDABLE as why:
-        log.exception("a run sends what cannot be encoded")
-        failure = Failure(UNSERIALISABLE, f"expected what can be sent, found {why!r}")
+        encode_frames([message])
+    except UNSENDABLE as error:
+        log.exception("a message of a run cannot be encoded")
+        failure = Failure(
+            UNSERIALISABLE, f"expected a message that can be encoded, found {error!r}"
+        )
         return Requested(message.activation, Raise(failure))
     return message
 
 
-def _die(code: int) -> NoReturn:
-    """Ends the process at once: threads that hang are not waited for."""
+def _exit(code: int) -> NoReturn:
+    """Exit the process at once, without waiting for threads that hang."""
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
 
 
-def _settle_in(box: BlackBox) -> None:
-    """Sees that the process ends when it should, and that authors' prints go to the log."""
+def _prepare_process(record: CrashRecord) -> None:
+    """Set up signals, crash reports and output. Authors' prints go to the log."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     run_as_batch()
-    # Ctrl-C and a service manager's SIGTERM reach the whole group: it is for the parent to end us.
-    # A handler, because what is ignored would also be ignored by programs that authors start.
+    # Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent ends this
+    # process. A handler, because programs that authors start would inherit an ignored signal.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    faulthandler.enable(box.descriptor)
+    faulthandler.enable(record.descriptor)
     os.dup2(2, 1)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -213,71 +217,75 @@ def _settle_in(box: BlackBox) -> None:
             reconfigure(line_buffering=True)
 
 
-def _schedules_alone(schedules: Sequence[str]) -> App:
-    """The house's own app where nobody has composed more of one."""
-    return App(house_workflows(schedules))
+def _schedules_only(schedules: Sequence[str]) -> App:
+    """Return the built-in app with the schedule runner only, for use without other parts."""
+    return App(builtin_workflows(schedules))
 
 
-def _load(connection: socket.socket, spec: str, schedules: Sequence[str], house: House) -> App:
-    """Loads the app, and sends what it declares."""
+def _load(
+    connection: socket.socket, spec: str, schedules: Sequence[str], builtin: BuiltinApp
+) -> App:
+    """Load the app and send its declarations."""
     try:
-        app = house(schedules) if spec == HOUSE_APP else load_app(spec)
+        app = builtin(schedules) if spec == BUILTIN_APP else load_app(spec)
         declared = app.declared
     except AppNotLoaded as error:
         app, declared = App({}), Declarations(error=error.message)
-    for frame in frames_of([declared]):
+    for frame in encode_frames([declared]):
         connection.sendall(frame)
     if declared.error:
-        _die(EXIT_BROKEN)
+        _exit(EXIT_BROKEN)
     return app
 
 
-async def _live(
+async def _run_host(
     connection: socket.socket,
-    box: BlackBox,
+    record: CrashRecord,
     app: App,
     beat_s: float,
     threads_max: int,
     deadlines: SessionDeadlines | None,
 ) -> None:
     may_begin = always if deadlines is None else deadlines.may_begin
-    child = Child(connection, box, app, beat_s, threads_max, may_begin)
+    child = Child(connection, record, app, beat_s, threads_max, may_begin)
     await child.left.wait()
 
 
-def main(house: House = _schedules_alone) -> NoReturn:
-    """Runs until the pipe is closed.
+def main(builtin: BuiltinApp = _schedules_only) -> NoReturn:
+    """Run until the pipe is closed.
 
-    Arguments: pipe, black box, deadlines, seconds between beats, threads at most, app; for the
-    house's, names of schedules.
+    Command-line arguments: pipe, crash record, deadlines, seconds between beats, maximum number of
+    threads, app; for the built-in app, names of schedules.
     """
     pipe, memory, shared, beat_s, threads_max, app, *schedules = sys.argv[1:]
     for descriptor in (pipe, memory, *([] if shared == NO_DEADLINES else [shared])):
         # Programs that authors start must not keep the pipe open.
         os.set_inheritable(int(descriptor), False)
-    box = BlackBox(int(memory))
+    record = CrashRecord(int(memory))
     deadlines = None if shared == NO_DEADLINES else SessionDeadlines(int(shared))
-    _settle_in(box)
-    # Before the app is imported, which may give names of its own to what is refused.
+    _prepare_process(record)
+    # Before the app is imported, which may bind its own names to the functions that are refused.
     refuse_in_workflows()
     connection = socket.socket(fileno=int(pipe))
     watch_forks(connection)
-    loaded = _load(connection, app, schedules, house)
+    loaded_app = _load(connection, app, schedules, builtin)
     collect_seldom()
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    life = loop.create_task(
-        _live(connection, box, loaded, float(beat_s), int(threads_max), deadlines)
+    task = loop.create_task(
+        _run_host(connection, record, loaded_app, float(beat_s), int(threads_max), deadlines)
     )
-    life.add_done_callback(lambda _: loop.stop())
-    while not life.done():
-        # Not until complete: a task that raises SystemExit would leave it with the loop half run.
+    task.add_done_callback(lambda _: loop.stop())
+    while not task.done():
+        # Not run_until_complete: a task that raises SystemExit would leave the loop inconsistent.
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
-            log.exception("a task that a step has started wants to exit; the host does not")
-    life.result()
-    _die(0)
+            log.exception(
+                "a task of a step raised SystemExit or KeyboardInterrupt; the host continues"
+            )
+    task.result()
+    _exit(0)
 
 
 if __name__ == "__main__":

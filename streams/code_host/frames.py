@@ -1,8 +1,8 @@
-"""Messages over a socket, the same at both ends.
+"""Framing of messages over a socket, used at both ends.
 
-A frame is its length in 4 bytes and a list of messages in MessagePack. A raw socket is used rather
-than a stream of asyncio's, so that what is sent is with the kernel at once: it arrives even if the
-sender dies in the next line of an author's code.
+A frame is its length in 4 bytes followed by a list of messages in MessagePack. A raw socket is used
+rather than an asyncio stream, so that sent data is passed to the kernel at once: it arrives even if
+the next line of an author's code kills the sender.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ import msgspec
 
 #: Bytes of a frame's length.
 _HEADER: Final = 4
-#: A read takes at most so much: some thousand small messages, a few milliseconds of work.
+#: Largest read: some thousand small messages, a few milliseconds of work.
 _READ_BYTES: Final = 256 * 1024
-#: Messages of a frame, each of which may hold a result of 1 MiB: bounds what is encoded at once,
-#: and what a host does before it answers. Fewer would cost more appends.
+#: Messages in a frame, each of which may hold a result of 1 MiB. Bounds what is encoded at once,
+#: and what a host handles before it responds. A lower limit would cost more appends.
 _MESSAGES_MAX: Final = 256
-#: Bytes of a frame of several messages.
+#: Bytes of a frame with several messages.
 _FRAME_BYTES: Final = 16 * 1024 * 1024
-#: Bytes of a frame of a host: more than any message of one has. A length beyond that was written by
-#: code that has written to a descriptor which is not its own.
+#: Largest frame of a host, more than any of its messages. A greater length means that authors' code
+#: wrote to a descriptor that is not its own.
 HOST_FRAME_MAX: Final = 64 * 1024 * 1024
-#: What may wait to be sent: room for several of the largest results, little beside an app's memory.
+#: Bytes that may be waiting to be sent: several of the largest results, little next to an app.
 UNSENT_MAX: Final = 8 * 1024 * 1024
 
-#: What is raised for a message that cannot be sent.
+#: Exceptions raised for a message that cannot be encoded.
 UNSENDABLE: Final = (TypeError, ValueError, OverflowError)
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
-def frames_of(messages: Sequence[msgspec.Struct]) -> list[bytearray]:
-    """The frames that carry these messages, in order."""
+def encode_frames(messages: Sequence[msgspec.Struct]) -> list[bytearray]:
+    """Encode messages as frames, in order."""
     frames: list[bytearray] = []
     for first in range(0, len(messages), _MESSAGES_MAX):
         frames += _framed(messages[first : first + _MESSAGES_MAX])
@@ -55,10 +55,14 @@ def _framed(messages: Sequence[msgspec.Struct]) -> list[bytearray]:
 class Pipe:
     """One end of the connection, on the running event loop.
 
-    Shape:  `received` is called with the bodies of the frames of one read, `ended` once, when the
-            other end is closed. An end that `waits` reads nothing while more than UNSENT_MAX is to
-            be sent; at most one of the two may, or both could wait for each other. `garbled` is
-            called for a frame of more than `frame_max` bytes, of which nothing is kept.
+    Args:
+        connection: The socket.
+        received: Called with the bodies of the frames of one read.
+        ended: Called once, when the other end is closed.
+        waits: Whether this end stops reading while more than UNSENT_MAX bytes are unsent. At most
+            one of the two ends may do so; otherwise both could wait for each other.
+        frame_max: Largest frame in bytes.
+        garbled: Called for a larger frame. Nothing of it is kept.
     """
 
     def __init__(
@@ -83,8 +87,8 @@ class Pipe:
         self._rest = bytearray()
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
         self._reading = self._paused = self._closed = False
         self._update_reading()
 
@@ -92,19 +96,22 @@ class Pipe:
 
     @property
     def full(self) -> bool:
-        """Whether more than UNSENT_MAX waits to be sent."""
-        return not self._room.is_set()
+        """Whether more than UNSENT_MAX bytes are unsent."""
+        return not self._has_capacity.is_set()
 
-    async def room(self) -> None:
-        """Waits until it is no longer full, or closed."""
-        await self._room.wait()
+    async def wait_for_capacity(self) -> None:
+        """Wait until the pipe is no longer full, or is closed."""
+        await self._has_capacity.wait()
 
     def send(self, messages: Sequence[msgspec.Struct]) -> None:
-        """Sends messages, at once as far as the kernel takes them; nothing once it is closed.
+        """Send messages, immediately as far as the kernel accepts them.
 
-        Errors: UNSENDABLE; nothing is sent then.
+        Does nothing when the pipe is closed.
+
+        Raises:
+            UNSENDABLE: A message cannot be encoded. Nothing was sent.
         """
-        for frame in frames_of(messages):
+        for frame in encode_frames(messages):
             if self._closed:
                 return
             sent = 0 if self._unsent else self._try(memoryview(frame))
@@ -117,7 +124,7 @@ class Pipe:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            # The other end is gone, as the next read finds too.
+            # The other end is closed, as the next read will notice.
             return len(data)
 
     def _keep(self, data: memoryview) -> None:
@@ -126,7 +133,7 @@ class Pipe:
         self._unsent.append(data)
         self._unsent_bytes += len(data)
         if self._unsent_bytes > UNSENT_MAX:
-            self._room.clear()
+            self._has_capacity.clear()
             self._update_reading()
 
     def _writable(self) -> None:
@@ -141,29 +148,29 @@ class Pipe:
         if not self._unsent:
             self._loop.remove_writer(self._socket)
         if self.full and self._unsent_bytes <= UNSENT_MAX // 2:
-            self._room.set()
+            self._has_capacity.set()
             self._update_reading()
 
     # -- receiving
 
     def pause_reading(self) -> None:
-        """Reads nothing until `resume_reading`; the other end notices when the pipe is full."""
+        """Stop reading until `resume_reading`. The other end notices when its buffer is full."""
         self._paused = True
         self._update_reading()
 
     def resume_reading(self) -> None:
-        """Reads again."""
+        """Continue reading."""
         self._paused = False
         self._update_reading()
 
     def _update_reading(self) -> None:
-        """Begins or ends reading, as paused, closed and full ask for."""
-        wanted = not (self._paused or self._closed or (self._waits and self.full))
-        if wanted and not self._reading:
+        """Start or stop reading according to `_paused`, `_closed` and `full`."""
+        should_read = not (self._paused or self._closed or (self._waits and self.full))
+        if should_read and not self._reading:
             self._loop.add_reader(self._socket, self._readable)
-        elif self._reading and not wanted:
+        elif self._reading and not should_read:
             self._loop.remove_reader(self._socket)
-        self._reading = wanted
+        self._reading = should_read
 
     def _readable(self) -> None:
         if self._read() == 0:
@@ -171,7 +178,7 @@ class Pipe:
             self._ended()
 
     def _read(self) -> int | None:
-        """Reads once and gives how much: 0 at the end, None when nothing is there."""
+        """Read once and return the size: 0 at the end, None if no data is available."""
         try:
             size = self._socket.recv_into(self._buffer)
         except (BlockingIOError, InterruptedError):
@@ -179,10 +186,10 @@ class Pipe:
         except OSError:
             return 0
         self._rest += self._buffer[:size]
-        self._take()
+        self._take_frames()
         return size
 
-    def _take(self) -> None:
+    def _take_frames(self) -> None:
         data, start, garbled = self._rest, 0, False
         frames: list[bytearray] = []
         while len(data) - start >= _HEADER:
@@ -202,18 +209,18 @@ class Pipe:
             self._garbled()
 
     def read_waiting(self) -> None:
-        """Receives all that waits; that the other end is closed, the next read finds."""
+        """Receive all available data. The end of the stream is left to the next read."""
         while self._reading and self._read():
             pass
 
     def drain(self) -> None:
-        """Receives what the other end sent before it died, and closes."""
+        """Receive what the other end sent before it exited, then close."""
         while not self._closed and self._read():
             pass
         self.close()
 
     def close(self) -> None:
-        """Closes this end, also when it is closed already."""
+        """Close this end. May be called repeatedly."""
         if self._closed:
             return
         self._closed = True
@@ -222,4 +229,4 @@ class Pipe:
             self._loop.remove_writer(self._socket)
             self._unsent.clear()
         self._socket.close()
-        self._room.set()
+        self._has_capacity.set()

@@ -1,8 +1,8 @@
 """A code host: runs authors' code, and exchanges messages with owners.
 
-It decides nothing about runs and keeps nothing that is not recorded: whatever it holds may be lost
-at any time. The workflows' own code runs here synchronously, each run on its own loop; steps run on
-the real event loop.
+It makes no decisions about runs and holds nothing that is not recorded, so its state may be lost at
+any time. Workflow code runs synchronously, with its own loop for every run. Steps run on the
+process's event loop.
 """
 
 import asyncio
@@ -53,30 +53,35 @@ from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow, read_params
 
 NO_TASKS: Final[Mapping[str, Task]] = {}
-#: What owners send hosts.
+#: Messages from owners to hosts.
 ToHost: TypeAlias = ToCodeHost | ToTaskHost
 
 
-async def in_place(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
-    """Calls a function here and now."""
+async def call_inline(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+    """Call a function in the current thread."""
     return function(*arguments)
 
 
 class Host:
-    """The workflows of one process, and the tasks of graphs.
+    """Runs the workflows of one process, and the tasks of graphs.
 
-    Shape:  `emit` is called with each message for owners; who sends them gathers them into frames;
-            hosts may share an allowance of attempts; `may_begin` says of an activation whether
-            code of its steps may begin now.
+    Args:
+        workflows: Workflows by name.
+        emit: Called with each message for owners. The caller batches them into frames.
+        now_ms: Returns the current time in Unix milliseconds.
+        call_sync: Calls functions that are not async.
+        tasks: Tasks by name.
+        allowance: Number of attempts that may start; may be shared between hosts.
+        may_begin: Returns whether step code of an activation may start now.
     """
 
-    def __init__(  # noqa: PLR0913, what a process has
+    def __init__(  # noqa: PLR0913, the dependencies of a process
         self,
         workflows: Mapping[str, Workflow],
         *,
         emit: Callable[[FromHost], None],
         now_ms: Callable[[], int],
-        call_sync: CallSync = in_place,
+        call_sync: CallSync = call_inline,
         tasks: Mapping[str, Task] = NO_TASKS,
         allowance: Allowance | None = None,
         may_begin: MayBegin = always,
@@ -92,8 +97,8 @@ class Host:
     # -- messages of owners
 
     def handle(self, messages: Iterable[ToHost]) -> None:
-        """Does what owners ask for."""
-        # Looked up here, because while a run has its turn the running loop is the run's own.
+        """Handle messages from owners."""
+        # Looked up here: while a run executes, the running loop is the run's own.
         self._services.loop = asyncio.get_running_loop()
         for message in messages:
             if isinstance(message, Activate):
@@ -105,22 +110,24 @@ class Host:
             elif isinstance(message, Ping):
                 self._emit(Pong(message.activation))
             elif message.activation in self._graphs:
-                self._pass_on_tasks(self._graphs[message.activation], message)
+                self._handle_tasks(self._graphs[message.activation], message)
             else:
                 run = self._runs.get(message.activation)
                 if run is not None:
-                    self._pass_on(run, message)
+                    self._handle_run(run, message)
 
     def _activate(self, message: Activate) -> None:
         workflow = self._workflows.get(message.workflow)
         if workflow is None:
             known = ", ".join(sorted(self._workflows)) or "none"
-            why = f"expected one of the workflows of this app ({known}), found {message.workflow}"
-            self._refuse(message, Failure(WORKFLOW_NOT_FOUND, why))
+            message_text = (
+                f"expected one of the workflows of this app ({known}), found {message.workflow}"
+            )
+            self._refuse(message, Failure(WORKFLOW_NOT_FOUND, message_text))
             return
         try:
             payload = read_params(workflow, message.params)
-        except Exception as error:  # noqa: BLE001, types of authors have code of theirs, too
+        except Exception as error:  # noqa: BLE001, authors' types may run their own code
             self._refuse(message, _unreadable(workflow, error))
             return
         run = HostedRun(self._services, message, workflow, payload)
@@ -134,7 +141,7 @@ class Host:
             self._graphs[message.activation] = hosted
         hosted.call(message.calls)
 
-    def _pass_on_tasks(self, hosted: HostedTasks, message: ToHost) -> None:
+    def _handle_tasks(self, hosted: HostedTasks, message: ToHost) -> None:
         match message:
             case AbandonAttempt():
                 hosted.drop((message.key,))
@@ -149,7 +156,7 @@ class Host:
     def _refuse(self, message: Activate, failure: Failure) -> None:
         self._emit(Requested(message.activation, Raise(failure)))
 
-    def _pass_on(  # noqa: C901, one for each message
+    def _handle_run(  # noqa: C901, one branch for each message
         self, run: HostedRun, message: ToHost
     ) -> None:
         activation = run.activation
@@ -177,7 +184,7 @@ class Host:
                 pass
 
     def stop(self) -> None:
-        """Lets everything go."""
+        """Cancel all attempts and drop all runs."""
         for run in self._runs.values():
             run.close()
         for tasks in self._graphs.values():
@@ -188,28 +195,31 @@ class Host:
     # -- attempts
 
     def running(self) -> list[CurrentAttempt]:
-        """Return the attempts that are under way."""
-        return [each.current for each in self._services.running]
+        """Return the running attempts."""
+        return [attempt.current for attempt in self._services.running]
 
-    def still_running(self) -> list[AttemptStarted]:
-        """The attempts that have started since the last call and not ended; owners time them."""
-        found = self.starting()
+    def still_running(self) -> list[Started]:
+        """Return running attempts that started since the last call. Owners time them."""
+        started = self.starting()
         self._services.fresh.clear()
-        return found
+        return started
 
     def has_started(self) -> bool:
-        """Whether `still_running` would give any."""
-        return any(each.counts() for each in self._services.fresh)
+        """Whether `still_running` would return any."""
+        return any(attempt.is_current() for attempt in self._services.fresh)
 
-    def starting(self) -> list[AttemptStarted]:
-        """What `still_running` would give now: before the first turn of what has started."""
-        return [each.started() for each in self._services.fresh if each.counts()]
+    def starting(self) -> list[Started]:
+        """Return what `still_running` would return, without marking it as reported."""
+        return [attempt.started() for attempt in self._services.fresh if attempt.is_current()]
 
 
 def _unreadable(workflow: Workflow, error: Exception) -> Failure:
-    """Why params are not what their workflow declares: an own check of the type's may say so."""
-    found = failure_of(error)
+    """Return the failure for params that do not match their declared type."""
+    failure = failure_of(error)
+    # A check in the author's type may raise its own exception.
     own = not isinstance(error, msgspec.ValidationError | TypeError)
-    said = f"{found.name}: {found.message}" if own else found.message
+    detail = f"{failure.name}: {failure.message}" if own else failure.message
     what = f"expected the params of {workflow.name} to be {workflow.params_type()!r}"
-    return Failure(INVALID_PARAMS, bounded(f"{what}, found: {said}"), found.detail if own else None)
+    return Failure(
+        INVALID_PARAMS, bounded(f"{what}, found: {detail}"), failure.detail if own else None
+    )

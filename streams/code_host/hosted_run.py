@@ -1,6 +1,6 @@
 """A run in a host, with the attempts of its steps and of its rollback handlers.
 
-Attempts run on the host's event loop, functions that are not async wherever `call_sync` puts them.
+Attempts run on the host's event loop; functions that are not async are called by `call_sync`.
 """
 
 import asyncio
@@ -41,45 +41,45 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Calls a function that is not async, somewhere; gives its result.
+#: Calls a function that is not async, possibly in a thread, and returns its result.
 CallSync: TypeAlias = Callable[..., Awaitable[Any]]
 
-#: Whether code of an activation may begin.
+#: Returns whether code of an activation may start.
 MayBegin: TypeAlias = Callable[[int], bool]
 
 
 def always(_activation: int) -> bool:
-    """Let any code begin."""
+    """Permit all code to start."""
     return True
 
 
-#: How often it is looked whether code may begin that may not.
+#: Poll interval while code may not start, in seconds.
 _LOOK_S: Final = 0.02
-#: What asyncio says where no event loop is.
+#: Message of asyncio when there is no event loop.
 _NO_LOOP: Final = re.compile("no (running|current) event loop")
 #: Commands that carry a failure.
 Failed: TypeAlias = StepRaised | RollbackRaised | BeginRollback | Raise
-#: The same as a tuple, which is twice as fast to look at, for every command.
+#: The same as a tuple: isinstance, which runs for every command, is twice as fast with it.
 _FAILED: Final = (StepRaised, RollbackRaised, BeginRollback, Raise)
-#: The owner decides about handlers that fail.
-_OWNERS_POLICY: Final = RetryPolicy(0, 0, "constant")
+#: Retries of handlers are decided by the owner.
+_NO_RETRY: Final = RetryPolicy(0, 0, "constant")
 
 
-class Holder(Protocol):
-    """Who has attempts under way: the run of an activation."""
+class AttemptOwner(Protocol):
+    """The run of an activation, which has running attempts."""
 
     number: int
     attempts: dict[str, "Attempt"]
 
 
 class Attempt:
-    """An attempt that is under way; `attempts` of its run has it as long as it counts."""
+    """A running attempt. The run's `attempts` contains it until it ends or is cancelled."""
 
     __slots__ = ("call", "current", "key", "number", "run", "task", "timeout_ms", "tx")
 
     def __init__(
         self,
-        run: "Holder",
+        run: "AttemptOwner",
         key: str,
         number: int,
         call: Call | None = None,
@@ -89,57 +89,59 @@ class Attempt:
         self.run = run
         self.key = key
         self.number = number
-        #: As the code of the attempt sees it.
+        #: What the code of the attempt sees.
         self.current: CurrentAttempt
-        #: None for that of a rollback handler, which has a timeout of its own.
+        #: None for a rollback handler, which has its own timeout.
         self.call = call
         self.timeout_ms = timeout_ms
         self.task: asyncio.Task[None]
-        #: None for a callback that takes none.
+        #: None for a callback without a `tx` parameter.
         self.tx = tx
 
-    def started(self) -> AttemptStarted:
-        """The message about it to the owner."""
+    def started(self) -> Started:
+        """Return the message for the owner that the attempt has started."""
         if self.call is not None:
             return AttemptStarted(self.run.number, self.call.reached, self.number, self.call.policy)
         reached = Reached(self.key, self.key, 0, 0, 0, self.timeout_ms)
-        return AttemptStarted(self.run.number, reached, self.number, _OWNERS_POLICY, rollback=True)
+        return Started(self.run.number, reached, self.number, _NO_RETRY, rollback=True)
 
-    def counts(self) -> bool:
-        """Whether it has not ended, and nobody has cancelled it."""
+    def is_current(self) -> bool:
+        """Whether the attempt has neither ended nor been cancelled."""
         return self.run.attempts.get(self.key) is self
 
 
 class Allowance:
-    """How many attempts of steps may still begin; None for any number."""
+    """Number of step attempts that may still start; None if unlimited."""
 
     def __init__(self) -> None:
         self.left: int | None = None
 
     @contextlib.contextmanager
-    def of(self, attempts: int | None) -> Iterator[None]:
-        """Lets so many begin for a while."""
+    def limited_to(self, attempts: int | None) -> Iterator[None]:
+        """Limit the number of attempts within a context."""
         self.left = attempts
         try:
             yield
         finally:
             self.left = None
 
-    def take(self) -> bool:
-        """Takes one, if one is left; says whether."""
+    def acquire(self) -> bool:
+        """Use one attempt. Return whether one was left."""
         if self.left is None:
             return True
-        taken = self.left > 0
-        self.left -= taken
-        return taken
+        permitted = self.left > 0
+        self.left -= permitted
+        return permitted
 
 
 class HostServices:
-    """What the runs of a host share.
+    """Dependencies that the runs of a host share.
 
-    Shape:  `fresh` has the attempts that the owner has not been told of; `running` those that
-            are under way; `may_begin` says of an activation whether code of its steps may begin
-            now: whether its partition surely belongs to the worker still.
+    Attributes:
+        fresh: Attempts that were not reported to the owner yet.
+        running: All running attempts.
+        may_begin: Returns whether step code of an activation may start now, that is whether the
+            worker certainly still owns its partition.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class HostServices:
 
 
 class HostedRun:
-    """A run in a host: what its activation reaches of the world outside (the port `HostPort`)."""
+    """A run in a host. Implements `HostPort` for its activation."""
 
     def __init__(
         self,
@@ -182,22 +184,22 @@ class HostedRun:
         self.activation = Activation(begin, workflow, payload, self)
 
     def close(self) -> None:
-        """Lets the run go."""
+        """Close the activation."""
         self.activation.close()
-        # Each has the other: without this both would stay until a collection of garbage.
+        # Breaks a reference cycle, which only the garbage collector would free.
         del self.activation
 
     # -- the port
 
     def send(self, command: CodeCommand) -> None:
-        """Sends a command to the owner; a failure also goes to the process's log."""
+        """Send a command to the owner, and write a failure to the process's log."""
         if isinstance(command, _FAILED):
             self._log(command)
         self._services.emit(Requested(self.number, command))
 
     def _log(self, command: Failed) -> None:
         failure = command.failure
-        # Code that ends because it was told to does not fail.
+        # Code that ends because it was cancelled does not fail.
         ends = isinstance(command, BeginRollback | Raise)
         if failure is self._logged or (ends and failure.name == CANCELLED_ERROR):
             return
@@ -211,32 +213,32 @@ class HostedRun:
         log.warning("%s: %s failed: %s", self._instance, what, trace.rstrip())
 
     def is_busy(self) -> bool:
-        """Whether attempts are under way."""
+        """Whether attempts are running."""
         return bool(self.attempts)
 
-    def hands_back(self) -> bool:
-        """Hands the run back, if an attempt of it could not begin; says whether."""
+    def yield_back(self) -> bool:
+        """Yield the run back if one of its attempts could not start. Return whether it did."""
         if self._held:
             self._services.emit(YieldBack(self.number))
         return self._held
 
     def now_ms(self) -> int:
-        """The host's clock."""
+        """Return the host's time in Unix milliseconds."""
         return self._services.now_ms()
 
     def cancel(self, key: str | None = None) -> None:
-        """Cancels the attempt of a key, or all."""
+        """Cancel the attempt of a key, or all attempts."""
         for attempt in list(self.attempts.values()) if self.attempts else ():
             if key in (None, attempt.key):
                 attempt.task.cancel()
                 if attempt.tx is not None:
-                    # A thread cannot be cancelled; the callback in it can ask.
-                    attempt.tx.give_up()
+                    # A thread cannot be cancelled; the callback in it may poll `tx.cancelled()`.
+                    attempt.tx.abandon()
                 self._end(attempt)
 
     def call(self, call: Call) -> None:
-        """Begins an attempt of a step, if one more may begin."""
-        if not self._services.allowance.take():
+        """Start an attempt of a step, unless the allowance is used up."""
+        if not self._services.allowance.acquire():
             self._held, call.started = True, False
             return
         tx = StepTx(self._limits, self._publishes) if call.wants_tx else None
@@ -250,7 +252,7 @@ class HostedRun:
         handler: Handler,
         output: Any,  # noqa: ANN401
     ) -> None:
-        """Begin an attempt of a rollback handler."""
+        """Start an attempt of a rollback handler."""
         begun = Attempt(self, key, attempt, timeout_ms=handler.timeout_ms)
         self._start(begun, self._run_handler(begun, handler.function, output))
 
@@ -274,8 +276,8 @@ class HostedRun:
         tx = attempt.tx
         command: StepReturned | StepRaised
         try:
-            given = () if tx is None else (tx,)
-            value = await invoke(self._services, self.number, call.callback, *given)
+            arguments = () if tx is None else (tx,)
+            value = await invoke(self._services, self.number, call.callback, *arguments)
             if tx is not None:
                 tx.close()
             command = StepReturned(
@@ -288,10 +290,10 @@ class HostedRun:
                 tuple(tx.statements) if tx else (),
             )
         except BaseException as error:  # noqa: BLE001, whatever a step raises is the step's failure
-            if not attempt.counts():
+            if not attempt.is_current():
                 return
             command = _raised(call, number, error)
-        if attempt.counts():
+        if attempt.is_current():
             self._end(attempt)
             self.activation.step_ended(call, command)
 
@@ -316,19 +318,19 @@ class HostedRun:
         handler: Callable[[Any], Any],
         output: Any,  # noqa: ANN401
     ) -> None:
-        failed: BaseException | None = None
+        failure: BaseException | None = None
         ATTEMPT.set(attempt.current)
         try:
             await invoke(self._services, self.number, handler, output)
         except BaseException as error:  # noqa: BLE001, as for steps
-            failed = error
-        if attempt.counts():
+            failure = error
+        if attempt.is_current():
             self._end(attempt)
-            self.activation.handler_ended(attempt.key, failed)
+            self.activation.handler_ended(attempt.key, failure)
 
 
-class _NotNow(BaseException):
-    """A thread was free for code only when that might not begin any more."""
+class _NotOwned(BaseException):
+    """The partition was no longer certainly owned when a thread became free."""
 
 
 async def invoke(
@@ -337,10 +339,10 @@ async def invoke(
     function: Callable[..., Any],
     *arguments: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
-    """Call an author's function, which may be async, where it blocks nobody.
+    """Call an author's function, async or not, without blocking the event loop.
 
-    It does not begin before its partition surely belongs to the worker: this process may have been
-    suspended since it was told to, or may have had no thread free for long.
+    It starts only while the worker certainly owns the partition: since the call was requested, this
+    process may have been suspended, or may have waited for a free thread.
     """
     try:
         if inspect.iscoroutinefunction(function) and services.may_begin(activation):
@@ -363,15 +365,15 @@ async def _invoked(
             return await function(*arguments)
         try:
             value = await services.call_sync(_begin, services, activation, function, arguments)
-        except _NotNow:
+        except _NotOwned:
             continue
         except RuntimeError as error:
             if not _NO_LOOP.search(str(error)):
                 raise
-            # In its thread is none. What needs one, as `lambda: asyncio.gather(...)` does, is
-            # written for it, and blocks nothing.
+            # The thread has no event loop. A function that needs one, such as
+            # `lambda: asyncio.gather(...)`, is called here, where it does not block.
             value = function(*arguments)
-        # A lambda that calls an async function gives its coroutine.
+        # A lambda that calls an async function returns its coroutine.
         return await value if inspect.isawaitable(value) else value
 
 
@@ -382,14 +384,14 @@ def _begin(
     arguments: tuple[Any, ...],
 ) -> Any:  # noqa: ANN401
     if not services.may_begin(activation):
-        raise _NotNow
+        raise _NotOwned
     return function(*arguments)
 
 
 def _raised(call: Call, number: int, error: BaseException) -> StepRaised:
     failure = failure_of(error)
     if isinstance(error, RollbackError):
-        # By this name it is known again when it is raised into the workflow.
+        # This name identifies it when it is raised into the workflow.
         failure = msgspec.structs.replace(failure, name=RollbackError.__name__)
     final = isinstance(error, NonRetryableError | RollbackError | UnserialisableError)
     return StepRaised(call.reached, number, failure, call.policy, retryable=not final)

@@ -1,4 +1,4 @@
-"""The tasks of a graph's run in a host. No code of a workflow runs for them."""
+"""The tasks of a graph run in a host. They involve no workflow code."""
 
 import json
 import logging
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 
 @task("noop")
-async def _noop(_: Any) -> dict[str, Any]:  # noqa: ANN401, it takes anything
+async def _noop(_: Any) -> dict[str, Any]:  # noqa: ANN401, any input
     return {}
 
 
-#: Tasks that every app has.
+#: Tasks that are available in every app.
 BUILT_IN: Final[dict[str, Task]] = {_noop.name: _noop}
 
 
 class HostedTasks:
-    """The attempts of a run's tasks."""
+    """The attempts of a graph run's tasks."""
 
     def __init__(self, services: HostServices, begin: CallTasks, tasks: Mapping[str, Task]) -> None:
         self._services = services
@@ -45,56 +45,58 @@ class HostedTasks:
         self._held = False
 
     def call(self, calls: Iterable[TaskCall]) -> None:
-        """Begins attempts, as many as may begin."""
+        """Start attempts, as many as the allowance permits."""
         services = self._services
-        for each in calls:
-            called = self._tasks.get(each.task)
-            key = each.reached.key
-            if called is None:
-                self._send(_unknown(each, self._tasks))
+        for task_call in calls:
+            task_ = self._tasks.get(task_call.task)
+            key = task_call.reached.key
+            if task_ is None:
+                self._send(_unknown(task_call, self._tasks))
             elif key in self.attempts:
                 pass
-            elif not services.allowance.take():
+            elif not services.allowance.acquire():
                 self._held = True
             else:
-                call = Call(each.reached, called, each.policy, wants_tx=False, rollback=False)
-                attempt = self.attempts[key] = Attempt(self, key, each.attempt, call)
-                attempt.current = CurrentAttempt(key, each.attempt, self._instance)
-                attempt.task = services.loop.create_task(self._run(attempt, each, called))
+                call = Call(
+                    task_call.reached, task_, task_call.policy, wants_tx=False, rollback=False
+                )
+                attempt = self.attempts[key] = Attempt(self, key, task_call.attempt, call)
+                attempt.current = CurrentAttempt(key, task_call.attempt, self._instance)
+                attempt.task = services.loop.create_task(self._run(attempt, task_call, task_))
                 services.fresh.append(attempt)
                 services.running.add(attempt)
-        self._hand_back()
+        self._yield_back()
 
-    def _hand_back(self) -> None:
-        """Hands the run back, if an attempt of it could not begin, and none is under way."""
+    def _yield_back(self) -> None:
+        """Yield the run back if an attempt could not start and none is running."""
         if self._held and not self.attempts:
             self._held = False
             self._services.emit(YieldBack(self.number))
 
-    async def _run(self, attempt: Attempt, call: TaskCall, called: Task) -> None:
+    async def _run(self, attempt: Attempt, call: TaskCall, task_: Task) -> None:
         ATTEMPT.set(attempt.current)
         ended: StepReturned | StepRaised
         try:
-            function = called.function
-            if called.takes_info:
+            function = task_.function
+            if task_.takes_info:
                 function = partial(function, info=self._info(call))
-            given = json.loads(call.input)
-            value = await invoke(self._services, self.number, function, given)
+            arguments = json.loads(call.input)
+            value = await invoke(self._services, self.number, function, arguments)
             what = f'the result of task "{call.task}"'
             text = encode(value, what, self._limits.max_result_bytes, "max_result_bytes")
             ended = StepReturned(call.reached, call.attempt, call.policy, text)
         except BaseException as error:  # noqa: BLE001, whatever a task raises is its failure
-            if not attempt.counts():
+            if not attempt.is_current():
                 return
             final = isinstance(error, NonRetryableError | UnserialisableError)
             failure = failure_of(error)
             ended = StepRaised(
                 call.reached, call.attempt, failure, call.policy, retryable=not final
             )
-        if attempt.counts():
+        if attempt.is_current():
             self._end(attempt)
             self._send(ended)
-            self._hand_back()
+            self._yield_back()
 
     def _info(self, call: TaskCall) -> TaskInfo:
         run = self._begin
@@ -112,9 +114,9 @@ class HostedTasks:
         if isinstance(ended, StepRaised):
             failure = ended.failure
             trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
-            at = (ended.step.name, ended.step.key, ended.attempt)
+            location = (ended.step.name, ended.step.key, ended.attempt)
             what = "%s: node %s, token %s, attempt %d failed: %s"
-            log.warning(what, self._instance, *at, trace.rstrip())
+            log.warning(what, self._instance, *location, trace.rstrip())
         self._services.emit(Requested(self.number, ended))
 
     def _end(self, attempt: Attempt) -> None:
@@ -122,13 +124,13 @@ class HostedTasks:
         self._services.running.discard(attempt)
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Cancels attempts that are no longer wanted."""
+        """Cancel attempts that are no longer needed."""
         for attempt in [self.attempts[key] for key in keys if key in self.attempts]:
             attempt.task.cancel()
             self._end(attempt)
 
     def close(self) -> None:
-        """Lets all attempts go."""
+        """Cancel all attempts."""
         self.drop(tuple(self.attempts))
 
 

@@ -1,20 +1,20 @@
-"""The workflow of the house's own that runs the schedules of apps.
+"""The built-in workflow that runs the schedules of apps.
 
-A schedule is an instance of the workflow RUNNER, whose id is the schedule's name. It sleeps until
-the next tick and starts what is due, so that a tick is started once, whoever owns the instance, and
-what was missed is known after any downtime. The instance that a tick starts is named for it: no
-tick can start two.
+A schedule is an instance of the workflow RUNNER; its id is the schedule's name. The instance sleeps
+until the next tick and starts the workflows that are due. Ticks therefore start exactly once,
+whichever worker owns the instance, and missed ticks are known after any downtime. The id of a
+started instance contains its tick, so a tick cannot start two.
 
-What a schedule declares is in the state of that instance, not in the code: it was declared when the
-instance was created, and each worker that starts declares it again, by an event. A tick belongs to
+The declaration of a schedule is in the state of its instance, not in the code. It is passed when
+the instance is created, and each worker that starts sends it again as an event. A tick belongs to
 the declaration that was known when it was due. The code only knows whether an app of its worker
-still has such a schedule; where it is gone nothing is started, and after an hour the instance ends.
+still has the schedule. If none has, nothing is started, and after an hour the instance ends.
 
-The active deployment declares its schedules in the same way, and holds before an app that has one
-of the same name. Each event says which activation it follows, so that a worker that is behind
-changes nothing; and since when that is active, so that a tick belongs to what was active when it
-was due. Where the active one has no such schedule, the instance waits for one that has: it has to
-know which activation was the latest.
+The active deployment declares its schedules in the same way, and takes precedence over an app with
+a schedule of the same name. Each event states which activation it belongs to, so that a worker that
+lags changes nothing, and when that was activated, so that a tick belongs to the deployment that was
+active when it was due. If the active deployment has no such schedule, the instance waits for one
+that has: it must remember the latest activation.
 """
 
 from collections.abc import Iterable
@@ -34,44 +34,49 @@ from headwater.streams.authoring.workflow_values import Break, Continue, Retry, 
 from headwater.streams.code_host.schedules import (
     Declared,
     FromDeployment,
-    declaration_fault,
+    declaration_problem,
     params_at,
 )
 from headwater.streams.replay.step import Step
 from headwater.streams.replay.workflow import Workflow
 
-#: The workflow whose instances are the schedules of apps.
+#: Name of the workflow whose instances are the schedules of apps.
 RUNNER: Final = "headwater-schedule"
-#: The type of the event by which a worker declares a schedule.
+#: Type of the event by which a worker declares a schedule.
 DECLARED: Final = "declared"
 
 _ID_TIME: Final = "%Y%m%dT%H%M%SZ"
-#: A sleep lasts at most 365 days, and the 29th of February may be further away.
+#: A sleep may last 365 days, but the next 29th of February may be further away.
 _NAP_MS: Final = 300 * 86_400_000
-#: How often, and how far apart, a schedule looks for itself where no app has it: while a release
-#: replaces another, workers of both run it in turns.
+#: Number of checks, and time between them, while no app has the schedule: during a release, workers
+#: of the old and the new one own the instance in turn.
 _ABSENCES_MAX: Final = 60
 _ABSENCE_MS: Final = 60_000
-#: Iterations whose entries stay to be looked at.
+#: Iterations whose entries are kept in the history.
 _KEPT: Final = 10
 _EVENTS_MAX: Final = 100
-_WAITS: Final = "it starts nothing before a worker says what {} declares"
+_WAITS: Final = "nothing is started until a worker reports what {} declares"
 _UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="1 minute", backoff="constant")
 
 
 class ScheduleRunner(Workflow):
-    """The workflow RUNNER, where there are schedules of these names."""
+    """The workflow RUNNER, for schedules with these names."""
 
     def __init__(self, schedules: Iterable[str]) -> None:
         super().__init__(RUNNER, _Runner(frozenset(schedules)).run, strict=False)
 
 
 class _State(msgspec.Struct, frozen=True):
-    """What a schedule knows: all ticks up to `after_ms` are settled, and it sleeps to `until_ms`.
+    """State of a schedule.
 
-    Shape:  declared is what an app has said last, deployed what was said of the active deployment;
-            absences counts in how many looks in a row no app had such a schedule; outdated where
-            the schedule was restarted, and no worker has said since what an app declares.
+    Attributes:
+        declared: Latest declaration of an app.
+        after_ms: All ticks up to this time have been handled. Unix milliseconds.
+        until_ms: End of its sleep. Unix milliseconds.
+        absences: Number of consecutive checks in which no app had the schedule.
+        deployed: Latest declaration of the active deployment.
+        outdated: Whether the schedule was restarted and no worker has sent the declaration of an
+            app since.
     """
 
     declared: Declared | None
@@ -83,9 +88,10 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class _Segment(NamedTuple):
-    """A time in which one declaration held: after one moment, up to and with another.
+    """A period in which one declaration was in effect: after `after_ms`, until `until_ms` included.
 
-    Shape:  on is the deployment that has declared it; None for an app.
+    Attributes:
+        on: Deployment that declared it; None for an app.
     """
 
     declared: Declared
@@ -95,7 +101,7 @@ class _Segment(NamedTuple):
 
 
 class _Runner:
-    """The workflow's code.
+    """Code of the workflow.
 
     Everything that depends on the clock, the time zone database or the app is done in steps.
     """
@@ -104,11 +110,11 @@ class _Runner:
         self._names = names
 
     async def run(self, event: WorkflowEvent[Any], step: Step) -> Any:  # noqa: ANN401
-        """Starts what is due until the schedule is gone."""
+        """Start what is due until the schedule is removed."""
 
         async def begin() -> dict[str, Any]:
             begun = _begin(event.payload, event.timestamp, event.run_number)
-            await _say_whose(step, begun.deployed)
+            await _log_source(step, begun.deployed)
             if begun.outdated:
                 await step.log.info(_WAITS.format("an app"))
             return _plain(begun)
@@ -126,27 +132,27 @@ class _Runner:
     async def _tick(self, step: Step, plain: Any) -> Continue | Break:  # noqa: ANN401
         state = msgspec.convert(plain, _State)
         events = await _wait(step, state.until_ms)
-        # Owners' clocks differ: by a slow one, the time has not quite come.
+        # Owners' clocks differ: on a slow one, the tick is still in the future.
         known_ms = state.after_ms if events else state.until_ms
         now_ms = max(_unix_ms(await step.now()), known_ms)
 
         async def start(tx: StepTx) -> dict[str, Any] | None:
             return await self._start(tx, step, state, events, now_ms)
 
-        found = await step.do("start", start, retries=_UNTIL_IT_WORKS)
-        return Break("no longer declared") if found is None else Continue(found)
+        next_state = await step.do("start", start, retries=_UNTIL_IT_WORKS)
+        return Break("no longer declared") if next_state is None else Continue(next_state)
 
     async def _start(
         self, tx: StepTx, step: Step, state: _State, events: list[Any], now_ms: int
     ) -> dict[str, Any] | None:
-        """Starts what is due; gives the next state, or None when the schedule is gone."""
+        """Start what is due. Return the next state, or None if the schedule was removed."""
         latest, segments = state, list[_Segment]()
-        for told in await _told(step, state, events):
-            latest, segment = self._changed(latest, told, now_ms)
+        for declaration in await _declarations(step, state, events):
+            latest, segment = self._apply(latest, declaration, now_ms)
             segments += segment
-        holds = self._holding(latest)
-        if holds is not None:
-            segments.append(_Segment(*holds, latest.after_ms, now_ms))
+        effective = self._effective(latest)
+        if effective is not None:
+            segments.append(_Segment(*effective, latest.after_ms, now_ms))
         starts, missed = _due(segments, now_ms)
         for declared, on, tick_ms in starts:
             _create(tx, declared, on, tick_ms)
@@ -155,14 +161,14 @@ class _Runner:
             policy = {"catch_up": segments[-1].declared.catch_up, "started": len(starts)}
             await _warn(step, "ticks were missed and are not started", {**lost, **policy})
         if latest.deployed is not state.deployed:
-            await _say_whose(step, latest.deployed)
-        if holds is not None:
-            until_ms = _until(holds[0], now_ms)
+            await _log_source(step, latest.deployed)
+        if effective is not None:
+            until_ms = _until(effective[0], now_ms)
             return _plain(_changed_to(latest, after_ms=now_ms, until_ms=until_ms, absences=0))
         return await _absent(step, latest, now_ms)
 
-    def _holding(self, state: _State) -> tuple[Declared, Artifact | None] | None:
-        """The declaration that holds, and the deployment that it is of; None if there is none."""
+    def _effective(self, state: _State) -> tuple[Declared, Artifact | None] | None:
+        """Return the declaration in effect and its deployment, or None if there is none."""
         deployed, declared = state.deployed, state.declared
         if deployed is not None and deployed.declared is not None:
             return deployed.declared, deployed.deployment
@@ -170,38 +176,38 @@ class _Runner:
             return declared, None
         return None
 
-    def _changed(
-        self, state: _State, told: Declared | FromDeployment, now_ms: int
+    def _apply(
+        self, state: _State, declaration: Declared | FromDeployment, now_ms: int
     ) -> tuple[_State, list[_Segment]]:
-        """What is known with a declaration, and the time of the one before it, if one held."""
-        known, holds = state.deployed, self._holding(state)
-        if isinstance(told, Declared):
-            if told.again and state.declared is not None and not state.outdated:
+        """Apply a declaration. Return the new state, and the period of the one it replaces."""
+        known, effective = state.deployed, self._effective(state)
+        if isinstance(declaration, Declared):
+            if declaration.again and state.declared is not None and not state.outdated:
                 return state, []
-            changed = _changed_to(state, declared=told, outdated=False)
+            changed = _changed_to(state, declared=declaration, outdated=False)
             if known is not None and known.declared is not None:
-                return changed, []  # The deployment's goes on.
-            # What its app says is from now on, unless the app was only away for a while.
-            was_away = holds is None and state.declared is not None
+                return changed, []  # The deployment's declaration stays in effect.
+            # An app's declaration takes effect now, unless the app was absent only briefly.
+            was_away = effective is None and state.declared is not None
             back_soon = was_away and state.absences < _ABSENCES_MAX
             at_ms = state.after_ms if back_soon else now_ms
-        elif known is not None and told.move <= known.move:
+        elif known is not None and declaration.move <= known.move:
             return state, []
         else:
-            changed = _changed_to(state, deployed=told)
-            at_ms = min(told.since_ms, now_ms)
-            # Before a deployment's first word nothing of one was started, however late that is.
-            if known is not None or holds is not None or told.again:
+            changed = _changed_to(state, deployed=declaration)
+            at_ms = min(declaration.since_ms, now_ms)
+            # The first declaration of a deployment may arrive late: no earlier one started ticks.
+            if known is not None or effective is not None or declaration.again:
                 at_ms = max(at_ms, state.after_ms)
-        segments = [] if holds is None else [_Segment(*holds, state.after_ms, at_ms)]
+        segments = [] if effective is None else [_Segment(*effective, state.after_ms, at_ms)]
         return _changed_to(changed, after_ms=at_ms), segments
 
 
 def _due(
     segments: list[_Segment], now_ms: int
 ) -> tuple[list[tuple[Declared, Artifact | None, int]], bool]:
-    """What is to be started, the earliest first, and whether there was more."""
-    found: list[tuple[Declared, Artifact | None, int]] = []
+    """Return what is to be started, earliest first, and whether ticks were missed."""
+    starts: list[tuple[Declared, Artifact | None, int]] = []
     missed = False
     for declared, on, after_ms, until_ms in segments:
         ticks = due_ticks(
@@ -211,61 +217,59 @@ def _due(
             catch_up=declared.catch_up,
             grace_ms=declared.grace_ms,
         )
-        found += ((declared, on, tick) for tick in ticks.starts)
+        starts += ((declared, on, tick) for tick in ticks.starts)
         missed = missed or ticks.missed
-    return found[-CATCH_UP_MAX:], missed or len(found) > CATCH_UP_MAX
+    return starts[-CATCH_UP_MAX:], missed or len(starts) > CATCH_UP_MAX
 
 
 async def _wait(step: Step, until_ms: int) -> list[Any]:
-    """The payloads of the events that come before a time: one entry, which ends either way.
+    """Return the payloads of the events that arrive before a time, as one entry.
 
-    A race between a sleep and a wait would lose the events of a wait that ends with the sleep, and
-    a wait with a timeout would end later, should a crash come before it is recorded.
+    A race between a sleep and a wait would lose the events of a wait that ends with the sleep. A
+    wait with a timeout would end later if the process crashed before it was recorded.
     """
     key, entry = step.enter(step.run.ticket(), "wait", EntryKind.WAIT)
     try:
         if entry is None:
-            more = {"event_types": (DECLARED,), "limit": _EVENTS_MAX}
-            step.open(key, "wait", EntryKind.WAIT, wake_at_ms=until_ms, **more)
+            options = {"event_types": (DECLARED,), "limit": _EVENTS_MAX}
+            step.open(key, "wait", EntryKind.WAIT, wake_at_ms=until_ms, **options)
         entry = await step.result(key)
     finally:
         step.leave(key)
-    return [each["payload"] for each in decode(entry.result or "null")]
+    return [event["payload"] for event in decode(entry.result or "null")]
 
 
 def _begin(payload: Any, started_at: datetime, run_number: int) -> _State:  # noqa: ANN401
-    told = _read(payload)
-    if isinstance(told, str):
-        raise NonRetryableError(
-            f"expected the params that a worker gives for schedule(...): {told}"
-        )
+    declaration = _read(payload)
+    if isinstance(declaration, str):
+        raise NonRetryableError(f"expected the params of schedule(...): {declaration}")
     after_ms = _unix_ms(started_at)
-    if isinstance(told, Declared):
-        return _State(told, after_ms, _until(told, after_ms), outdated=run_number > 0)
+    if isinstance(declaration, Declared):
+        return _State(declaration, after_ms, _until(declaration, after_ms), outdated=run_number > 0)
     if run_number:
-        # Something else may be active by now: it waits until a worker has said what is.
-        told = msgspec.structs.replace(told, declared=None, move=0)
-        return _State(None, after_ms, after_ms + _NAP_MS, deployed=told)
-    # It looks at once what is due since the activation; one that was deleted has settled that.
-    since_ms = after_ms if told.again else min(after_ms, told.since_ms)
-    return _State(None, since_ms, after_ms, deployed=told)
+        # Another deployment may be active now: wait until a worker reports which one.
+        declaration = msgspec.structs.replace(declaration, declared=None, move=0)
+        return _State(None, after_ms, after_ms + _NAP_MS, deployed=declaration)
+    # Ticks since the activation are due at once, unless the instance was deleted: it handled them.
+    since_ms = after_ms if declaration.again else min(after_ms, declaration.since_ms)
+    return _State(None, since_ms, after_ms, deployed=declaration)
 
 
 def _read(payload: Any) -> Declared | FromDeployment | str:  # noqa: ANN401
-    """A declaration, or what is wrong with it."""
+    """Parse a declaration, or return what is wrong with it."""
     try:
         if isinstance(payload, dict) and "move" in payload:
             of_deployment = msgspec.convert(payload, FromDeployment)
             declared = of_deployment.declared
-            return (declared and declaration_fault(declared)) or of_deployment
+            return (declared and declaration_problem(declared)) or of_deployment
         of_app = msgspec.convert(payload, Declared)
-        return declaration_fault(of_app) or of_app
+        return declaration_problem(of_app) or of_app
     except msgspec.ValidationError as error:
         return str(error)
 
 
 async def _absent(step: Step, state: _State, now_ms: int) -> dict[str, Any] | None:
-    """Looks again later: the ticks are settled when the schedule is there again."""
+    """Schedule another check. Ticks are handled when the schedule is available again."""
     deployed = state.deployed is not None
     if state.declared is None or state.absences >= _ABSENCES_MAX:
         return _plain(_changed_to(state, until_ms=now_ms + _NAP_MS)) if deployed else None
@@ -274,31 +278,35 @@ async def _absent(step: Step, state: _State, now_ms: int) -> dict[str, Any] | No
     return _plain(_changed_to(state, until_ms=now_ms + _ABSENCE_MS, absences=state.absences + 1))
 
 
-async def _told(step: Step, state: _State, events: list[Any]) -> list[Declared | FromDeployment]:
-    """What was said of this schedule, in its order; an app's is repeated by each of its workers."""
+async def _declarations(
+    step: Step, state: _State, events: list[Any]
+) -> list[Declared | FromDeployment]:
+    """Return the declarations of this schedule in order. Every worker of an app repeats its own."""
     known = state.declared or state.deployed
-    assert known is not None  # noqa: S101, one of them has begun it
-    found = list[Declared | FromDeployment]()
+    assert known is not None  # noqa: S101, the first declaration is one of them
+    declarations = list[Declared | FromDeployment]()
     for payload in events:
-        told = _read(payload)
-        if not isinstance(told, str) and told.schedule == known.schedule:
-            found.append(told)
+        declaration = _read(payload)
+        if not isinstance(declaration, str) and declaration.schedule == known.schedule:
+            declarations.append(declaration)
             continue
-        fault = told if isinstance(told, str) else f"it is of {told.schedule!r}"
-        await _warn(step, "a declaration of this schedule was ignored", {"fault": fault})
-    return found
+        problem = (
+            declaration if isinstance(declaration, str) else f"it is of {declaration.schedule!r}"
+        )
+        await _warn(step, "a declaration of this schedule was ignored", {"fault": problem})
+    return declarations
 
 
-async def _say_whose(step: Step, deployed: FromDeployment | None) -> None:
+async def _log_source(step: Step, deployed: FromDeployment | None) -> None:
     if deployed is None:
         return
     if not deployed.move:
-        said = _WAITS.format("the active deployment")
+        message = _WAITS.format("the active deployment")
     elif deployed.declared is None:
-        said = "the active deployment has no such schedule"
+        message = "the active deployment has no such schedule"
     else:
-        said = "the active deployment declares it"
-    await step.log.info(said, {"deployment": deployed.deployment.name})
+        message = "the active deployment declares it"
+    await step.log.info(message, {"deployment": deployed.deployment.name})
 
 
 async def _warn(step: Step, message: str, data: dict[str, Any] | None = None) -> None:
@@ -310,9 +318,9 @@ def _create(tx: StepTx, declared: Declared, on: Artifact | None, tick_ms: int) -
     params = params_at(declared, _rfc3339(tick_ms))
     tx.create_workflow(declared.workflow, id=instance_id, params=params, labels=declared.labels)
     if on is not None:
-        # The two were written for each other, whatever is active when the command arrives.
+        # They belong together, whichever deployment is active when the command arrives.
         post = tx.posts[-1]
-        assert isinstance(post.command, StartRun)  # noqa: S101, as it was just made
+        assert isinstance(post.command, StartRun)  # noqa: S101, created above
         command = msgspec.structs.replace(post.command, deployment=on)
         tx.posts[-1] = msgspec.structs.replace(post, command=command)
 

@@ -1,6 +1,6 @@
-"""Schedules as authors declare them: cron expressions that start workflows.
+"""Declaration of schedules: cron expressions that start workflows.
 
-A schedule is checked where it is declared, and is data from there on; `schedule_runner` runs it.
+A schedule is validated where it is declared, and is data from then on. `schedule_runner` runs it.
 """
 
 import sys
@@ -19,24 +19,25 @@ from headwater.schemas.history import Artifact
 from headwater.streams.authoring.values import encode
 from headwater.streams.replay.workflow import Workflow
 
-#: What is added to the params of an instance that a tick starts.
+#: Keys added to the params of an instance that a tick starts.
 SCHEDULE: Final = "schedule"
 SCHEDULED_FOR: Final = "scheduled_for"
-#: Where a module keeps what was declared in it, also what it gave no name.
+#: Attribute of a module with its schedules, including those that are not assigned to a name.
 MODULE_LIST: Final = "__headwater_schedules__"
 
-#: So that the id of an instance, name and tick, is not too long.
+#: Keeps the id of an instance, which is the name and the tick, within its limit.
 NAME_MAX: Final = INSTANCE_ID_MAX - len("-20260101T000000Z")
-#: Characters of JSON, so that one step can start all the instances that are caught up.
+#: Characters of JSON, so that one step can start all instances that are caught up.
 PARAMS_MAX: Final = 8 * 1024
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as data.
 
-    Shape:  again where a worker has said it before: of two workers that say different things, the
-            one that started later holds.
-    Units:  grace_ms, by how much a tick may be late and is no missed one.
+    Attributes:
+        grace_ms: How late a tick may start without counting as missed, in milliseconds.
+        again: Whether a worker repeats the declaration. If two workers declare different things,
+            the one that started later takes precedence.
     """
 
     schedule: str
@@ -51,17 +52,18 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at(self) -> Cron:
-        """When it is due."""
+        """The times at which it is due."""
         return Cron(self.cron, self.timezone)
 
 
 class FromDeployment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the active deployment says of a schedule.
+    """Declaration of a schedule by the active deployment.
 
-    Shape:  move counts the activations up to this one: of two, the one with more of them holds;
-            declared is None where this deployment has no such schedule, and another had; again
-            where a worker has said it before, so that an instance that is new was deleted.
-    Units:  since_ms, when it was activated, Unix milliseconds.
+    Attributes:
+        move: Number of activations up to this one. The greater takes precedence.
+        since_ms: Time of the activation in Unix milliseconds.
+        declared: None if this deployment has no such schedule and an earlier one had.
+        again: Whether a worker repeats the declaration; a new instance then replaces a deleted one.
     """
 
     schedule: str
@@ -74,14 +76,14 @@ class FromDeployment(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule of an app; made by `schedule(...)`."""
+    """A schedule of an app, created by `schedule(...)`."""
 
     declared: Declared
-    #: Where it was declared, for messages.
-    place: str
+    #: Module and line of the declaration, for messages.
+    location: str
 
 
-def schedule(  # noqa: PLR0913, all that a schedule has
+def schedule(  # noqa: PLR0913, the options of a schedule
     name: str,
     *,
     cron: str,
@@ -92,15 +94,24 @@ def schedule(  # noqa: PLR0913, all that a schedule has
     catch_up: str = "latest",
     grace: Duration = "60 seconds",
 ) -> Schedule:
-    """Declares that a workflow of this app is started whenever a cron expression comes true.
+    """Declare that a workflow of this app is started at the times of a cron expression.
 
-    Shape:  name is 1 to 83 of a-z, A-Z, 0-9, _ and -, not beginning with -. Cron has five fields,
-            or six with seconds first, in local time of a zone of the IANA database. Each tick
-            starts the instance `<name>-<tick as 20260101T030000Z>` with `params`, a JSON object, to
-            which `schedule` and `scheduled_for` (RFC 3339, UTC) are added, and with `labels`. A
-            tick that is started later than `grace` was missed: catch_up `all` starts the latest
-            100 of those, `latest` the last one unless another is on time, `skip` none.
-    Errors: ValueError, which says what was expected and found.
+    Each tick starts the instance `<name>-<tick as 20260101T030000Z>`.
+
+    Args:
+        name: 1 to 83 of a-z, A-Z, 0-9, _ and -, not beginning with -.
+        cron: Five fields, or six with seconds first, in local time of `timezone`.
+        workflow: A workflow or its name.
+        params: JSON object with the params of the instances. `schedule` and `scheduled_for`
+            (RFC 3339, UTC) are added.
+        labels: Labels of the instances.
+        timezone: Name of a zone in the IANA database.
+        catch_up: What to start of missed ticks: `all` the latest 100, `latest` the last one unless
+            another is on time, `skip` none.
+        grace: How late a tick may start without counting as missed.
+
+    Raises:
+        ValueError: An argument is invalid.
     """
     declared = Declared(
         schedule=name,
@@ -112,48 +123,50 @@ def schedule(  # noqa: PLR0913, all that a schedule has
         catch_up=_catch_up(name, catch_up),
         grace_ms=milliseconds(grace),
     )
-    fault = declaration_fault(declared)
-    if fault:
-        raise ValueError(fault)
-    frame = sys._getframe(1)  # noqa: SLF001, whose module it is declared in
-    place = f"{frame.f_globals.get('__name__', '?')}:{frame.f_lineno}"
-    made = Schedule(declared, place)
-    # A call whose result is given no name declares a schedule all the same.
-    frame.f_globals.setdefault(MODULE_LIST, []).append(made)
-    return made
+    problem = declaration_problem(declared)
+    if problem:
+        raise ValueError(problem)
+    frame = sys._getframe(1)  # noqa: SLF001, the module of the declaration
+    location = f"{frame.f_globals.get('__name__', '?')}:{frame.f_lineno}"
+    declared_schedule = Schedule(declared, location)
+    # The schedule counts even if the result of the call is not assigned to a name.
+    frame.f_globals.setdefault(MODULE_LIST, []).append(declared_schedule)
+    return declared_schedule
 
 
-def _catch_up(name: object, found: str) -> CatchUp:
+def _catch_up(name: object, value: str) -> CatchUp:
     try:
-        return CatchUp(found)
+        return CatchUp(value)
     except ValueError:
         expected = ", ".join(CatchUp)
         raise ValueError(
-            f"expected catch_up of the schedule {name!r} to be one of {expected}, found {found!r}"
+            f"expected catch_up of the schedule {name!r} to be one of {expected}, found {value!r}"
         ) from None
 
 
 def params_at(declared: Declared, tick: str) -> dict[str, Any]:
-    """The params of the instance that a tick starts."""
+    """Return the params of the instance that a tick starts."""
     return {**declared.params, SCHEDULE: declared.schedule, SCHEDULED_FOR: tick}
 
 
-def declaration_fault(declared: Declared) -> str | None:
-    """What is wrong with a schedule, if anything."""
-    fault = name_problem("the name of a schedule", declared.schedule, NAME_MAX)
-    if fault:
-        return fault
+def declaration_problem(declared: Declared) -> str | None:
+    """Return what is wrong with a schedule, or None."""
+    problem = name_fault("the name of a schedule", declared.schedule, NAME_MAX)
+    if problem:
+        return problem
     what = f"the schedule {declared.schedule!r}"
-    fault = name_problem(f"the workflow of {what}", declared.workflow, WORKFLOW_NAME_MAX)
-    fault = fault or cron_problem(declared.at)
-    taken = sorted(declared.params.keys() & {SCHEDULE, SCHEDULED_FOR})
-    if not fault and taken:
-        fault = f"expected params without {SCHEDULE} and {SCHEDULED_FOR}, found {', '.join(taken)}"
-    fault = fault or labels_problem(declared.labels) or _params_fault(declared.params)
-    return fault and (fault if what in fault else f"{what}: {fault}")
+    problem = name_fault(f"the workflow of {what}", declared.workflow, WORKFLOW_NAME_MAX)
+    problem = problem or cron_fault(declared.at)
+    reserved = sorted(declared.params.keys() & {SCHEDULE, SCHEDULED_FOR})
+    if not problem and reserved:
+        problem = (
+            f"expected params without {SCHEDULE} and {SCHEDULED_FOR}, found {', '.join(reserved)}"
+        )
+    problem = problem or labels_fault(declared.labels) or _params_problem(declared.params)
+    return problem and (problem if what in problem else f"{what}: {problem}")
 
 
-def _params_fault(params: Mapping[str, Any]) -> str | None:
+def _params_problem(params: Mapping[str, Any]) -> str | None:
     try:
         text = encode(params, "its params")
     except UnserialisableError as error:

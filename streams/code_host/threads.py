@@ -1,7 +1,7 @@
-"""Threads for callbacks that are not async, so that one that blocks stops no other.
+"""Threads for callbacks that are not async, so that a callback that blocks delays no other.
 
-A thread cannot be ended from outside. A callback that is given up, after its timeout, keeps its
-thread until it returns; when such callbacks hold all threads, the process is of no more use.
+A thread cannot be stopped from outside. A callback that is abandoned after its timeout keeps its
+thread until it returns. When such callbacks hold all threads, the process has to be replaced.
 """
 
 import asyncio
@@ -22,8 +22,10 @@ log = logging.getLogger(__name__)
 class Threads:
     """The threads of a process.
 
-    Shape:  `exhausted` is called when callbacks that were given up hold all of them, `count` with
-            how many they hold, whenever that changes.
+    Args:
+        exhausted: Called when abandoned callbacks hold all threads.
+        limit: Number of threads.
+        count: Called with the number of threads held, whenever it changes.
     """
 
     def __init__(
@@ -35,47 +37,47 @@ class Threads:
         self._pool = ThreadPoolExecutor(limit, thread_name_prefix="step")
         self._limit = limit
         self._exhausted = exhausted
-        self._given_up: set[Future[Any]] = set()
+        self._abandoned: set[Future[Any]] = set()
         self._count = count
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
-        """Calls a function in a thread, with the caller's context; gives its result."""
+        """Call a function in a thread, in the caller's context, and return its result."""
         run = contextvars.copy_context().run
         work = self._pool.submit(run, _outcome, function, arguments)
         try:
             value, error = await asyncio.wrap_future(work)
         except asyncio.CancelledError:
             if not work.cancel():
-                self._give_up(work)
+                self._abandon(work)
             raise
         if error is not None:
             raise error
         return value
 
-    def _give_up(self, work: Future[Any]) -> None:
-        self._given_up.add(work)
+    def _abandon(self, work: Future[Any]) -> None:
+        self._abandoned.add(work)
         loop = asyncio.get_running_loop()
-        work.add_done_callback(lambda done: _back(loop, self._returned, done))
-        self._count(len(self._given_up))
+        work.add_done_callback(lambda done: _report(loop, self._returned, done))
+        self._count(len(self._abandoned))
         attempt = ATTEMPT.get()
         log.warning(
-            "%s of %s threads are held by callbacks that were given up and have not returned; the "
-            "latest is %s. Have it ask tx.cancelled(), or give what it waits for a time limit",
-            *(len(self._given_up), self._limit),
-            _named(attempt) if attempt else "of no step",
+            "%s of %s threads are held by callbacks that were abandoned and have not returned; the "
+            "latest is %s. Let it poll tx.cancelled(), or set a time limit on what it waits for",
+            *(len(self._abandoned), self._limit),
+            _named(attempt) if attempt else "not of a step",
         )
-        if len(self._given_up) >= self._limit:
+        if len(self._abandoned) >= self._limit:
             self._exhausted()
 
     def _returned(self, work: Future[Any]) -> None:
-        self._given_up.discard(work)
-        self._count(len(self._given_up))
+        self._abandoned.discard(work)
+        self._count(len(self._abandoned))
 
 
-def _back(
+def _report(
     loop: asyncio.AbstractEventLoop, returned: Callable[[Future[Any]], None], work: Future[Any]
 ) -> None:
-    with contextlib.suppress(RuntimeError):  # The loop is over, and with it the count.
+    with contextlib.suppress(RuntimeError):  # The loop is closed; the count no longer matters.
         loop.call_soon_threadsafe(returned, work)
 
 
@@ -86,7 +88,7 @@ def _named(attempt: CurrentAttempt) -> str:
 def _outcome(
     function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Any, BaseException | None]:
-    """What came of a call, as a value: not every exception can be set on a future."""
+    """Call a function and return its result or exception: a future cannot hold any exception."""
     try:
         return function(*arguments), None
     except BaseException as error:  # noqa: BLE001, whatever a step raises is the step's failure

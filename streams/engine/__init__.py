@@ -1,1 +1,1 @@
-"""Owning runs without I/O: what an owner holds of its partition, decides and gives out."""
+"""The engine of partition owners, without I/O: state, decisions, and effects."""

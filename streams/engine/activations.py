@@ -1,7 +1,7 @@
-"""What hosts have in hand of a partition: activations of runs, and attempts of their steps.
+"""Activations of a partition: the runs that hosts hold, and the running attempts of their steps.
 
-Whatever a host is sent is staged, and goes out when what it follows from is durable. A run that is
-paused, or whose code rests, is sent nothing: what it has to see is held until it goes on.
+Messages to hosts are staged, and sent when the events that caused them are durable. A run that is
+paused, or whose code rests, is sent nothing: messages for it are held until it continues.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -15,95 +15,99 @@ from headwater.processors.runs.host_messages import (
 )
 from headwater.processors.runs.state import Run
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.live_instances import LiveInstance
 from headwater.streams.engine.ready import Priority, ReadyInstances
 from headwater.streams.engine.staging import Staging
+from headwater.streams.engine.timer_queue import TimerQueue
 
 
 class Activations:
     """The activations of one owner.
 
-    Shape:  `number` gives one that no other activation of the process has, for a host; `host_of`
-            gives that of the host which has the code of a run now, None if none has.
+    Args:
+        timers: Timers of the owner.
+        staging: Batch of the owner.
+        number: Returns a number for a host that no other activation of the process has.
+        host_of: Returns the number of the host that has the code of a run, or None.
     """
 
     def __init__(
         self,
-        agenda: Agenda,
+        timers: TimerQueue,
         staging: Staging,
         number: Callable[[int], int],
         host_of: Callable[[Run], int | None],
     ) -> None:
-        self._agenda = agenda
+        self._timers = timers
         self._staging = staging
         self._number = number
         self._host_of = host_of
         self._live: dict[int, LiveInstance] = {}
         self.ready = ReadyInstances()
-        #: The instances that would go on if there were code for them here, by their workflows.
+        #: Instances that could continue if their code were available here, by workflow.
         self.without_code: dict[str, set[str]] = {}
 
     def numbers(self) -> list[int]:
-        """The activations that are not over."""
+        """Return the numbers of all current activations."""
         return list(self._live)
 
     def find(self, number: int) -> LiveInstance | None:
-        """The instance of an activation, unless that is over."""
+        """Return the instance of an activation, unless that has ended."""
         return self._live.get(number)
 
     def are_running(self) -> bool:
-        """Whether the code of an instance is under way, or a step of one."""
+        """Whether the code of an instance, or one of its steps, is running."""
         return any(
             not live.resting and live.run.status is not RunStatus.PAUSED
             for live in self._live.values()
         )
 
     def hosts(self) -> set[int]:
-        """The numbers of the hosts that have one of them, or will be given one."""
+        """Return the numbers of hosts that hold an instance, or will be assigned one."""
         return {live.host for live in self._live.values()} | self.ready.hosts()
 
-    # -- to hosts
+    # -- assignment to hosts
 
     def make_ready(self, live: LiveInstance, priority: Priority, at_ms: int) -> None:
-        """Lets an instance go on, unless its code is at work already.
+        """Queue an instance for its host, unless its code is running already.
 
-        Shape:  one whose host is gone waits for the SQL of its steps: it would begin them again.
+        An instance whose host was lost waits for the SQL of its steps, so as not to start them
+        again.
         """
-        at_work = live.committing if live.activation is None else not live.resting
-        if live.ready or at_work:
+        is_active = live.committing if live.activation is None else not live.resting
+        if live.ready or is_active:
             return
         live.ready = True
         self.ready.put(self._host_of(live.run) or 0, live.key, priority, at_ms)
 
-    def hand_back(self, live: LiveInstance) -> None:
-        """Takes an instance out of its host's hands, to be given to it again."""
-        self.let_go(live)
+    def yield_back(self, live: LiveInstance) -> None:
+        """Release an instance from its host and queue it again."""
+        self.release(live)
         self.make_runnable(live)
 
     def make_runnable(self, live: LiveInstance) -> None:
-        """Lets an instance go on, or begin if nothing was recorded of its run."""
+        """Queue an instance, with lower priority if nothing was recorded of its run."""
         priority = Priority.BEGIN if live.run.sequence == 1 else Priority.CONTINUE
         self.make_ready(live, priority, live.run.updated_at_ms)
 
     def take_without_code(self) -> list[str]:
-        """The instances that had no code here when they would have gone on."""
-        waited = [key for keys in self.without_code.values() for key in keys]
+        """Remove and return the instances that could not continue for lack of code."""
+        keys_without_code = [key for keys in self.without_code.values() for key in keys]
         self.without_code.clear()
-        return waited
+        return keys_without_code
 
-    def hand_out(self, live: LiveInstance, now_ms: int, closed: Collection[int]) -> bool:
-        """Has the host go on with an instance, which another may have had; False if none can."""
+    def assign(self, live: LiveInstance, now_ms: int, closed: Collection[int]) -> bool:
+        """Have its host continue an instance. Return False if no host can."""
         host = self._host_of(live.run)
         if host is None:
-            # It stays as it is until its code comes, or a worker that has it.
+            # It stays unassigned until its code is loaded here, or another worker owns it.
             self.without_code.setdefault(live.run.workflow, set()).add(live.key)
             return False
         if host in closed:
-            self.make_runnable(live)  # Its code has moved while it waited.
+            self.make_runnable(live)  # Its code moved to another host meanwhile.
             return False
         if live.activation is not None and live.host != host:
-            self.let_go(live)
+            self.release(live)
         if live.activation is None:
             live.host = host
             number = self._number(host)
@@ -121,7 +125,7 @@ class Activations:
         return True
 
     def send(self, live: LiveInstance, message: HostMessage) -> None:
-        """Sends the host a message, or keeps it for when the run goes on."""
+        """Send a message to the host, or hold it until the run continues."""
         paused = live.run.status is RunStatus.PAUSED
         if live.activation is not None and not live.resting and not paused:
             self._staging.effect(message)
@@ -131,16 +135,16 @@ class Activations:
         if not paused:
             self.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
 
-    def let_go(self, live: LiveInstance) -> None:
-        """Takes an instance out of its host's hands."""
+    def release(self, live: LiveInstance) -> None:
+        """Release an instance from its host."""
         if live.activation is not None:
-            self._staging.effect(Evict(live.activation))
-        self._take_back(live)
+            self._staging.effect(Forget(live.activation))
+        self._unassign(live)
 
     # -- attempts
 
     def begin_attempts(self, live: LiveInstance, now_ms: int) -> None:
-        """Has the host begin what is due there; it is given the run first, if it has not got it."""
+        """Have the host start due attempts, after assigning the run to it if necessary."""
         engine, run = live.engine, live.run
         due = engine.attempts_due(run, live.activation or 0, now_ms)
         due = {key: message for key, message in due.items() if key not in live.attempts}
@@ -152,43 +156,43 @@ class Activations:
             live.attempts[key] = None
             self._staging.effect(message)
 
-    def attempt_started(self, live: LiveInstance, started: AttemptStarted, now_ms: int) -> None:
-        """Watches an attempt that its host says takes a while."""
+    def attempt_started(self, live: LiveInstance, started: Started, now_ms: int) -> None:
+        """Start the timeout of an attempt that the host reports as taking some time."""
         live.attempts[started.step.key] = started
-        self._agenda.watch(started, now_ms)
+        self._timers.watch(started, now_ms)
 
     def attempt_failed(self, live: LiveInstance, key: str) -> None:
-        """Has the host drop an attempt: it may be running still, or believe that it returned."""
+        """Have the host drop an attempt, which may still be running, or may have returned."""
         if live.activation is not None:
             self._staging.effect(AbandonAttempt(live.activation, key))
 
     def attempts_ended(self, live: LiveInstance, *keys: str) -> None:
-        """Watches the attempts of these steps no longer."""
+        """Stop the timeouts of the attempts of these steps."""
         for started in [live.attempts.pop(key, None) for key in keys]:
             if started is not None:
-                self._agenda.unwatch(started)
+                self._timers.unwatch(started)
 
     def cancelled(self, live: LiveInstance, keys: Collection[str]) -> None:
-        """Watches attempts no longer; a host may wait for the SQL of one that it saw return."""
+        """Stop timeouts of cancelled attempts, and drop those whose SQL is being committed."""
         self.attempts_ended(live, *keys)
-        for each in live.committing:
-            if each.step in keys:
-                self.attempt_failed(live, each.step)
+        for commit in live.committing:
+            if commit.step in keys:
+                self.attempt_failed(live, commit.step)
 
-    # -- hosts that are gone
+    # -- lost hosts
 
-    def take_back(self, host: int) -> Iterator[tuple[int, LiveInstance, list[AttemptStarted]]]:
-        """Takes back all that a host had in hand: its activations, with the attempts under way."""
+    def reclaim(self, host: int) -> Iterator[tuple[int, LiveInstance, list[Started]]]:
+        """Yield the activations of a lost host with their running attempts, and remove them."""
         for number, live in list(self._live.items()):
             if live.host == host:
                 attempts = [started for started in live.attempts.values() if started is not None]
-                self._take_back(live)
+                self._unassign(live)
                 yield number, live, attempts
 
-    def _take_back(self, live: LiveInstance) -> None:
+    def _unassign(self, live: LiveInstance) -> None:
         self._live.pop(live.activation or 0, None)
         live.activation = None
         live.resting = False
         live.attempts.clear()
         live.held.clear()
-        live.behind_sql.clear()
+        live.held_behind_sql.clear()

@@ -1,4 +1,4 @@
-"""Attempts that take long, or did not end by themselves: too long, or their host was lost."""
+"""Requests for attempts that take long, time out, or are lost with their host."""
 
 from headwater.processors.runs.host_messages import AttemptStarted
 from headwater.processors.runs.requests import RollbackRaised, StepRaised, StepUnderWay
@@ -6,8 +6,8 @@ from headwater.schemas.failures import HOST_LOST, STEP_TIMEOUT
 from headwater.schemas.history import Failure
 
 
-def under_way(started: AttemptStarted) -> StepUnderWay:
-    """What is asked for an attempt that takes so long that people may want to see it."""
+def report_running(started: Started) -> StepUnderWay:
+    """Return the request that records a long attempt, so that users can see it."""
     return StepUnderWay(started.step, started.attempt)
 
 
@@ -25,12 +25,12 @@ def timed_out(started: AttemptStarted) -> StepRaised | RollbackRaised:
     return StepRaised(step, started.attempt, failure, started.policy)
 
 
-def lost(started: AttemptStarted, reason: str) -> StepRaised | RollbackRaised:
-    """The failure of an attempt whose host is gone; which of those in it is why, nobody knows."""
+def lost(started: Started, reason: str) -> StepRaised | RollbackRaised:
+    """Return the failure of an attempt whose host was lost. Any of them may be the cause."""
     failure = Failure(
         HOST_LOST,
-        f"{reason} while the step was running. That fails every step under way in the host, "
-        "whichever was the cause; an async callback must not block: make one that does a plain "
+        f"{reason} while the step was running. All steps that run in a host fail with it, because "
+        "the cause is not known. An async callback must not block: make a blocking one a plain "
         "function, which runs in a thread",
     )
     if started.rollback:

@@ -1,9 +1,9 @@
-"""The code of workflows, as an owner knows it: what new runs are made from, and where it lies.
+"""The code that a worker has: what new runs are created from, and which host has it.
 
-A worker has the code of its apps, and that of deployments, of which one is active. A new run begins
-on the active deployment if that has its workflow, and else in an app. A run that has a deployment
-stays on it. One that has none follows the code: it is the app's that has its workflow, else the
-active deployment's.
+A worker has the code of its apps, and that of deployments, one of which is active. A new run starts
+on the active deployment if that has its workflow, otherwise in an app. A run with a deployment
+stays on it. A run without one follows the code: the app that has its workflow, or else the active
+deployment.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,15 +21,19 @@ from headwater.schemas.history import Artifact, Command, Json, RestartRun, Retry
 from headwater.streams.engine.effects import unknown_workflow
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
-_NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
+_NO_HOSTS: Final[Mapping[str, int]] = MappingProxyType({})
 _NO_LIMITS: Final[Concurrencies] = MappingProxyType({})
 
 
-class Made(NamedTuple):
-    """What a new run is made from.
+class RunSource(NamedTuple):
+    """What a new run is created from.
 
-    Shape:  kind names its engine; params is the JSON Schema of what it takes, concurrency the limit
-            that it falls under; document is the definition of a deployment's graph.
+    Attributes:
+        kind: Kind of its engine.
+        deployment: Deployment that it stays on.
+        params: JSON Schema of its params.
+        concurrency: Limit that applies to it.
+        document: Definition of a deployment's graph.
     """
 
     kind: str
@@ -40,12 +44,15 @@ class Made(NamedTuple):
 
 
 class Code:
-    """The code that a worker has.
+    """The code of a worker.
 
-    Shape:  workflows are those of its apps, each with the kind of its runs; params the JSON Schemas
-            of what they take, concurrency their limits; hosts have them, by number: of workflows by
-            name, and of definitions by digest. `deployed_host` gives the number of the host of a
-            deployment by its id.
+    Args:
+        workflows: Kinds of runs by workflow, for the workflows of its apps.
+        params: JSON Schemas of params, by workflow.
+        concurrency: Concurrency limits, by workflow.
+        hosts: Numbers of hosts, by name of a workflow and by digest of a definition.
+        deployments: All deployments.
+        deployed_host: Returns the number of the host of a deployment by its id.
     """
 
     def __init__(
@@ -53,7 +60,7 @@ class Code:
         workflows: Mapping[str, str],
         params: Mapping[str, Json] = _NONE,
         concurrency: Concurrencies = _NO_LIMITS,
-        hosts: Mapping[str, int] = _NOWHERE,
+        hosts: Mapping[str, int] = _NO_HOSTS,
         deployments: Deployments | None = None,
         deployed_host: Callable[[str], int] = lambda _: 0,
     ) -> None:
@@ -64,65 +71,76 @@ class Code:
         self._deployments = Deployments() if deployments is None else deployments
         self._deployed_host = deployed_host
 
-    # -- what new runs are made from
+    # -- sources of new runs
 
-    def for_new_run(self, workflow: str, command: Command, run: Run | None) -> Made | Rejection:
-        """What the run is made from that a command begins.
+    def for_new_run(
+        self, workflow: str, command: Command, run: Run | None
+    ) -> RunSource | Rejection:
+        """Return the source of the run that a command starts.
 
-        Shape:  run is the one before it, if there is one.
+        Args:
+            workflow: Name of the workflow.
+            command: The command.
+            run: The previous run of the instance, if there is one.
         """
         deployments = self._deployments
         if isinstance(command, StartRun) and command.deployment is not None:
             named = command.deployment.name
-            found = deployments.workflow(named, workflow)
-            if found is not None:
+            deployed = deployments.workflow(named, workflow)
+            if deployed is not None:
                 by_hand = command.parent is None and command.sender is None
-                pinned = by_hand or not found.latest
-                return _made(deployments.by_id[named], found, pinned=pinned)
+                pinned = by_hand or not deployed.latest
+                return _source(deployments.by_id[named], deployed, pinned=pinned)
             if command.parent is None:
                 return _not_in(named, workflow, deployments.by_id.get(named))
         kind = run.kind if run else command.kind if isinstance(command, StartRun) else ""
         active = deployments.active
-        found = None if active is None else deployments.workflow(active.id, workflow)
-        if found is not None and not _fits(found, command, run):
-            found = None
-        if active is not None and found is not None and kind in {"", found.kind}:
-            return _made(active, found, pinned=not found.latest)
+        deployed = None if active is None else deployments.workflow(active.id, workflow)
+        if deployed is not None and not _can_continue(deployed, command, run):
+            deployed = None
+        if active is not None and deployed is not None and kind in {"", deployed.kind}:
+            return _source(active, deployed, pinned=not deployed.latest)
         again = run is not None and isinstance(command, RestartRun | RetryRun)
         if run is not None and (again or run.deployment is not None):
-            return self._as_before(run)
-        return self._of_app(workflow, command.kind if isinstance(command, StartRun) else "")
+            return self._previous_source(run)
+        return self._app_source(workflow, command.kind if isinstance(command, StartRun) else "")
 
-    def _as_before(self, run: Run) -> Made:
-        """What a run was made from stays what its next one is made from."""
+    def _previous_source(self, run: Run) -> RunSource:
+        """Return the source of a run for its next one."""
         if run.deployment is not None:
-            found = self._deployments.workflow(run.deployment.name, run.workflow)
-            if found is None:
-                return Made(run.kind, run.deployment)
-            return Made(run.kind, run.deployment, None, _limit(found), found.document)
-        # It may have begun when something else had this name, and graphs have no limits.
+            deployed = self._deployments.workflow(run.deployment.name, run.workflow)
+            if deployed is None:
+                return RunSource(run.kind, run.deployment)
+            return RunSource(run.kind, run.deployment, None, _limit(deployed), deployed.document)
+        # Another kind of workflow may have had this name, and graphs have no limits.
         same = run.kind == self._workflows.get(run.workflow)
-        return Made(run.kind, None, None, self._concurrency.get(run.workflow) if same else None)
+        return RunSource(
+            run.kind, None, None, self._concurrency.get(run.workflow) if same else None
+        )
 
-    def _of_app(self, workflow: str, wanted: str) -> Made | Rejection:
+    def _app_source(self, workflow: str, requested_kind: str) -> RunSource | Rejection:
         kind = self._workflows.get(workflow)
-        if kind is None or wanted not in {"", kind}:
+        if kind is None or requested_kind not in {"", kind}:
             active = self._deployments.active
-            deployed = () if active is None else [each.name for each in active.workflows]
+            deployed = (
+                ()
+                if active is None
+                else [deployed_workflow.name for deployed_workflow in active.workflows]
+            )
             idle = None if workflow in deployed else self._deployments.newest_with(workflow)
             return unknown_workflow(workflow, {*self._workflows, *deployed}, idle)
-        return Made(kind, None, self._params.get(workflow), self._concurrency.get(workflow))
+        return RunSource(kind, None, self._params.get(workflow), self._concurrency.get(workflow))
 
-    # -- where it lies
+    # -- hosts
 
     def host_of(self, run: Run) -> int | None:
-        """The number of the host that has the code of a run; None if none has.
+        """Return the number of the host that has the code of a run, or None.
 
-        Shape:  a definition is looked for first: a run stays where it began, whatever is deployed
-                under its name.
+        The digest of a definition takes precedence: a run stays on the definition that it started
+        with, whatever is deployed under its name.
         """
         if run.kind == SLOTS:
-            return 0  # Their owner counts them, and no code does.
+            return 0  # Slots are counted by the owner, without code.
         if run.deployment is not None:
             known = run.deployment.name in self._deployments.by_id
             return self._deployed_host(run.deployment.name) if known else None
@@ -136,20 +154,22 @@ class Code:
         return self._deployed_host(active.id)
 
 
-def _made(deployment: DeploymentCreated, found: DeployedWorkflow, *, pinned: bool) -> Made:
+def _source(
+    deployment: DeploymentCreated, deployed: DeployedWorkflow, *, pinned: bool
+) -> RunSource:
     artifact = artifact_of(deployment) if pinned else None
-    return Made(found.kind, artifact, found.params, _limit(found), found.document)
+    return RunSource(deployed.kind, artifact, deployed.params, _limit(deployed), deployed.document)
 
 
-def _fits(found: DeployedWorkflow, command: Command, run: Run | None) -> bool:
-    """Whether a retry of a run can go on there: a graph has the tokens of its definition."""
+def _can_continue(deployed: DeployedWorkflow, command: Command, run: Run | None) -> bool:
+    """Whether a retry can continue the run there: its tokens belong to one definition."""
     if run is None or run.definition is None or not isinstance(command, RetryRun):
         return True
-    return found.digest == run.definition.digest
+    return deployed.digest == run.definition.digest
 
 
-def _limit(found: DeployedWorkflow) -> Concurrency | None:
-    return None if found.limit is None else Concurrency(found.limit, found.limit_key)
+def _limit(deployed: DeployedWorkflow) -> Concurrency | None:
+    return None if deployed.limit is None else Concurrency(deployed.limit, deployed.limit_key)
 
 
 def _not_in(named: str, workflow: str, deployment: DeploymentCreated | None) -> Rejection:
@@ -157,7 +177,7 @@ def _not_in(named: str, workflow: str, deployment: DeploymentCreated | None) -> 
         return Rejection(
             DEPLOYMENT_NOT_FOUND, f"expected a deployment, found none with the id {named}"
         )
-    names = ", ".join(each.name for each in deployment.workflows)
+    names = ", ".join(deployed.name for deployed in deployment.workflows)
     return Rejection(
         WORKFLOW_NOT_FOUND,
         bounded(f"expected one of the workflows of {named} ({names}), found {workflow}"),

@@ -1,4 +1,4 @@
-"""Commands of one owner: each gets its outcome, whatever comes up while it is decided."""
+"""Decides the commands of one owner. Every command gets an outcome, even if an error occurs."""
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import bounded
@@ -26,7 +26,7 @@ from headwater.streams.engine.staging import Staging, StagingMark
 class Commands:
     """Has the commands of one owner decided, and stages their outcomes."""
 
-    def __init__(  # noqa: PLR0913, PLR0917, what a command may touch
+    def __init__(  # noqa: PLR0913, PLR0917, the parts that a command may change
         self,
         partition: int,
         decider: CommandDecider,
@@ -50,8 +50,8 @@ class Commands:
         """Decide a command.
 
         Returns:
-            The instance that would wait for ever for what the command was to tell it, and how its
-            run is to end; None if there is none.
+            An instance that would otherwise wait forever for this command, and how its run is to
+            end; None if there is none.
         """
         key = instance_key(sent.workflow, sent.instance_id)
         mark = self._containment.begin()
@@ -99,7 +99,7 @@ class Commands:
         """Reject a command that cannot be decided."""
         what = f"{type(sent.command).__name__} for {key}"
         self._containment.contain(error, mark, "command", what)
-        live = self._instances.at_work(key)
+        live = self._instances.in_memory(key)
         run = None if live is None or live.damaged else live.run
         failure = failure_of(what, error)
         rejection = Rejection(failure.name, failure.message)
@@ -136,9 +136,9 @@ class Commands:
         live: LiveInstance | None,
         now_ms: int,
     ) -> None:
-        """Forgets an instance, if others have all that it had to tell them.
+        """Delete an instance, if everything that it had to send has been delivered.
 
-        Shape:  with a time, only one to which nothing has happened since.
+        With `since_ms`, only if it has not changed since.
         """
         if live is not None and not live.may_be_deleted(since_ms):
             self._reject(offset, sent, not_deleted(live.run, since_ms), live.run, now_ms)
@@ -146,5 +146,5 @@ class Commands:
         self._staging.note(offset, live.run if live else None, now_ms, InstanceDeleted())
         self._staging.answer(self._partition, offset, sent, None, None)
         if live is not None:
-            self._activations.let_go(live)
+            self._activations.release(live)
             self._instances.delete(live.key)

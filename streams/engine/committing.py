@@ -1,4 +1,4 @@
-"""Commits decisions: applies events to memory, and stages their record and what follows from it."""
+"""Commits decisions: applies events to memory, and stages their record and effects."""
 
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.engine import engine_of
@@ -41,11 +41,11 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.streams.engine.activations import Activations
-from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.effects import Queued
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.staging import Staging
+from headwater.streams.engine.timer_queue import TimerQueue
 
 
 class Committer:
@@ -57,16 +57,16 @@ class Committer:
         instances: LiveInstances,
         staging: Staging,
         activations: Activations,
-        agenda: Agenda,
+        timers: TimerQueue,
     ) -> None:
         self._claims = claims
         self._instances = instances
         self._staging = staging
         self._activations = activations
-        self._agenda = agenda
-        #: The instance of the latest commit, and whether it was new. After an error in the middle
-        #: of that its state is neither the one before nor the one after.
-        self.under_way: tuple[str, bool] | None = None
+        self._timers = timers
+        #: The instance of the latest commit, and whether it was new. After an error within the
+        #: commit, the state of the instance is inconsistent.
+        self.current: tuple[str, bool] | None = None
 
     def commit(
         self,
@@ -77,7 +77,7 @@ class Committer:
         cause: int,
         now_ms: int,
     ) -> LiveInstance:
-        """Apply events, and stage their record and what follows from them."""
+        """Apply events, and stage their record and effects."""
         begins = isinstance(events[0], RunStarted)
         if live is None:
             number, sequence = 0, 0
@@ -85,7 +85,7 @@ class Committer:
             number, sequence = live.run.run_number + 1, 0
         else:
             number, sequence = live.run.run_number, live.run.sequence
-        # So many records lie behind the epoch that the next epoch is greater than this.
+        # The next claim comes after these records, so its epoch is greater than this number.
         events = in_order(events, self._claims.epoch + self._staging.taken)
         record = HistoryAppended(
             workflow=workflow,
@@ -98,7 +98,7 @@ class Committer:
             events=tuple(events),
         )
         key = live.key if live is not None else instance_key(workflow, instance_id)
-        self.under_way = (key, live is None)
+        self.current = (key, live is None)
         if begins:
             live = self._begin(live, record)
         assert live is not None  # noqa: S101, only RunStarted comes first
@@ -109,26 +109,26 @@ class Committer:
             sequence_of = run.sequence
             engine.apply(run, event, now_ms)
             self._follow(live, event, sequence_of)
-        self._agenda.reschedule(live)
+        self._timers.reschedule(live)
         return live
 
     def _begin(self, live: LiveInstance | None, record: HistoryAppended) -> LiveInstance:
         started = record.events[0]
-        assert isinstance(started, RunStarted)  # noqa: S101, the caller saw it
+        assert isinstance(started, RunStarted)  # noqa: S101, checked by the caller
         if live is None:
             run = engine_of(self._instances.engines, started.kind).begin(None, record)
             live = self._instances.add(instance_key(run.workflow, run.instance_id), run)
         else:
             run = live.engine.begin(live.run, record)
-            self._activations.let_go(live)
+            self._activations.release(live)
             live.run = run
         self._activations.make_ready(live, Priority.BEGIN, record.at_ms)
         return live
 
-    def _follow(  # noqa: C901, PLR0912, PLR0915, one for each event
+    def _follow(  # noqa: C901, PLR0912, PLR0915, one branch for each event
         self, live: LiveInstance, event: RunEvent, sequence: int
     ) -> None:
-        """Stage what an event means for the code and for others, once it is durable."""
+        """Stage the effects of an event on the code and on other instances."""
         failed = _failed_attempt(event)
         if failed is not None:
             self._activations.attempt_failed(live, failed)
@@ -148,7 +148,7 @@ class Committer:
             case OfGraph():
                 pass
             case SlotAsked() | PostsSent() | OfSlots():
-                self._agenda.rest(live)
+                self._timers.rest(live)
             case SlotGranted():
                 self._activations.make_ready(live, Priority.BEGIN, live.run.started_at_ms)
             case EntriesCancelled():
@@ -159,15 +159,15 @@ class Committer:
                 live.resting = True
                 self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
             case RollbackStarted(cut_off=True):
-                # Its code has lost its turn: it is run again, for its handlers.
-                self._activations.let_go(live)
+                # Its code was cut off. It is executed again to collect the handlers.
+                self._activations.release(live)
                 self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
             case RunSuspended():
-                self._agenda.rest(live)
+                self._timers.rest(live)
                 live.resting = True
             case RunCompleted() | RunErrored() | RunTerminated():
-                self._activations.let_go(live)
-                self._agenda.rest(live)
+                self._activations.release(live)
+                self._timers.rest(live)
             case (
                 EntryCompleted()
                 | EntryErrored()
@@ -185,7 +185,7 @@ class Committer:
 
 
 def _failed_attempt(event: RunEvent) -> str | None:
-    """Return the key of the attempt that an event says has failed, if it is such an event."""
+    """Return the key of the attempt that failed with an event, or None."""
     match event:
         case StepFailed() | RollbackFailed():
             return event.key

@@ -1,9 +1,9 @@
-"""Contains errors: one command, message, timer or instance may fail, and its partition continues.
+"""Error containment: a command, message, timer or instance may fail while its partition continues.
 
-Deciding is pure, so an error there changes nothing. An error while events are applied leaves a
-state that is neither the one before nor the one after: what was staged is rolled back, and the
-instance is *damaged* until its state is read again from the log. Of an instance that is damaged
-again and again, or that cannot even end, nothing can be decided: it is quarantined.
+Deciding is pure, so an error there changes nothing. An error while events are applied leaves an
+inconsistent state: what was staged is rolled back, and the instance is *damaged* until its state is
+restored from the log. An instance that is damaged repeatedly, or that cannot even be ended, is
+quarantined.
 """
 
 from typing import Final, NamedTuple
@@ -15,23 +15,23 @@ from headwater.schemas.history import Failure
 from headwater.streams.engine.activations import Activations
 from headwater.streams.engine.committing import Committer
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
-from headwater.streams.engine.quarantine import Incident, described
+from headwater.streams.engine.quarantine import Incident, describe_error
 from headwater.streams.engine.staging import Staging, StagingMark
 
-#: How often the state of one instance is read again by one owner. Each time its partition waits for
-#: that; three are for what a moment's lack of memory may do.
+#: How often an owner restores the state of one instance. The partition waits for each of these.
+#: Three attempts are enough for transient errors such as a lack of memory.
 DAMAGES_MAX: Final = 3
 
 
 class Ending(NamedTuple):
-    """How a run is to end: with a failure, and by which attempt at ending it."""
+    """How a run is to end: the failure, and the number of the attempt at ending it."""
 
     failure: Failure
     attempt: int
 
 
 class Containment:
-    """The errors of one owner."""
+    """Contains the errors of one owner."""
 
     def __init__(
         self,
@@ -46,43 +46,43 @@ class Containment:
         self._committer = committer
         self._incidents: list[Incident] = []
         self._damages: dict[str, int] = {}
-        #: Damaged instances, with how their runs end once they are restored, if they do.
+        #: Damaged instances, and how their runs end after they are restored, if they do.
         self.damaged: dict[str, Ending | None] = {}
 
     def begin(self) -> StagingMark:
-        """Begin work that may fail: `contain` undoes what is staged from now on."""
-        self._committer.under_way = None
+        """Start work that may fail. `contain` undoes what is staged from now on."""
+        self._committer.current = None
         return self._staging.mark()
 
     def contain(self, error: Exception, mark: StagingMark, kind: str, what: str) -> None:
-        """Undo what was staged since a mark, and note the error; it is raised if others meet it.
+        """Undo what was staged since a mark, and record the error.
 
         Args:
-            error: The error.
-            mark: From `begin`, before the work that failed.
-            kind: What failed, a label of metrics.
-            what: The same for people.
+            error: The error. An error that does not concern a single instance is raised.
+            mark: Result of `begin`, before the work that failed.
+            kind: What failed, as a label of metrics.
+            what: The same for messages.
         """
         if isinstance(error, HeadwaterError) and error.disposition is Disposition.RETRY:
-            # It concerns no instance but its partition, such as a store on disk that is torn.
+            # It concerns the whole partition, such as a damaged store on disk.
             raise error
         self._staging.roll_back(mark)
         self._incidents.append(Incident(kind, what, error))
-        under_way, self._committer.under_way = self._committer.under_way, None
-        if under_way is None:
+        current, self._committer.current = self._committer.current, None
+        if current is None:
             return
-        key, is_new = under_way
-        live = self._instances.at_work(key)
+        key, is_new = current
+        live = self._instances.in_memory(key)
         if live is None:
             return
-        self._activations.let_go(live)
+        self._activations.release(live)
         if is_new:
             live.damaged = True
             self._instances.drop(key)
             return
         self._damages[key] = self._damages.get(key, 0) + 1
         if self._damages[key] > DAMAGES_MAX:
-            self.quarantine(key, f"{what} failed: {described(error)}", error)
+            self.quarantine(key, f"{what} failed: {describe_error(error)}", error)
             return
         live.damaged = True
         self.damaged[key] = None
@@ -94,15 +94,16 @@ class Containment:
         self.release_quarantined()
 
     def release_quarantined(self) -> None:
-        """Take instances that were quarantined out of the hands of hosts."""
-        for each in self._instances.take_quarantined():
-            if each.live is not None:
-                self._activations.let_go(each.live)
-            what = f"{each.key}: {each.reason}"
-            self._incidents.append(Incident("quarantine", what, each.error, quarantined=True))
+        """Release newly quarantined instances from their hosts."""
+        for quarantined in self._instances.take_quarantined():
+            if quarantined.live is not None:
+                self._activations.release(quarantined.live)
+            what = f"{quarantined.key}: {quarantined.reason}"
+            incident = Incident("quarantine", what, quarantined.error, quarantined=True)
+            self._incidents.append(incident)
 
-    def ends_later(self, live: LiveInstance, ending: Ending) -> bool:
-        """Have the run of a damaged instance end when its state is there again; else False."""
+    def defer_end(self, live: LiveInstance, ending: Ending) -> bool:
+        """End the run of a damaged instance after it is restored. Return whether it is damaged."""
         if live.key in self.damaged:
             self.damaged[live.key] = ending
         return live.damaged
@@ -114,6 +115,6 @@ class Containment:
 
 
 def failure_of(what: str, error: Exception) -> Failure:
-    """Return what a run fails with of which something cannot be decided."""
-    found = f"{what} failed: {described(error)}; the log of the worker has the traceback"
-    return Failure(INTERNAL, bounded(found))
+    """Return the failure of a run whose decision failed."""
+    message = f"{what} failed: {describe_error(error)}; the log of the worker has the traceback"
+    return Failure(INTERNAL, bounded(message))

@@ -1,4 +1,4 @@
-"""Which engine decides a command, and with what."""
+"""Chooses the engine that decides a command, and its input."""
 
 from collections.abc import Callable
 
@@ -30,103 +30,105 @@ from headwater.schemas.history import (
     StartRun,
     creates,
 )
-from headwater.streams.engine.code import Code, Made
+from headwater.streams.engine.code import Code, RunSource
 from headwater.streams.engine.live_instances import LiveInstance
-from headwater.streams.engine.room import Room
+from headwater.streams.engine.run_size_limit import RunSizeLimit
 
 
 class CommandDecider:
-    """Decides commands for one owner; code says what may be started."""
+    """Decides commands for one owner, which has this code."""
 
     def __init__(
         self,
         engines: Engines,
         code: Code,
         draw_seed: Callable[[], str],
-        room: Room,
+        size_limit: RunSizeLimit,
         evaluator: Evaluator | None = None,
     ) -> None:
         self._engines = engines
         self._code = code
         self._draw_seed = draw_seed
-        self._room = room
+        self._size_limit = size_limit
         self._evaluator = evaluator
 
     def decide(self, live: LiveInstance | None, sent: CommandSent, now_ms: int) -> Decision:
-        """Decides a command; an instance that exists keeps its engine."""
+        """Decide a command. An existing instance keeps its engine."""
         command = sent.command
-        assert not isinstance(command, DeleteInstance)  # noqa: S101, no engine decides it
+        assert not isinstance(command, DeleteInstance)  # noqa: S101, not decided by an engine
         run = live.run if live else None
         refusal = names_refusal(command)
         if refusal is not None:
             return refusal
         if isinstance(command, AskSlot):
-            # It has arrived: whether the workflow is known here or not, it is counted.
+            # Slots are counted whether or not the workflow is known here.
             facts = _facts(sent, now_ms)
             return engine_of(self._engines, SLOTS).decide_command(run, command, facts)
         begins = isinstance(command, StartRun) or (live is None and creates(command))
-        made: Made | None = None
+        source: RunSource | None = None
         if begins or (run is not None and isinstance(command, RestartRun | RetryRun)):
-            found = self._code.for_new_run(sent.workflow, command, run)
-            if isinstance(found, Rejection):
-                return found
-            made = found
+            result = self._code.for_new_run(sent.workflow, command, run)
+            if isinstance(result, Rejection):
+                return result
+            source = result
         evaluations = Evaluations(self._evaluator)
-        unfit = _unfit(sent.workflow, command, run, made, evaluations) if made else None
-        if unfit is not None:
-            return unfit
+        refusal_of_params = (
+            _params_refusal(sent.workflow, command, run, source, evaluations) if source else None
+        )
+        if refusal_of_params is not None:
+            return refusal_of_params
         if live is not None:
             engine = live.engine
-        elif made is not None:
-            engine = engine_of(self._engines, made.kind)
+        elif source is not None:
+            engine = engine_of(self._engines, source.kind)
         else:
             return not_found(sent.instance_id)
         seed = self._draw_seed() if begins or isinstance(command, RestartRun) else ""
-        document = made.document if made else None
+        document = source.document if source else None
         decision = engine.decide_command(run, command, _facts(sent, now_ms, seed, document))
-        if made is not None and not isinstance(decision, Rejection):
-            decision = _begun(run, sent, decision, made, evaluations)
-        # Before anything is applied: the log must be able to follow.
-        return self._room.fitting(live, engine, decision, now_ms)
+        if source is not None and not isinstance(decision, Rejection):
+            decision = _with_source(run, sent, decision, source, evaluations)
+        # Checked before anything is applied, because its record must fit into the log.
+        return self._size_limit.enforce(live, engine, decision, now_ms)
 
 
 def _facts(sent: CommandSent, now_ms: int, seed: str = "", document: Json | None = None) -> Facts:
     return Facts(sent.workflow, sent.instance_id, sent.sent_at_ms, now_ms, seed, document)
 
 
-def _begun(
+def _with_source(
     run: Run | None,
     sent: CommandSent,
     decision: list[RunEvent],
-    made: Made,
+    source: RunSource,
     evaluations: Evaluations,
 ) -> Decision:
-    """What begins a run, with what that is made from; of a workflow with a limit, it asks first."""
+    """Add its source to the start of a run. With a concurrency limit, it requests a slot first."""
     started = decision[0]
     if not isinstance(started, RunStarted):
         return decision
-    concurrency = made.concurrency
-    if started.kind != made.kind:
-        concurrency = None  # It began when a graph had this name, and graphs have no limits.
-    elif started.deployment != made.deployment:
-        started = msgspec.structs.replace(started, deployment=made.deployment)
+    concurrency = source.concurrency
+    if started.kind != source.kind:
+        concurrency = None  # The name was a graph's when it started; graphs have no limits.
+    elif started.deployment != source.deployment:
+        started = msgspec.structs.replace(started, deployment=source.deployment)
         decision = [started, *decision[1:]]
     if concurrency is None and (run is None or run.slot is None):
         return decision
-    place = None
+    slot = None
     if concurrency is not None:
-        place = slot_scope(concurrency, started.params, evaluations)
-    if isinstance(place, Rejection):
-        return place
-    return with_slot_request(run, (sent.workflow, sent.instance_id), decision, place)
+        slot = place_of(concurrency, started.params, evaluations)
+    if isinstance(slot, Rejection):
+        return slot
+    return asking(run, (sent.workflow, sent.instance_id), decision, slot)
 
 
-def _unfit(
-    workflow: str, command: Command, run: Run | None, made: Made, evaluations: Evaluations
+def _params_refusal(
+    workflow: str, command: Command, run: Run | None, source: RunSource, evaluations: Evaluations
 ) -> Rejection | None:
-    """Return the refusal of params that the workflow does not take.
+    """Return the refusal of params that the workflow does not accept, or None.
 
-    A run that begins again has the params of its instance, which may not fit the code of today.
+    A restart or retry uses the params of its instance, which may not fit the current code.
     """
     if run is not None:
         params = run.params if isinstance(command, RestartRun | RetryRun) else None
@@ -134,15 +136,15 @@ def _unfit(
         params = command.start
     else:
         params = command.params if isinstance(command, StartRun) else None
-    schema = made.params
-    if schema is None or params is None or value_problem("params", params, VALUE_BYTES_TOP):
+    schema = source.params
+    if schema is None or params is None or value_fault("params", params, VALUE_BYTES_TOP):
         return None
     try:
-        fault = params_problem(schema, params, evaluations)
+        problem = params_fault(schema, params, evaluations)
     except SchemaInvalid as error:
-        # A release with other limits has taken it.
-        fault = f"that they cannot be checked: {error}"
-    if fault is None:
+        # The schema was accepted by a release with other limits.
+        problem = f"that they cannot be checked: {error}"
+    if problem is None:
         return None
-    message = f"expected the params that {workflow} takes, found {fault}"
+    message = f"expected the params that {workflow} takes, found {problem}"
     return Rejection(INVALID_PARAMS, bounded(message))

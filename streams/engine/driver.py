@@ -1,13 +1,12 @@
 """The turn loop of a worker, without I/O.
 
-Between turns, things come in: commands, messages of hosts, posts that were sent, SQL of steps that
-is settled. A turn takes all of it, has every owner decide, and gives the batches to append.
-What follows from a batch (messages for hosts, replies, posts) is released when its append has
-returned, after those of its partition before it. A second turn may be taken while the first append
-is under way, so hosts, broker and owners work at the same time. A partition whose appends do not
-return takes part in no turn, and the others go on.
+Between turns, input arrives: commands, messages of hosts, sent posts, outcomes of SQL. A turn takes
+all of it, has every owner decide, and returns the batches to append. The effects of a batch
+(messages for hosts, replies, posts) are released in order when its append has returned. A second
+turn may run while the first append is in flight, so hosts, broker and owners work concurrently. A
+partition whose appends do not return takes part in no turn, and the others continue.
 
-Worker, harness and simulation bring the world: they append, send, and say what time it is.
+Worker, harness and simulation do the I/O: they append, send, and pass the time.
 """
 
 from collections import defaultdict
@@ -35,22 +34,21 @@ from headwater.streams.engine.turns import (
     Turn,
 )
 
-#: Hosts of a process have numbers below this, which is part of each activation's.
+#: Numbers of hosts are below this. They are part of the numbers of activations.
 HOSTS_MAX: Final = 65_536
-#: How long commands, messages and timers are decided in one turn, and how long instances are
-#: handed out after that; nothing else happens in the process meanwhile. A turn takes longer only by
-#: what is decided when that is over. Under load one append holds what a turn has decided: shorter
-#: turns would make smaller appends.
+#: Budgets of a turn in seconds, for deciding and then for assigning instances to hosts. They are
+#: exceeded by at most one decision. Nothing else happens in the process meanwhile. Under load, one
+#: append holds what a turn has decided, so shorter turns would make smaller appends.
 SERVED_S: Final = 0.08
 DISPATCHED_S: Final = 0.02
-#: Messages of hosts that are decided before the time is looked at.
+#: Messages of hosts that are decided between checks of the budget.
 _MESSAGES: Final = 64
-#: As a tuple twice as fast to look at, for every message.
+#: A tuple makes isinstance twice as fast; it is called for every message.
 _ENDS_ATTEMPT: Final = (StepReturned, StepRaised)
 
 
-class _HostGone(NamedTuple):
-    """A host that is gone, why, whose turn it was, and what all hosts had sent until then."""
+class _LostHost(NamedTuple):
+    """A lost host: the reason, the activation that was running, and all unhandled messages."""
 
     host: int
     reason: str
@@ -62,9 +60,9 @@ class Driver:
     """Drives the owners of one process.
 
     Args:
-        partitions: How many there are in all, owned or not.
-        wake_up: Called when something comes that a turn may be due for.
-        seconds: A clock that never goes back; without it a turn decides all that there is.
+        partitions: Number of all partitions, owned or not.
+        wake_up: Called when input arrives that a turn may be due for.
+        seconds: Monotonic clock; without it a turn decides all input.
     """
 
     def __init__(
@@ -77,25 +75,25 @@ class Driver:
         self.partitions: dict[int, Partition] = {}
         self.count = partitions
         self._seconds = seconds
-        #: The partition that was served last, by its number: the next turn begins behind it.
+        #: Number of the partition that was served last. The next turn begins after it.
         self._served_last = -1
-        #: Whether a partition is surely owned now; nothing of one that is not is released.
+        #: Whether a partition is certainly owned now. Otherwise none of its effects are released.
         self.may_release: Callable[[int], bool] = lambda _: True
-        #: The partition that has its turn, if one has.
+        #: The partition that is being served.
         self.serving: Partition | None = None
-        #: The latest activation, and by host the latest before the present one was started.
+        #: The latest activation, and by host the latest one when that host was started.
         self._last_activation = 0
         self._before_host: dict[int, int] = defaultdict(int)
-        self._gone: list[_HostGone] = []
+        self._lost_hosts: list[_LostHost] = []
         self._steps: list[StepTransaction] = []
         self._attempts_ended = 0
-        self._handed_back = False
+        self._yielded_back = False
         self._released = Released()
 
     # -- partitions
 
     def number_activation(self, partition: int, host: int) -> int:
-        """A number that no activation had, and that says whose it is and which host has it."""
+        """Return a new number for an activation. It encodes the partition and the host."""
         round_ = self._last_activation // (HOSTS_MAX * self.count) + 1
         self._last_activation = (round_ * HOSTS_MAX + host) * self.count + partition
         return self._last_activation
@@ -103,70 +101,70 @@ class Driver:
     def _host_of(self, activation: int) -> int:
         return activation // self.count % HOSTS_MAX
 
-    def take_on(self, partition: Partition) -> None:
-        """Drives a partition from now on."""
+    def add_partition(self, partition: Partition) -> None:
+        """Drive a partition from now on."""
         self.partitions[partition.number] = partition
         self.wake_up()
 
-    def give_up(self, number: int) -> Partition | None:
-        """Drives a partition no longer: nothing follows any more from what it has under way."""
+    def remove_partition(self, number: int) -> Partition | None:
+        """Stop driving a partition. What it has in flight has no effects any more."""
         partition = self.partitions.pop(number, None)
         if partition is not None:
-            self._release([Evict(each) for each in partition.owner.activations()])
+            self._release([Forget(activation) for activation in partition.owner.activations()])
         return partition
 
     def drives(self, partition: Partition) -> bool:
-        """Whether this one was not given up, nor taken over again."""
+        """Whether this partition is driven, and was not removed or replaced."""
         return self.partitions.get(partition.number) is partition
 
-    # -- what comes in
+    # -- input
 
     def host_sent(self, messages: Iterable[HostMessage]) -> None:
-        """Takes what a host sends, in order."""
+        """Accept messages of a host, in order."""
         for message in messages:
             partition = self.partitions.get(message.activation % self.count)
             if partition is not None:
                 partition.messages.append(message)
         self.wake_up()
 
-    def host_gone(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
-        """Note that a host has ended: after all that it sent, and before messages of another.
+    def host_lost(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
+        """Record the loss of a host, after its messages and before those of its successor.
 
         Args:
-            reason: Why it ended.
-            turn: The activation whose own code was running, if one was.
-            host: The number of the host.
+            reason: Why it was lost.
+            turn: The activation whose own code was running, if any.
+            host: Number of the host.
         """
-        sent = {number: each.messages for number, each in self.partitions.items()}
+        sent = {number: partition.messages for number, partition in self.partitions.items()}
         for partition in self.partitions.values():
             partition.messages = []
-        self._gone.append(_HostGone(host, reason, turn, sent))
+        self._lost_hosts.append(_LostHost(host, reason, turn, sent))
         self.wake_up()
 
     def host_started(self, host: int = 0) -> None:
-        """Takes note that a host was started: what was for those before it concerns it not."""
+        """Record the start of a host. Messages for activations before it are dropped."""
         self._before_host[host] = self._last_activation
         self.wake_up()
 
     def posts_sent(self, partition: int, key: str, through: int) -> None:
-        """Takes note that the posts of an instance are durable up to this one."""
+        """Record that the posts of an instance are durable up to this one."""
         sender = self.partitions.get(partition)
         if sender is not None:
             sender.posts_sent.append((key, through))
             self.wake_up()
 
     def step_settled(self, step: StepTransaction, outcome: StepOutcome) -> None:
-        """Takes note of what became of the SQL of a step."""
+        """Record the outcome of a step's SQL."""
         step.partition.step_outcomes.append((step, outcome))
         self.wake_up()
 
     def step_waits(self, step: StepTransaction) -> None:
-        """Takes note that Postgres could not be asked for the SQL of a step, and will be again."""
-        step.partition.messages[:0] = step.partition.owner.sql.waits(step.commit)
+        """Record that Postgres was unavailable for a step's SQL, which will be retried."""
+        step.partition.messages[:0] = step.partition.owner.sql.mark_waiting(step.commit)
         self.wake_up()
 
     def messages_waiting(self) -> int:
-        """How many messages of hosts wait for a turn."""
+        """Return the number of host messages that wait for a turn."""
         return sum(len(partition.messages) for partition in self.partitions.values())
 
     # -- turns
@@ -175,12 +173,12 @@ class Driver:
         """Whether a partition may take part in a turn."""
         return any(partition.may_turn() for partition in self.partitions.values())
 
-    def has_left(self, closed: Collection[int] = (), *, ready: bool = True) -> bool:
-        """Return whether the last turn had no time for something that may be done at once.
+    def has_backlog(self, closed: Collection[int] = (), *, ready: bool = True) -> bool:
+        """Return whether the last turn left work that could be done at once.
 
         Args:
-            closed: Hosts that may be given nothing.
-            ready: Whether ready instances may be given to the others.
+            closed: Hosts that are assigned nothing.
+            ready: Whether ready instances may be assigned to other hosts.
         """
         return any(
             partition.may_turn() and not partition.owner.has_damaged
@@ -191,8 +189,8 @@ class Driver:
         )
 
     def has_input(self) -> bool:
-        """Whether something came in since the last turn."""
-        return bool(self._gone) or any(each.has_input() for each in self.partitions.values())
+        """Whether input has arrived since the last turn."""
+        return bool(self._lost_hosts) or any(p.has_input() for p in self.partitions.values())
 
     def turn(
         self,
@@ -203,18 +201,18 @@ class Driver:
         complete: bool = False,
         continuing: bool = False,
     ) -> Turn:
-        """Decide what came in, and return what is to be appended.
+        """Decide all input, and return what is to be appended.
 
         Args:
-            now_ms: The time.
-            limit: How many instances are given to hosts, at most; those that go on come first.
-            closed: Hosts that are given none.
-            complete: Whether all that was sent until now is known, this moment included.
-            continuing: Whether, with a limit, no instance may begin.
+            now_ms: Current time in Unix milliseconds.
+            limit: Largest number of instances assigned to hosts. Those that continue come first.
+            closed: Hosts that are assigned none.
+            complete: Whether all commands sent until now are known, including this millisecond.
+            continuing: Whether, with a limit, no run may start.
         """
         for partition in self.partitions.values():
             partition.move_to(now_ms)
-        self._take_back()
+        self._handle_lost_hosts()
         served = self._in_turn()
         over = self._after(SERVED_S)
         begun = False
@@ -228,46 +226,46 @@ class Driver:
             self._serve(partition, partition.now_ms, over, complete=complete)
         for partition in served:
             if partition.posts_sent or partition.step_outcomes:
-                _take_notes(partition, partition.now_ms)
+                _record_outcomes(partition, partition.now_ms)
         self.serving = None
-        sound = [partition for partition in served if not partition.owner.has_damaged]
-        handed_back, self._handed_back = self._handed_back, False
-        # What was handed back waits until somebody allows more.
-        limit = 0 if handed_back else limit
+        undamaged = [partition for partition in served if not partition.owner.has_damaged]
+        yielded_back, self._yielded_back = self._yielded_back, False
+        # Instances that were yielded back wait until the caller permits more.
+        limit = 0 if yielded_back else limit
         over = self._after(DISPATCHED_S)
-        started = _dispatch(sound, limit, closed, over, continuing=continuing)
+        started = _dispatch(undamaged, limit, closed, over, continuing=continuing)
         flights = [
-            Flight(partition, partition.owner.take())
+            Flight(partition, partition.owner.take_batch())
             for partition in served
             if partition.owner.has_work(ready=False)
         ]
         for partition, batch in flights:
-            partition.under_way.append(batch)
+            partition.in_flight.append(batch)
         steps, self._steps = self._steps, []
         ended, self._attempts_ended = self._attempts_ended, 0
-        incidents = [each for one in served for each in one.owner.take_incidents()]
-        return Turn(flights, steps, started, ended, handed_back, incidents)
+        incidents = [incident for p in served for incident in p.owner.take_incidents()]
+        return Turn(flights, steps, started, ended, yielded_back, incidents)
 
-    def _take_back(self) -> None:
-        """Takes back what hosts had that are gone, after all that they sent."""
-        gone, self._gone = self._gone, []
-        for host, reason, turn, sent in gone:
+    def _handle_lost_hosts(self) -> None:
+        """Handle the messages of lost hosts, and reclaim what they held."""
+        lost_hosts, self._lost_hosts = self._lost_hosts, []
+        for host, reason, turn, sent in lost_hosts:
             for number, partition in self.partitions.items():
                 self.serving, now_ms = partition, partition.now_ms
                 self._handle(partition, sent.get(number, []), now_ms)
-                partition.owner.host_gone(reason, now_ms, host=host, turn=turn)
+                partition.owner.host_lost(reason, now_ms, host=host, turn=turn)
 
     def _in_turn(self) -> list[Partition]:
-        """Return the partitions that take part, beginning behind the one that was served last."""
+        """Return the partitions that take part, beginning after the one that was served last."""
         served = [partition for partition in self.partitions.values() if partition.may_turn()]
         if self._seconds is None or len(served) <= 1:
             return served
         served.sort(key=lambda partition: partition.number)
-        at = sum(partition.number <= self._served_last for partition in served) % len(served)
-        return served[at:] + served[:at]
+        start = sum(partition.number <= self._served_last for partition in served) % len(served)
+        return served[start:] + served[:start]
 
     def _after(self, seconds: float) -> Callable[[], bool]:
-        """Return what tells whether so many seconds are over."""
+        """Return a function that returns whether this much time has passed."""
         clock = self._seconds
         if clock is None:
             return _never
@@ -277,7 +275,7 @@ class Driver:
     def _serve(
         self, partition: Partition, now_ms: int, over: Callable[[], bool], *, complete: bool
     ) -> None:
-        """Give an owner what has come for it, until that is over, or it waits for a state."""
+        """Serve an owner until the budget is used up, or it waits for a state to be restored."""
         self.serving, owner = partition, partition.owner
         if partition.messages_first:
             self._serve_messages(partition, now_ms, over)
@@ -290,7 +288,7 @@ class Driver:
         partition.decided(decided)
         if not partition.messages_first:
             self._serve_messages(partition, now_ms, over)
-        # Of commands and messages, those that have waited come first the next time.
+        # Alternate between commands and messages, so that neither starves.
         partition.messages_first = bool(partition.messages)
         if not owner.has_damaged and self._is_due(partition, complete):
             owner.wake(now_ms, self._reached_ms(partition), complete=complete, over=over)
@@ -312,7 +310,7 @@ class Driver:
             handled += len(some)
             if over():
                 break
-        # What came up meanwhile was held back before: it is behind none of these.
+        # Messages that were added meanwhile had been held back before: they come first.
         partition.messages += messages[handled:]
 
     def _receive(self, partition: Partition, offset: int, sent: CommandSent, now_ms: int) -> None:
@@ -320,17 +318,17 @@ class Driver:
         if known is None:
             partition.owner.receive(offset, sent, now_ms)
         else:
-            # Its outcome was recorded before we came; whether anybody heard of it, nobody knows.
-            self._released.answers.append(_answered_again(partition, offset, sent, known, now_ms))
+            # Its outcome was recorded by an earlier owner, and its reply may not have been sent.
+            self._released.answers.append(_repeated_answer(partition, offset, sent, known, now_ms))
 
     def _handle(self, partition: Partition, messages: list[HostMessage], now_ms: int) -> None:
-        """Gives an owner what its host sends, but for SQL of steps, which takes effect first."""
+        """Pass host messages to an owner, except for SQL of steps, which must commit first."""
         owner = partition.owner
         ready: list[HostMessage] = []
         for message in messages:
             request = message.request if isinstance(message, Requested) else None
             if not isinstance(request, _ENDS_ATTEMPT):
-                self._handed_back |= isinstance(message, YieldBack)
+                self._yielded_back |= isinstance(message, HandBack)
                 ready.append(message)
                 continue
             self._attempts_ended += 1
@@ -344,42 +342,42 @@ class Driver:
                 ready.append(message)
         owner.handle(ready, now_ms)
 
-    # -- what follows
+    # -- effects
 
     def appended(self, flight: Flight, first: int | None) -> None:
-        """Note that an append has returned; its effects wait for the batches before.
+        """Record that an append has returned. Its effects wait for earlier batches.
 
         Args:
             flight: What was appended.
-            first: The offset of its first record; None if it was given up, or its outcome is not
-                known. Then it has no effects.
+            first: Offset of its first record. None if the append was abandoned or its outcome is
+                unknown; it then has no effects.
         """
         flight.partition.landed[flight.batch.number] = first
-        self._follow_landed(flight.partition)
+        self._release_landed(flight.partition)
         self.wake_up()
 
     def release_confirmed(self) -> None:
-        """Release what follows from batches that waited for their partition to be confirmed."""
+        """Release effects of batches that waited for the ownership of their partition."""
         for partition in self.partitions.values():
-            self._follow_landed(partition)
+            self._release_landed(partition)
         self.wake_up()
 
-    def _follow_landed(self, partition: Partition) -> None:
-        while partition.under_way and partition.under_way[0].number in partition.landed:
+    def _release_landed(self, partition: Partition) -> None:
+        while partition.in_flight and partition.in_flight[0].number in partition.landed:
             if self.drives(partition) and not self.may_release(partition.number):
                 return
-            batch = partition.under_way.popleft()
+            batch = partition.in_flight.popleft()
             landed = partition.landed.pop(batch.number)
             if landed is not None and self.drives(partition):
-                self._follow(partition, batch, landed)
+                self._release_effects(partition, batch, landed)
 
     def take_released(self) -> Released:
-        """Gives what may go out since the last call."""
+        """Return what may be sent since the last call."""
         released, self._released = self._released, Released()
         return released
 
-    def _follow(self, partition: Partition, batch: Batch, first: int) -> None:
-        """Lets go what follows from a batch that is durable."""
+    def _release_effects(self, partition: Partition, batch: Batch, first: int) -> None:
+        """Release the effects of a durable batch."""
         partition.acknowledged = batch.number
         if batch.records:
             partition.position = first + len(batch.records)
@@ -399,13 +397,13 @@ class Driver:
                     notices.append(effect)
         self._release(to_host)
         if answers:
-            replies = [(each.to, _placed(each, first)) for each in answers]
+            replies = [(answer.to, _with_position(answer, first)) for answer in answers]
             released.answers.append(Answers(partition, answers[-1].cause, replies, notices))
         while partition.settled and partition.settled[0][0] <= batch.number:
             released.recorded.append((partition, partition.settled.pop(0)[1]))
 
     def _release(self, messages: Iterable[HostMessage]) -> None:
-        """Sends hosts messages, except those for a host before them."""
+        """Release messages to hosts, except those for a lost predecessor."""
         for message in messages:
             host = self._host_of(message.activation)
             if message.activation > self._before_host[host]:
@@ -413,22 +411,22 @@ class Driver:
 
 
 def _never() -> bool:
-    """Tell that there is time for everything."""
+    """Return that time is not limited."""
     return False
 
 
 def recover(partition: Partition, commit: StepCommit, now_ms: int) -> None:
-    """Completes a step whose SQL took effect, and remembers that until the log says so, too."""
+    """Complete a step whose SQL took effect. Its row is kept until the log has the result."""
     if commit.key in partition.owner.instances.quarantined:
-        return  # Its row has to stay until the instance goes on.
+        return  # Its row must stay until the instance continues.
     partition.owner.recover_sql(commit, now_ms)
     if commit.key in partition.owner.damaged():
         return
     partition.settled.append((partition.owner.batch_number, commit.id))
 
 
-def _take_notes(partition: Partition, now_ms: int) -> None:
-    """Record what became of posts, and of the SQL of steps."""
+def _record_outcomes(partition: Partition, now_ms: int) -> None:
+    """Record sent posts, and outcomes of the SQL of steps."""
     owner = partition.owner
     sent, partition.posts_sent = partition.posts_sent, []
     for number, (key, through) in enumerate(sent):
@@ -444,7 +442,7 @@ def _take_notes(partition: Partition, now_ms: int) -> None:
         if isinstance(outcome, StepRaised):
             owner.request(step.activation, outcome, now_ms)
         elif outcome is not None:
-            # Its host may be gone by now, and the step has taken effect all the same.
+            # The step has taken effect even if its host was lost meanwhile.
             recover(partition, msgspec.structs.replace(step.commit, returned=outcome), now_ms)
         partition.messages[:0] = owner.end_sql(step.commit, now_ms)
 
@@ -457,9 +455,9 @@ def _dispatch(
     *,
     continuing: bool,
 ) -> int:
-    """Gives ready instances to hosts; with a limit the most urgent of all owners first."""
+    """Assign ready instances to hosts; with a limit the most urgent of all owners first."""
     if limit is None:
-        return sum(one.owner.dispatch(one.now_ms, closed=closed, over=over) for one in partitions)
+        return sum(p.owner.dispatch(p.now_ms, closed=closed, over=over) for p in partitions)
     started = 0
     while started < limit:
         ready = [
@@ -475,26 +473,26 @@ def _dispatch(
     return started
 
 
-def _answered_again(
-    partition: Partition, offset: int, sent: CommandSent, known: Outcome, now_ms: int
+def _repeated_answer(
+    partition: Partition, offset: int, sent: CommandSent, outcome: Outcome, now_ms: int
 ) -> Answers:
     reply = ReplySent(
         command_id=sent.command_id,
-        code=known.code,
-        message=known.message,
-        status=known.status,
-        run_number=known.run_number,
+        code=outcome.code,
+        message=outcome.message,
+        status=outcome.status,
+        run_number=outcome.run_number,
         partition=partition.number,
-        position=known.position,
-        lease_until_ms=known.lease_until_ms,
+        position=outcome.position,
+        lease_until_ms=outcome.lease_until_ms,
     )
     notice = None
-    if known.code:
+    if outcome.code:
         live = partition.owner.instances.find(instance_key(sent.workflow, sent.instance_id))
-        rejection = Rejection(known.code, known.message)
+        rejection = Rejection(outcome.code, outcome.message)
         notice = refusal_notice(sent, rejection, live.run if live else None, now_ms)
     return Answers(partition, offset, [(sent.reply_to, reply)], [notice] if notice else [])
 
 
-def _placed(answer: Answer, first: int) -> ReplySent:
+def _with_position(answer: Answer, first: int) -> ReplySent:
     return msgspec.structs.replace(answer.reply, position=first + answer.at)

@@ -1,4 +1,4 @@
-"""What an owner gives out: records for the log, and what follows once they are durable."""
+"""Output of an owner: records for the log, and effects that follow when they are durable."""
 
 from collections.abc import Collection
 from typing import TypeAlias
@@ -21,16 +21,20 @@ from headwater.schemas.history import (
 
 
 class Queued(msgspec.Struct, frozen=True, gc=False):
-    """Posts of an instance that may be sent now."""
+    """Posts of an instance that may be sent."""
 
     key: str
     posts: tuple[Post, ...]
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of a command, for the partition of replies where its sender listens.
+    """The outcome of a command, for the reply partition that its sender consumes.
 
-    Shape:  `at` is the place in the batch of the record that has the outcome.
+    Attributes:
+        to: The reply partition.
+        cause: Offset of the command.
+        at: Index of the record with the outcome, in its batch.
+        reply: The reply.
     """
 
     to: int
@@ -39,12 +43,12 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     reply: ReplySent
 
 
-#: What follows from records that are durable.
+#: Released when the records before it are durable.
 Effect: TypeAlias = HostMessage | Answer | Queued | CommandSent
 
 
 class Batch:
-    """Staged records, in order, and what follows once all of them are acknowledged."""
+    """Staged records, in order, and the effects of all of them."""
 
     __slots__ = ("effects", "number", "records")
 
@@ -58,31 +62,34 @@ class Batch:
 
 
 def unknown_workflow(name: str, known: Collection[str], idle: str | None) -> Rejection:
-    """The refusal to create an instance of a workflow that nobody has code for.
+    """Return the refusal to create an instance of an unknown workflow.
 
-    Shape:  idle is a deployment that has it and is not active, if there is one.
+    Args:
+        name: Name of the workflow.
+        known: Names of known workflows.
+        idle: A deployment that has the workflow and is not active, if there is one.
     """
-    authors = sorted(each for each in known if not each.startswith(BUILTIN_PREFIX))
+    authors = sorted(workflow for workflow in known if not workflow.startswith(HOUSE_PREFIX))
     names = ", ".join(authors) or "none"
-    fault = bounded(f"expected one of the workflows {names}, found {name}")
+    message = bounded(f"expected one of the workflows {names}, found {name}")
     activate = f"`headwater deployments activate {idle}`"
-    where = f"; {idle} has it, and is not active: {activate}" if idle else ""
-    return Rejection(WORKFLOW_NOT_FOUND, fault + where)
+    where = f"; {idle} has it but is not active: {activate}" if idle else ""
+    return Rejection(WORKFLOW_NOT_FOUND, message + where)
 
 
 def not_deleted(run: Run, since_ms: int | None) -> Rejection:
-    """The refusal to delete an instance that has not ended, or still tells others that it has.
+    """Return the refusal to delete an instance that has not ended, or still has messages to send.
 
-    Shape:  with a time, also one to which something has happened since.
+    With `since_ms`, also of an instance that has changed since.
     """
-    fault = f"expected an instance that has ended and told all who wait for it, found {run.status}"
+    message = f"expected an instance that has ended and sent all its messages, found {run.status}"
     if since_ms is not None and run.updated_at_ms > since_ms:
-        fault += f", changed at {run.updated_at_ms}, after {since_ms} (Unix milliseconds)"
-    return Rejection(INSTANCE_NOT_ENDED, fault)
+        message += f", changed at {run.updated_at_ms}, after {since_ms} (Unix milliseconds)"
+    return Rejection(INSTANCE_NOT_ENDED, message)
 
 
 def lease_until_ms(record: HistoryAppended) -> int | None:
-    """Until when a worker has a job, if that is what a command came to."""
+    """Return until when a worker holds a job, if a command acquired or extended one."""
     first = record.events[0]
     return first.until_ms if isinstance(first, JobActivated | JobExtended) else None
 
@@ -94,7 +101,7 @@ def replied(
     partition: int,
     outcome: HistoryAppended,
 ) -> ReplySent:
-    """What the sender of a command is told; where its outcome lies is known when it is durable."""
+    """Return the reply to a command. Its position is filled in when the outcome is durable."""
     return ReplySent(
         command_id=sent.command_id,
         code=rejection.code if rejection else "",
@@ -108,11 +115,8 @@ def replied(
 
 
 def command_of(key: str, post: Post, now_ms: int) -> CommandSent:
-    """The command that a post of an instance is; sent twice, it has the same id.
-
-    Shape:  (key of the instance, a post with a command, when it is sent).
-    """
-    assert post.command is not None  # noqa: S101, the caller saw it
+    """Return the command of an instance's post. Its id is the same whenever it is sent again."""
+    assert post.command is not None  # noqa: S101, checked by the caller
     return CommandSent(
         command_id=f"{key}#{post.number}",
         workflow=post.workflow or "",

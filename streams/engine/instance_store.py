@@ -1,4 +1,4 @@
-"""Where instances lie to which nothing happens: they rest, or have ended."""
+"""Stores of instances that are not in memory, because they rest or have ended."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
@@ -9,12 +9,15 @@ from headwater.schemas.history import NO_LEADER_EPOCH
 
 
 class StoredState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An instance as bytes.
+    """An encoded instance.
 
-    Shape:  state is the encoding of this kind's engine, of this format; wake_at_ms is when time
-            moves it again: 0 at once, -1 never; position is the offset in the history from which
-            on events are not yet in the state; parts is in how many records its snapshot is, or
-            was once.
+    Attributes:
+        kind: Kind of its engine.
+        format: Format of the encoding.
+        wake_at_ms: When a timer makes it continue, in Unix milliseconds: 0 at once, -1 never.
+        position: Offset in the history; events from there on are not in the state yet.
+        state: Encoding by the engine.
+        parts: Largest number of records that its snapshot has had.
     """
 
     kind: str
@@ -25,14 +28,14 @@ class StoredState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     parts: int = 1
 
 
-#: What there is of an instance that was deleted.
-GONE: Final = StoredState("", 0, -1, 0, b"")
+#: Stored in place of a deleted instance.
+DELETED: Final = StoredState("", 0, -1, 0, b"")
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """From where on the history has to be read: all that it holds before is in the store.
+class HistoryMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The offset from which the history has to be read; the store has all events before it.
 
-    Shape:  an offset, and the claims of the partition there (`processors.runs.claims`).
+    Its other fields are the claims of the partition at that offset (`processors.runs.claims`).
     """
 
     position: int
@@ -42,35 +45,35 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class InstanceStore(Protocol):
-    """The states of a partition, by the key of their instance.
+    """The states of a partition's instances, by key.
 
-    It is no fact: what it holds comes from the partition's history, and may be lost. It is never
-    ahead of that: what is put is durable there, and counts. A state may be newer than the mark.
+    The store is derived from the partition's history, and may be lost. It is never ahead of the
+    history: only durable states that count are put. A state may be newer than the mark.
     """
 
-    def mark(self) -> Mark | None:
-        """From where the history has to be read; None from its beginning."""
+    def mark(self) -> HistoryMark | None:
+        """Return from where the history has to be read; None from its beginning."""
 
-    def set_mark(self, mark: Mark) -> None:
-        """Keeps a mark; what was put before is not lost as long as the mark is there."""
+    def set_mark(self, mark: HistoryMark) -> None:
+        """Store a mark. States that were put before are as durable as the mark."""
 
     def get(self, key: str) -> StoredState | None:
-        """The state of an instance, if it has one."""
+        """Return the state of an instance, if it has one."""
 
     def put(self, states: Mapping[str, StoredState]) -> None:
-        """Keeps states in place of what their instances had."""
+        """Replace states."""
 
     def remove(self, keys: Collection[str]) -> None:
-        """Forgets the states of instances, if it has them."""
+        """Remove states, if they exist."""
 
     def wakes(self) -> Iterable[tuple[int, str]]:
-        """Times and keys of the instances that time moves."""
+        """Return times and keys of the instances with a timer."""
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Remove everything."""
 
     def close(self) -> None:
-        """Lets whoever has the partition next have its store."""
+        """Release the store for the next owner of the partition."""
 
 
 class MemoryStore:
@@ -78,39 +81,38 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._states: dict[str, StoredState] = {}
-        self._mark: Mark | None = None
+        self._mark: HistoryMark | None = None
 
-    def mark(self) -> Mark | None:
-        """From where the history has to be read."""
+    def mark(self) -> HistoryMark | None:
+        """Return from where the history has to be read."""
         return self._mark
 
-    def set_mark(self, mark: Mark) -> None:
-        """Keeps a mark."""
+    def set_mark(self, mark: HistoryMark) -> None:
+        """Store a mark."""
         self._mark = mark
 
     def get(self, key: str) -> StoredState | None:
-        """The state of an instance."""
+        """Return the state of an instance."""
         return self._states.get(key)
 
     def put(self, states: Mapping[str, StoredState]) -> None:
-        """Keeps states."""
+        """Replace states."""
         self._states.update(states)
 
     def remove(self, keys: Collection[str]) -> None:
-        """Forgets the states of instances."""
+        """Remove states."""
         for key in keys:
             self._states.pop(key, None)
 
     def wakes(self) -> Iterable[tuple[int, str]]:
-        """Times and keys of the instances that time moves."""
-        return [
-            (each.wake_at_ms, key) for key, each in self._states.items() if each.wake_at_ms >= 0
-        ]
+        """Return times and keys of the instances with a timer."""
+        states = self._states.items()
+        return [(state.wake_at_ms, key) for key, state in states if state.wake_at_ms >= 0]
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Remove everything."""
         self._states.clear()
         self._mark = None
 
     def close(self) -> None:
-        """Nobody else can have it."""
+        """Do nothing: no other owner can use it."""

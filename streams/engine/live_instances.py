@@ -1,7 +1,7 @@
-"""The instances of a partition: those at work as objects in memory, the others as bytes in a store.
+"""Instances of a partition: active ones are objects in memory, the others are encoded in a store.
 
-An instance that sleeps for a month, or has ended, costs its bytes and a timer. The same bytes are
-its snapshot.
+An instance that sleeps for a month, or has ended, only costs its encoding and a timer. The same
+encoding is used as its snapshot.
 """
 
 import sys
@@ -14,29 +14,29 @@ from headwater.processors.runs.engine import Engine, Engines, engine_of
 from headwater.processors.runs.state import Run
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine import quarantine
-from headwater.streams.engine.instance_store import GONE, InstanceStore, MemoryStore, StoredState
+from headwater.streams.engine.instance_store import DELETED, InstanceStore, MemoryStore, StoredState
 
 if TYPE_CHECKING:
     from headwater.processors.runs.host_messages import AttemptStarted, HostMessage
     from headwater.processors.runs.step_commits import StepId
 
-#: Bytes of a state that one record of Kafka's holds, which takes 11 MiB: a larger one has several.
+#: Bytes of a state in one Kafka record, whose limit is 11 MiB. A larger state has several records.
 PART_BYTES: Final = 8 * 1024 * 1024
 
 
 class LiveInstance:
-    """What the owner holds of an instance at work, besides its state."""
+    """Data of an instance in memory, besides the state of its run."""
 
     __slots__ = (
         "activation",
         "attempts",
         "batch",
-        "behind_sql",
         "bytes_most",
         "committing",
         "damaged",
         "engine",
         "held",
+        "held_behind_sql",
         "host",
         "key",
         "parts",
@@ -54,45 +54,45 @@ class LiveInstance:
         self.key = key
         self.engine = engine
         self.run = run
-        #: The offset in the history before which all was in the bytes that it comes from.
+        #: Offset in the history; all events before it were in the state that was loaded.
         self.position = position
-        #: In how many records its snapshots have been: those that it no longer needs are to go.
+        #: Largest number of records of its snapshots: records no longer needed must be deleted.
         self.parts = 1
         self.activation: int | None = None
-        #: The number of the host that has it in hand, while there is an activation.
+        #: Number of its host, if it has an activation.
         self.host = 0
-        #: Attempts under way, by the key of their step; None until their host says they take long.
-        self.attempts: dict[str, AttemptStarted | None] = {}
-        #: Steps whose SQL takes effect right now, whether or not their host is there to hear of it.
+        #: Running attempts by the key of their step; None until the host reports that one is long.
+        self.attempts: dict[str, Started | None] = {}
+        #: Steps whose SQL is being committed, even if their host was lost.
         self.committing: set[StepId] = set()
-        #: Those of them whose SQL is with Postgres at this moment: it may have taken effect.
+        #: Those of them whose SQL was sent to Postgres: it may have taken effect.
         self.trying: set[StepId] = set()
-        #: What its code has asked for since then that would undo one of them, and all after that.
-        self.behind_sql: list[HostMessage] = []
-        #: What the code of a run that is paused, or rests, sees when it goes on.
+        #: Requests of its code since then: the first would undo one of them, the rest follow it.
+        self.held_behind_sql: list[HostMessage] = []
+        #: Messages for code that is paused or rests, to be sent when it continues.
         self.held: list[HostMessage] = []
         self.resting = False
         self.ready = False
-        #: The place in the batch of the record that more events may join.
+        #: Index in the batch of a record that further events may be added to.
         self.tail: int | None = None
         self.tail_bytes = 0
-        #: The number of the latest batch that has events of it.
+        #: Number of the latest batch that has events of it.
         self.batch = 0
-        #: How many bytes its state has at most; None if nobody has measured it.
+        #: Upper bound of the size of its state in bytes; None if it was not measured.
         self.bytes_most: int | None = None
-        #: Since when nothing has happened to it.
+        #: Time of its latest change, in Unix milliseconds.
         self.since_ms = 0
-        #: Whether its state is not what the log says: nothing may be decided with it.
+        #: Whether its state is inconsistent with the log, so that nothing may be decided.
         self.damaged = False
 
     def restore(self, run: Run, engine: Engine[Any]) -> None:
-        """Replace a damaged state by that of the log; no host has the instance."""
+        """Replace a damaged state by that of the log. No host may hold the instance."""
         self.run, self.engine = run, engine
         self.damaged = self.ready = self.resting = False
         self.bytes_most = self.tail = None
 
     def may_be_evicted(self) -> bool:
-        """Whether its bytes are all there is to keep of it."""
+        """Whether it can be reduced to its encoding."""
         run = self.run
         if self.ready or self.held or self.attempts or self.committing or run.unsent:
             return False
@@ -101,18 +101,18 @@ class LiveInstance:
         return run.ended or run.status is not RunStatus.ACTIVE
 
     def may_be_deleted(self, since_ms: int | None) -> bool:
-        """Whether nothing is left for it to do, and nobody has to hear of it.
+        """Whether it has nothing left to do or to send.
 
-        Shape:  with a time, nothing has happened to it since, either.
+        With `since_ms`, it must not have changed since, either.
         """
         run = self.run
         is_over = run.ended and not (run.unsent or self.attempts or self.committing)
         return is_over and (since_ms is None or run.updated_at_ms <= since_ms)
 
     def stored(self, position: int) -> StoredState:
-        """Its bytes, as of an offset in the history.
+        """Return its encoding, as of an offset in the history.
 
-        Of a run that is over, only what a restart or a retry needs is kept.
+        Of a run that has ended, only what a restart or a retry needs is kept.
         """
         run, engine = self.run, self.engine
         if run.ended:
@@ -128,7 +128,7 @@ class LiveInstance:
 
 
 class Quarantined(NamedTuple):
-    """An instance that was quarantined: why, what there was of it in memory, and the error."""
+    """A quarantined instance: the reason, its object if it was in memory, and the error."""
 
     key: str
     reason: str
@@ -146,20 +146,20 @@ class LiveInstances:
         self._loaded: list[LiveInstance] = []
         #: Instances that have changed since their snapshot.
         self.changed: set[str] = set()
-        #: Deleted since the last checkpoint: the store may have them still.
+        #: Instances deleted since the last checkpoint: the store may still have them.
         self._deleted: set[str] = set()
-        #: In how many records snapshots are, or were, of those that have more than one.
+        #: Largest number of records of snapshots, for those that had more than one.
         self.parts: dict[str, int] = {}
-        #: Bytes of the states that were loaded since `evict_restored`.
+        #: Bytes of the states that were loaded since the last `evict_restored`.
         self.loaded_bytes = 0
-        #: Found in the history without their beginning: it says further on that they are deleted.
-        self.torn: set[str] = set()
-        #: Why instances are quarantined, by key.
+        #: Instances whose history does not begin with their start. A deletion must follow.
+        self.incomplete: set[str] = set()
+        #: Reasons of quarantined instances, by key.
         self.quarantined: dict[str, str] = {}
         self._newly_quarantined: list[Quarantined] = []
 
     def find(self, key: str) -> LiveInstance | None:
-        """The instance of a key, loaded from its bytes if need be."""
+        """Return an instance, loading it from the store if necessary."""
         live = self._live.get(key)
         if live is None and key not in self._deleted and key not in self.quarantined:
             stored = self.store.get(key)
@@ -176,7 +176,9 @@ class LiveInstances:
         try:
             run = engine.decode(stored.state)
         except Exception as error:  # noqa: BLE001, one state costs its instance alone
-            self.quarantine(key, f"its state cannot be read: {quarantine.described(error)}", error)
+            self.quarantine(
+                key, f"its state cannot be read: {quarantine.describe_error(error)}", error
+            )
             return None
         live = self._live[key] = LiveInstance(key, engine, run, stored.position)
         live.parts = max(stored.parts, self.parts.get(key, 1))
@@ -184,7 +186,7 @@ class LiveInstances:
         self._loaded.append(live)
         return live
 
-    # -- what nothing can be decided of
+    # -- quarantine
 
     def quarantine(self, key: str, reason: str, error: BaseException | None = None) -> None:
         """Take an instance out of use, until it is deleted or another release takes over."""
@@ -193,50 +195,52 @@ class LiveInstances:
             live.damaged = True
             if live.parts > 1:
                 self.parts[key] = live.parts
-        self.torn.discard(key)
+        self.incomplete.discard(key)
         self._deleted.discard(key)
         self.quarantined[key] = reason
         self.changed.add(key)
         self._newly_quarantined.append(Quarantined(key, reason, live, error))
 
     def take_quarantined(self) -> list[Quarantined]:
-        """Return the instances that were quarantined, or found so, since the last call."""
+        """Return the instances that were quarantined, or loaded as such, since the last call."""
         newly, self._newly_quarantined = self._newly_quarantined, []
         return newly
 
     def has_failed(self) -> bool:
-        """Return whether an instance was quarantined, not by an earlier owner, since then."""
-        return any(each.error is not None for each in self._newly_quarantined)
+        """Return whether an instance was newly quarantined by this owner since then."""
+        return any(item.error is not None for item in self._newly_quarantined)
 
     def was_quarantined_by_another_release(self) -> bool:
-        """Return whether the store has instances that this release may be able to go on with."""
+        """Return whether the store has instances that this release may be able to continue."""
         states = (self.store.get(key) for at_ms, key in self.store.wakes() if not at_ms)
         return any(
-            each is not None and each.kind == quarantine.KIND and each.format != quarantine.RELEASE
-            for each in states
+            state is not None
+            and state.kind == quarantine.KIND
+            and state.format != quarantine.RELEASE
+            for state in states
         )
 
     def drop(self, key: str) -> None:
-        """Take out an instance of which nothing was recorded."""
+        """Remove an instance of which nothing was recorded."""
         self._live.pop(key, None)
 
-    # -- all of them
+    # -- iteration
 
-    def count_at_work(self) -> int:
-        """How many instances are objects in memory."""
+    def count_in_memory(self) -> int:
+        """Return the number of instances in memory."""
         return len(self._live)
 
-    def at_work(self, key: str) -> LiveInstance | None:
-        """The instance of a key, if it is at work."""
+    def in_memory(self, key: str) -> LiveInstance | None:
+        """Return an instance if it is in memory."""
         return self._live.get(key)
 
-    def all_at_work(self) -> Iterator[LiveInstance]:
-        """The instances that are at work."""
+    def all_in_memory(self) -> Iterator[LiveInstance]:
+        """Iterate over the instances in memory."""
         return iter(list(self._live.values()))
 
     def open_runs(self) -> Iterator[tuple[Engine[Any], Run]]:
-        """The runs that have not ended, and that time or their code moves; loads none of them."""
-        for live in self.all_at_work():
+        """Yield the runs that have not ended and have code or a timer, without loading them."""
+        for live in self.all_in_memory():
             if not live.run.ended:
                 yield live.engine, live.run
         for _, key in self.store.wakes():
@@ -246,67 +250,68 @@ class LiveInstances:
                 yield engine, engine.decode(stored.state)
 
     def take_loaded(self) -> list[LiveInstance]:
-        """The instances that were loaded from their bytes since the last call."""
+        """Return the instances that were loaded from the store since the last call."""
         loaded, self._loaded = self._loaded, []
         return loaded
 
     def add(self, key: str, run: Run) -> LiveInstance:
-        """Takes an instance in."""
+        """Add an instance."""
         live = self._live[key] = LiveInstance(key, engine_of(self.engines, run.kind), run)
         live.parts = self.parts.get(key, 1)
         self._deleted.discard(key)
         return live
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Remove everything."""
         self._live.clear()
         self._loaded.clear()
         self._deleted.clear()
-        self.torn.clear()
+        self.incomplete.clear()
         self.quarantined.clear()
         self._newly_quarantined.clear()
         self.store.clear()
 
     def delete(self, key: str) -> None:
-        """Takes an instance out; its bytes go with the next checkpoint."""
+        """Delete an instance. Its encoding is removed with the next checkpoint."""
         live = self._live.pop(key, None)
         if live is not None and live.parts > 1:
             self.parts[key] = live.parts
-        self.torn.discard(key)
+        self.incomplete.discard(key)
         self.quarantined.pop(key, None)
         self._deleted.add(key)
         self.changed.add(key)
 
     def has_deleted(self) -> bool:
-        """Whether the store may have bytes of deleted instances still."""
+        """Whether the store may still have deleted instances."""
         return bool(self._deleted)
 
     def evict(self, resting: Sequence[LiveInstance], position: int) -> None:
-        """Keeps only the bytes of instances, whose events before this offset are all durable."""
+        """Move instances to the store. Their events before this offset must be durable."""
         states = self._stored((live, position) for live in resting)
         self.store.put(states)
         for key in states:
             del self._live[key]
 
     def _stored(self, lives: Iterable[tuple[LiveInstance, int]]) -> dict[str, StoredState]:
-        """Return the bytes of instances; those that have none are quarantined."""
+        """Encode instances. Those that cannot be encoded are quarantined."""
         states: dict[str, StoredState] = {}
         for live, position in lives:
             try:
                 states[live.key] = live.stored(position)
             except Exception as error:  # noqa: BLE001, one state costs its instance alone
-                reason = f"its state cannot be encoded: {quarantine.described(error)}"
+                reason = f"its state cannot be encoded: {quarantine.describe_error(error)}"
                 self.quarantine(live.key, reason, error)
         return states
 
     def evict_restored(self, position: int) -> int:
-        """Keeps only the bytes of what rests as the history says; gives how many do not.
+        """Move instances that rest to the store, and return how many stay in memory.
 
-        For a takeover: no host has any of them, and no snapshot has what was read of them.
+        For use while a partition is restored: no host holds an instance, and no snapshot has the
+        events that were read.
         """
         resting = [live for live in self._live.values() if live.may_be_evicted()]
         self.changed.update(live.key for live in resting)
-        # What was loaded may have more in it than was read so far.
+        # A loaded state may be newer than the events that were read so far.
         states = self._stored((live, max(position, live.position)) for live in resting)
         self.store.put(states)
         for key in states:
@@ -316,39 +321,44 @@ class LiveInstances:
         return len(self._live)
 
     def take_keys(self) -> set[str]:
-        """The keys of what has changed since the last call."""
+        """Return the keys of instances that have changed since the last call."""
         changed, self.changed = self.changed, set()
         return changed
 
-    def take(
-        self, keys: list[str], position: int, room: int = sys.maxsize
+    def take_snapshots(
+        self, keys: list[str], position: int, bytes_max: int = sys.maxsize
     ) -> dict[str, StoredState]:
-        """The bytes of instances, which the store has from now on, too; takes their keys out.
+        """Encode instances, put them into the store, and return them.
 
-        Shape:  position as in `evict`, for all instances; `GONE` for those that are deleted. Until
-                there are so many bytes.
+        Args:
+            keys: Keys of the instances. Those that are handled are removed.
+            position: As in `evict`, for all instances.
+            bytes_max: Stop when this many bytes are reached.
+
+        Returns:
+            States by key; `DELETED` for deleted instances.
         """
         self.store.remove(self._deleted)
         self._deleted.clear()
         taken: dict[str, StoredState] = {}
         live: dict[str, StoredState] = {}
-        while keys and room > 0:
+        while keys and bytes_max > 0:
             key = keys.pop()
-            found = self._live.get(key)
-            states = {} if found is None else self._stored([(found, position)])
+            instance = self._live.get(key)
+            states = {} if instance is None else self._stored([(instance, position)])
             if key in states:
                 state = live[key] = states[key]
             elif key in self.quarantined:
                 reason, parts = self.quarantined[key], self.parts.get(key, 1)
                 state = live[key] = quarantine.marker(reason, position, parts)
             else:
-                # What was evicted since it changed is in the store already.
-                state = self.store.get(key) or _gone(self.parts.get(key, 1))
+                # Evicted since it changed, so the store has it already.
+                state = self.store.get(key) or _deleted_state(self.parts.get(key, 1))
             taken[key] = state
-            room -= len(state.state)
+            bytes_max -= len(state.state)
         self.store.put(live)
         return taken
 
 
-def _gone(parts: int) -> StoredState:
-    return GONE if parts == 1 else msgspec.structs.replace(GONE, parts=parts)
+def _deleted_state(parts: int) -> StoredState:
+    return DELETED if parts == 1 else msgspec.structs.replace(DELETED, parts=parts)

@@ -1,8 +1,9 @@
-"""Instances of which nothing can be decided: their history cannot be applied, or they cannot end.
+"""Quarantined instances: their history cannot be applied, or their run cannot be ended.
 
-A quarantined instance has no state in memory. It costs its key, rejects its commands, and others
-continue. A marker in place of its state says so in the store and in snapshots; its history is
-whole. A takeover by another release reads the partition from the beginning and tries it again.
+A quarantined instance has no state in memory. It rejects commands, and other instances continue. A
+marker in place of its state records this in the store and in snapshots; its history is complete.
+When a worker of another release acquires the partition, it reads the history from the beginning and
+tries the instance again.
 """
 
 from importlib.metadata import version
@@ -11,21 +12,21 @@ from zlib import crc32
 
 from headwater.streams.engine.instance_store import StoredState
 
-#: In place of the kind of an engine.
+#: Stored in place of the kind of an engine.
 KIND: Final = "quarantined"
-#: Names the release that could not go on with an instance.
+#: Identifies the release that quarantined an instance.
 RELEASE: Final = crc32(version("headwater").encode())
-#: Characters of the description of an error that rejections and failures repeat.
+#: Characters of an error's description that are repeated in rejections and failures.
 _SHOWN: Final = 500
 
 
 class Incident(NamedTuple):
-    """An error while one command, message, timer or instance was handled; the rest continued.
+    """An error in the handling of one command, message, timer or instance; the rest continued.
 
-    Args:
-        kind: What was handled, a label of metrics.
-        what: The same for people, with the instance.
-        error: The error, None for an instance that an earlier owner has quarantined.
+    Attributes:
+        kind: What was handled, as a label of metrics.
+        what: The same for messages, with the instance.
+        error: The error; None for an instance that an earlier owner has quarantined.
         quarantined: Whether the instance is quarantined.
     """
 
@@ -36,7 +37,7 @@ class Incident(NamedTuple):
 
 
 def marker(reason: str, position: int, parts: int = 1) -> StoredState:
-    """Return what is stored in place of the state of a quarantined instance."""
+    """Return the marker that is stored in place of the state of a quarantined instance."""
     return StoredState(KIND, RELEASE, 0, position, reason.encode(errors="replace"), parts)
 
 
@@ -45,11 +46,11 @@ def reason_of(stored: StoredState) -> str:
     return stored.state.decode(errors="replace")
 
 
-def described(error: BaseException) -> str:
-    """Return the name and the message of an error, bounded, as text that UTF-8 can hold."""
+def describe_error(error: BaseException) -> str:
+    """Return the name and message of an error, truncated, as text that UTF-8 can encode."""
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001, the message of an error is code of its own
+    except Exception:  # noqa: BLE001, __str__ may run an author's code
         message = "its message cannot be read"
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,4 +1,4 @@
-"""Who is ready for a host: a queue for each, because one may be away while the others go on."""
+"""Queues of instances that are ready for a host. Every host has its own queue."""
 
 import heapq
 from collections import defaultdict
@@ -6,19 +6,19 @@ from collections.abc import Collection
 from enum import IntEnum
 from typing import TypeAlias
 
-#: How urgent an instance is, since when it is ready, its place among equals, its key.
+#: Priority of an instance, since when it is ready, its sequence number, its key.
 _Ready: TypeAlias = tuple["Priority", int, int, str]
 
 
 class Priority(IntEnum):
-    """What a tick takes first: what goes on before what begins."""
+    """Priorities of ready instances: runs that continue come before runs that start."""
 
     CONTINUE = 0
     BEGIN = 1
 
 
 class ReadyInstances:
-    """The instances of one owner that wait for their hosts, by the number of the host."""
+    """Instances of one owner that wait for their hosts, by the number of the host."""
 
     def __init__(self) -> None:
         self._queues: dict[int, list[_Ready]] = defaultdict(list)
@@ -28,21 +28,21 @@ class ReadyInstances:
         return any(self._queues.values())
 
     def put(self, host: int, key: str, priority: Priority, at_ms: int) -> None:
-        """Lets an instance wait, since a time."""
+        """Queue an instance that is ready since a time."""
         self._count += 1
         heapq.heappush(self._queues[host], (priority, at_ms, self._count, key))
 
     def hosts(self) -> set[int]:
-        """The numbers of the hosts that somebody waits for."""
+        """Return the numbers of hosts with waiting instances."""
         return {host for host, queue in self._queues.items() if queue}
 
     def urgency(self, closed: Collection[int] = ()) -> tuple[Priority, int] | None:
-        """How urgent the first is whose host is not closed, and since when it is ready."""
+        """Return the priority of the first instance whose host is not closed, and its time."""
         queue = self._first(closed)
         return queue[0][:2] if queue else None
 
-    def take(self, closed: Collection[int] = ()) -> str | None:
-        """Takes out the key of the instance that goes on first, if its host is not closed."""
+    def pop(self, closed: Collection[int] = ()) -> str | None:
+        """Remove and return the key of the first instance whose host is not closed."""
         queue = self._first(closed)
         return heapq.heappop(queue)[3] if queue else None
 

@@ -1,4 +1,4 @@
-"""What a workflow gets whose command was refused elsewhere: a notice, as a command."""
+"""Notices for workflows whose commands were refused."""
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, PROGRAM, bounded
@@ -28,9 +28,13 @@ from headwater.schemas.history import (
 def refusal_notice(
     sent: CommandSent, rejection: Rejection, run: Run | None, now_ms: int
 ) -> CommandSent | None:
-    """The command for the sender, if the sender is a workflow that has to know.
+    """Return the command that notifies the sender, if that is a workflow that has to know.
 
-    Shape:  run is what the refused command was about.
+    Args:
+        sent: The refused command.
+        rejection: The refusal.
+        run: Run of the instance that the command was sent to.
+        now_ms: Current time in Unix milliseconds.
     """
     command = sent.command
     what = f"{sent.workflow}/{sent.instance_id}"
@@ -44,20 +48,20 @@ def refusal_notice(
         workflow, instance_id = parent.workflow, parent.instance_id
     elif isinstance(command, SendEvent | StartRun) and command.sender is not None:
         sender = command.sender
-        # Sent twice, or created already: what was asked for is so.
+        # Sent twice, or already created: the request is fulfilled.
         settled = rejection.code == INSTANCE_EXISTS or not is_refused(rejection.code)
         if settled or sender.workflow.startswith(PROGRAM):
             return None
-        lost = (
+        effect = (
             f"the event {command.type} to {what} was dropped"
             if isinstance(command, SendEvent)
             else f"{what} was not created"
         )
-        message = bounded(f"{lost}: {rejection.message}", LOG_MESSAGE_MAX)
+        message = bounded(f"{effect}: {rejection.message}", LOG_MESSAGE_MAX)
         notice = NoteRefusal(sender.run_number, message)
         workflow, instance_id = sender.workflow, sender.instance_id
     elif isinstance(command, GrantSlot) and rejection.code != SLOT_GRANTED_BEFORE:
-        # Whoever was to have it has ended, or is not there any more: the next one gets it.
+        # The instance that requested the slot has ended or was deleted: it goes to the next one.
         notice = ReturnSlot(command.ticket)
         workflow, instance_id = sent.workflow, command.slots
     elif isinstance(command, AskSlot) and rejection.code in {SLOT_QUEUE_FULL, INTERNAL}:

@@ -1,4 +1,4 @@
-"""Taking over a partition: from its snapshots and its log to an owner."""
+"""Restores the state of a partition from its snapshots and its log."""
 
 import zlib
 from collections.abc import AsyncGenerator, Iterable
@@ -26,22 +26,22 @@ from headwater.schemas.history import (
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine import quarantine
 from headwater.streams.engine.effects import lease_until_ms
-from headwater.streams.engine.instance_store import Mark
+from headwater.streams.engine.instance_store import HistoryMark
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
-from headwater.streams.engine.state_records import PART, Filler, Parts
+from headwater.streams.engine.state_records import PART, Filler, StateParts
 
 #: The key of a partition's checkpoint among its snapshots.
 CHECKPOINT: Final = b""
-#: Instances that a takeover keeps as objects before it looks for those that rest: some 20 MB.
+#: Instances kept in memory before resting ones are moved to the store: some 20 MB.
 LIVE_MAX: Final = 10_000
-#: A history that is read whole.
-_BEGINNING: Final = Mark(0, UNCLAIMED, NO_CAUSE)
-#: Bytes of states that a takeover loads before it looks for those that rest.
+#: For a history that is read from its beginning.
+_BEGINNING: Final = HistoryMark(0, UNCLAIMED, NO_CAUSE)
+#: Bytes of loaded states before resting instances are moved to the store.
 _LOADED_BYTES: Final = 256 * 1024 * 1024
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What became of a command, as its reply says it."""
+    """The outcome of a command, as in its reply."""
 
     code: str
     message: str
@@ -53,34 +53,35 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class Restored:
-    """A partition as its log says it is, up to one's own claim.
+    """A partition as its log describes it, up to the owner's claim.
 
-    Shape:  wakes are times and keys of the instances that are bytes; outcomes are by cause, of
-            the commands whose replies may not have been sent.
+    Attributes:
+        wakes: Times and keys of stored instances with a timer.
+        outcomes: Outcomes of commands whose replies may not have been sent, by cause.
     """
 
     instances: LiveInstances
     claims: Claims = field(default_factory=Claims)
     wakes: list[tuple[int, str]] = field(default_factory=list)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    #: Offset up to which commands have their replies.
+    #: Offset up to which replies to commands were sent.
     replied: int = 0
-    #: Offset of the history from which on it has to be read.
+    #: Offset from which the history has to be read.
     start: int = 0
-    #: The time of its latest record that was read; 0 if none was.
+    #: Time of the latest record that was read; 0 if there was none.
     at_ms: int = 0
 
 
 class HistoryReader(Protocol):
-    """What a takeover reads."""
+    """Reads the history and the snapshots of partitions."""
 
     def read(
         self, partition: int, start: int, end: int
     ) -> AsyncGenerator[list[tuple[int, HistoryAppended]]]:
-        """Yields records with their offsets."""
+        """Yield records with their offsets."""
 
     def read_snapshots(self, partition: int) -> AsyncGenerator[tuple[bytes, SnapshotTaken | None]]:
-        """Yields snapshots."""
+        """Yield snapshots by name; None for a snapshot that cannot be used."""
 
 
 def restore(
@@ -89,9 +90,9 @@ def restore(
     """Fold records, in the order of their offsets, into the instances.
 
     Args:
-        claims: Claims as of the records before; changed in place.
+        claims: Claims as of the records before. Changed in place.
         records: Offsets and records.
-        instances: Instances as of the records before; changed in place.
+        instances: Instances as of the records before. Changed in place.
     """
     for offset, record in records:
         if claims.admit(offset, record):
@@ -105,7 +106,7 @@ def _apply(instances: LiveInstances, offset: int, record: HistoryAppended) -> No
     key = instance_key(record.workflow, record.instance_id)
     live = instances.find(key)
     if live is not None and offset < live.position:
-        return  # Its bytes are newer than the mark from which on the history is read.
+        return  # Its stored state is newer than the mark.
     if isinstance(first, InstanceDeleted):
         instances.delete(key)
         return
@@ -113,16 +114,18 @@ def _apply(instances: LiveInstances, offset: int, record: HistoryAppended) -> No
         return
     begins = isinstance(first, RunStarted) and record.run_number == 0
     if live is None and not (begins or isinstance(first, CommandRejected)):
-        # A checkpoint that was not completed has its bytes removed already.
-        instances.torn.add(key)
+        # An interrupted checkpoint has already removed its state.
+        instances.incomplete.add(key)
         return
     try:
         state = fold(instances.engines, live.run if live else None, record)
     except NewerSchema:
         raise
     except Exception as error:  # noqa: BLE001, one history costs its instance alone
-        why = quarantine.described(error)
-        instances.quarantine(key, f"its history cannot be applied at {offset}: {why}", error)
+        description = quarantine.describe_error(error)
+        instances.quarantine(
+            key, f"its history cannot be applied at {offset}: {description}", error
+        )
         return
     if live is not None:
         live.run = state
@@ -130,7 +133,7 @@ def _apply(instances: LiveInstances, offset: int, record: HistoryAppended) -> No
         instances.add(key, state)
 
 
-async def take_over(
+async def restore_partition(
     log: HistoryReader,
     instances: LiveInstances,
     partition: int,
@@ -138,40 +141,39 @@ async def take_over(
     committed: int,
     live_max: int = LIVE_MAX,
 ) -> Restored:
-    """Read a partition up to the own claim.
+    """Read a partition up to the owner's claim.
 
-    Instances whose history cannot be applied, though it was read from its beginning, are
-    quarantined.
+    Instances whose history cannot be applied, even from its beginning, are quarantined.
 
     Args:
         log: Reads the history and the snapshots.
-        instances: None are loaded. If their store has a mark, the history is read from there;
-            otherwise the store is filled.
+        instances: Instances, none in memory. If their store has a mark, the history is read from
+            there; otherwise the store is filled from snapshots.
         partition: Number of the partition.
-        epoch: Offset of the own claim.
+        epoch: Offset of the owner's claim.
         committed: Offset up to which all commands have been replied to.
-        live_max: How many instances stay loaded.
+        live_max: Number of instances that stay in memory.
 
     Raises:
-        BrokerUnavailable: Kafka does not answer.
+        BrokerUnavailable: Kafka does not respond.
         UndecodableRecord: A record cannot be decoded.
-        UnknownSchema: A record has a schema that is not known.
-        NewerSchema: A record is of a newer release.
+        UnknownSchema: A record has an unknown schema.
+        NewerSchema: A record was written by a newer release.
     """
     mark = instances.store.mark()
     if mark is None or mark.position > epoch:
-        # None, or of a history that was longer than this.
+        # No mark, or one of a history that was longer before the broker lost its end.
         mark = await _fill(log, partition, instances, epoch)
     retries = instances.was_quarantined_by_another_release()
-    restored = _from(instances, mark)
+    restored = _restored_to(instances, mark)
     if not retries:
-        await _read_on(log, restored, partition, epoch, committed, live_max)
-    if mark.position and (retries or instances.torn or instances.has_failed()):
-        # A state is missing that nobody deleted, or does not fit: the history alone has it all.
+        await _read_history(log, restored, partition, epoch, committed, live_max)
+    if mark.position and (retries or instances.incomplete or instances.has_failed()):
+        # A state is missing or inconsistent. Only the complete history can repair that.
         instances.clear()
-        restored = _from(instances, _BEGINNING)
-        await _read_on(log, restored, partition, epoch, committed, live_max)
-    for key in list(instances.torn):
+        restored = _restored_to(instances, _BEGINNING)
+        await _read_history(log, restored, partition, epoch, committed, live_max)
+    for key in list(instances.incomplete):
         instances.quarantine(key, "its history does not begin with RunStarted")
     restored.wakes.extend(instances.store.wakes())
     return restored
@@ -180,35 +182,35 @@ async def take_over(
 async def restore_instance(
     log: HistoryReader, instances: LiveInstances, partition: int, key: str, end: int
 ) -> LiveInstance | None:
-    """Read the state of one instance again, from the store and the history before `end`.
+    """Restore the state of one instance from the store and the history before `end`.
 
     Returns:
-        A state of its own, which `instances` do not hold; None if its history cannot be applied.
+        A separate object that is not in `instances`; None if its history cannot be applied.
     """
     mark = instances.store.mark() or _BEGINNING
     scratch = LiveInstances(instances.engines, instances.store)
     claims = _claims(mark)
     async with aclosing(log.read(partition, mark.position, end)) as batches:
         async for records in batches:
-            restore(claims, (each for each in records if concerns(each[1], key)), scratch)
+            restore(claims, (item for item in records if concerns(item[1], key)), scratch)
     return scratch.find(key)
 
 
 def concerns(record: HistoryAppended, key: str) -> bool:
-    """Return whether a record is about an instance, or decides which records count."""
+    """Return whether a record belongs to an instance, or decides which records count."""
     claims = isinstance(record.events[0], PartitionClaimed)
     return claims or instance_key(record.workflow, record.instance_id) == key
 
 
-def _from(instances: LiveInstances, mark: Mark) -> Restored:
+def _restored_to(instances: LiveInstances, mark: HistoryMark) -> Restored:
     return Restored(instances, _claims(mark), start=mark.position)
 
 
-def _claims(mark: Mark) -> Claims:
+def _claims(mark: HistoryMark) -> Claims:
     return Claims(epoch=mark.epoch, cause=mark.cause, leader_epoch=mark.leader_epoch)
 
 
-async def _read_on(
+async def _read_history(
     log: HistoryReader,
     restored: Restored,
     partition: int,
@@ -216,8 +218,8 @@ async def _read_on(
     committed: int,
     live_max: int,
 ) -> None:
-    """Reads the history from where it has to be read, up to the own claim."""
-    instances, room, restored.replied = restored.instances, live_max, committed
+    """Read the rest of the history up to the owner's claim."""
+    instances, limit, restored.replied = restored.instances, live_max, committed
     async with aclosing(log.read(partition, restored.start, epoch + 1)) as batches:
         async for records in batches:
             for offset, record in records:
@@ -225,51 +227,53 @@ async def _read_on(
                 if record.epoch == restored.claims.epoch:
                     restored.at_ms = record.at_ms
                     _note_outcome(restored, offset, record)
-            loaded = instances.loaded_bytes > _LOADED_BYTES
-            if records and (loaded or instances.count_at_work() > room):
-                room = max(live_max, 2 * instances.evict_restored(records[-1][0] + 1))
+            is_full = instances.loaded_bytes > _LOADED_BYTES
+            if records and (is_full or instances.count_in_memory() > limit):
+                limit = max(live_max, 2 * instances.evict_restored(records[-1][0] + 1))
 
 
 def _note_outcome(restored: Restored, offset: int, record: HistoryAppended) -> None:
-    """Keep the outcome of a command that may not have its reply; forget those of lost commands."""
+    """Keep the outcome of a command that may lack its reply; drop those of lost commands."""
     first = record.events[0]
     if record.cause >= restored.replied:
         restored.outcomes[record.cause] = _outcome(restored.instances, offset, record)
     elif isinstance(first, LeaderEpochNoted):
-        left = left_of(restored.outcomes, restored.replied, first)
-        restored.outcomes, restored.replied = left
+        remaining = remaining_outcomes(restored.outcomes, restored.replied, first)
+        restored.outcomes, restored.replied = remaining
 
 
-def left_of(
+def remaining_outcomes(
     outcomes: dict[int, Outcome], replied: int, noted: LeaderEpochNoted
 ) -> tuple[dict[int, Outcome], int]:
-    """Return the outcomes of commands that the broker still has, and up to where to reply to none.
+    """Return the outcomes of commands that the broker still has, and up to where all have replies.
 
     Args:
-        outcomes: Outcomes of commands that may not have their replies, by offset.
-        replied: Offset up to which commands have their replies.
-        noted: What is known of commands that were lost.
+        outcomes: Outcomes of commands that may lack their replies, by offset.
+        replied: Offset up to which replies to commands were sent.
+        noted: What is known of lost commands.
     """
     if noted.lost_from < 0:
         return outcomes, replied
     if noted.leader_epoch == NO_LEADER_EPOCH:
-        # Another log: it may have other commands at the offsets of all of these.
+        # Another log, which may have other commands at all of these offsets.
         return {}, noted.lost_from
-    left = {cause: outcome for cause, outcome in outcomes.items() if cause < noted.lost_from}
-    return left, min(replied, noted.lost_from)
+    remaining = {cause: outcome for cause, outcome in outcomes.items() if cause < noted.lost_from}
+    return remaining, min(replied, noted.lost_from)
 
 
-async def _fill(log: HistoryReader, partition: int, instances: LiveInstances, epoch: int) -> Mark:
-    """Fills the store with the snapshots of a partition, and marks it.
+async def _fill(
+    log: HistoryReader, partition: int, instances: LiveInstances, epoch: int
+) -> HistoryMark:
+    """Fill the store from the snapshots of a partition, and set its mark.
 
-    A snapshot of an older epoch than one before it comes from a superseded owner: it is true as of
-    its position, so the history is read from there. Without a checkpoint, or with a state of
-    another form among them, or one of which parts are missing, or one of a history that was longer
-    (the broker lost its end), nothing is kept, and the history is read from its beginning.
+    A snapshot with an older epoch than one before it comes from a superseded owner. It is correct
+    as of its position, so the history is read from there. The history is read from its beginning
+    if there is no checkpoint, a state has another format or lacks parts, or a snapshot belongs to
+    a history that was longer, because the broker lost its end.
     """
     store = instances.store
     store.clear()
-    filler, parts = Filler(store), Parts(instances.parts)
+    filler, parts = Filler(store), StateParts(instances.parts)
     newest, late, checkpoint = -1, None, None
     async with aclosing(log.read_snapshots(partition)) as snapshots:
         async for name, snapshot in snapshots:
@@ -285,10 +289,10 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances, ep
             try:
                 _put(filler, parts, name.decode(), snapshot)
             except (ValueError, zlib.error):
-                # What is not a state as we write it: the history has all of them.
+                # Not a valid state. The history has all of them.
                 checkpoint = None
                 break
-    if checkpoint is None or parts.torn:
+    if checkpoint is None or parts.incomplete:
         store.clear()
         return _BEGINNING
     if late is not None and late.position < checkpoint.position:
@@ -299,20 +303,22 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances, ep
     return mark
 
 
-def _mark(checkpoint: SnapshotTaken) -> Mark:
-    return Mark(checkpoint.position, checkpoint.epoch, checkpoint.cause, checkpoint.leader_epoch)
+def _mark(checkpoint: SnapshotTaken) -> HistoryMark:
+    return HistoryMark(
+        checkpoint.position, checkpoint.epoch, checkpoint.cause, checkpoint.leader_epoch
+    )
 
 
-def _put(filler: Filler, parts: Parts, name: str, snapshot: SnapshotTaken) -> None:
+def _put(filler: Filler, parts: StateParts, name: str, snapshot: SnapshotTaken) -> None:
     key, _, number = name.partition(PART)
     if number:
         parts.add(key, int(number), snapshot)
     else:
-        filler.put(key, parts.joined(key, snapshot))
+        filler.put(key, parts.join(key, snapshot))
 
 
 def _is_usable(snapshot: SnapshotTaken, engines: Engines, epoch: int) -> bool:
-    """Whether the state is of this history, and of a form that its engine has now."""
+    """Whether a state belongs to this history and has the current format of its engine."""
     if snapshot.position > epoch:
         return False
     if snapshot.kind == quarantine.KIND:

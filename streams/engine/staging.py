@@ -1,4 +1,4 @@
-"""What an owner has decided and not yet given out."""
+"""Batches of decided but not yet appended records of an owner."""
 
 from typing import Final, TypeAlias
 
@@ -18,25 +18,25 @@ from headwater.schemas.history import (
 from headwater.streams.engine.effects import Answer, Batch, Effect, replied
 from headwater.streams.engine.live_instances import LiveInstance
 
-#: How many records and effects a batch had at some time.
+#: Numbers of records and effects of a batch at some time.
 StagingMark: TypeAlias = tuple[int, int]
 
-#: Bytes of a record that several decisions share: it saves appends, which large ones cost anyway.
-#: One decision may have more, `sizes.fitting` says how many.
+#: Bytes of a record that several decisions share. Sharing saves appends; large records do not
+#: profit. A single decision may be larger, see `sizes.fitting`.
 _JOINED_BYTES_MAX: Final = 1024 * 1024
 
 
 class Staging:
-    """The batch in the making; its records are of one epoch."""
+    """The batch that is being filled. Its records have one epoch."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
         self._batch = Batch()
-        #: Records of the batches that were given out.
+        #: Number of records in the batches before.
         self.taken = 0
-        #: Instances that may have a record which more events can join.
+        #: Instances that may have a record to which events can be added.
         self._open: list[LiveInstance] = []
-        #: Records to which events were joined since the latest mark, as they were before.
+        #: Records to which events were added since the latest mark, in their previous form.
         self._joined: list[tuple[int, HistoryAppended]] = []
 
     def __bool__(self) -> bool:
@@ -44,16 +44,16 @@ class Staging:
 
     @property
     def number(self) -> int:
-        """The number of the batch in the making."""
+        """Number of the batch that is being filled."""
         return self._batch.number
 
     @property
     def has_records(self) -> bool:
-        """Whether memory is ahead of what was given out."""
+        """Whether the batch has records, so that memory is ahead of the log."""
         return bool(self._batch.records)
 
-    def take(self) -> Batch:
-        """Gives the batch, and begins the next."""
+    def take_batch(self) -> Batch:
+        """Return the batch, and start the next one."""
         batch, self._batch = self._batch, Batch(self._batch.number + 1)
         self.taken += len(batch.records)
         for live in self._open:
@@ -62,26 +62,26 @@ class Staging:
         return batch
 
     def mark(self) -> StagingMark:
-        """Return a mark to which the batch can be rolled back, until the next mark."""
+        """Return a mark to which the batch can be rolled back until the next mark."""
         if self._joined:
             self._joined.clear()
         batch = self._batch
         return len(batch.records), len(batch.effects)
 
     def roll_back(self, mark: StagingMark) -> None:
-        """Take out what was staged since the latest mark."""
+        """Remove what was staged since the latest mark."""
         batch, (records, effects) = self._batch, mark
-        for place, record in reversed(self._joined):
-            batch.records[place] = record
+        for index, record in reversed(self._joined):
+            batch.records[index] = record
         self._joined.clear()
         del batch.records[records:], batch.effects[effects:]
 
     def effect(self, *effects: Effect) -> None:
-        """Adds what follows once the records so far are durable."""
+        """Add effects that are released when the records so far are durable."""
         self._batch.effects.extend(effects)
 
     def append(self, live: LiveInstance, record: HistoryAppended) -> None:
-        """Adds a record of an instance; what it did without a command shares one record."""
+        """Add a record of an instance. Events that no command caused share one record."""
         records = self._batch.records
         live.batch, live.since_ms = self._batch.number, record.at_ms
         tail = None if live.tail is None else records[live.tail]
@@ -107,10 +107,10 @@ class Staging:
         event: CommandRejected | InstanceDeleted | LeaderEpochNoted,
         names: tuple[str, str] = ("", ""),
     ) -> None:
-        """Add a record that no run applies, such as a refusal.
+        """Add a record that is not applied to a run, such as a rejection.
 
-        It takes no sequence. Of an instance without a run the log has the workflow and the id in
-        `names`, which are empty for one that is not there.
+        It does not advance the sequence. For an instance without a run, `names` is its workflow
+        and id, or empty if it does not exist.
         """
         record = HistoryAppended(
             workflow=run.workflow if run else names[0],
@@ -132,7 +132,7 @@ class Staging:
         rejection: Rejection | None,
         run: Run | None,
     ) -> None:
-        """Adds the answer to a command; the latest record has its outcome."""
+        """Add the answer to a command. Its outcome is in the latest record."""
         records = self._batch.records
         reply = replied(sent, rejection, run, partition, records[-1])
         self.effect(Answer(sent.reply_to, offset, len(records) - 1, reply))

@@ -1,4 +1,4 @@
-"""States as records of Kafka's, and back: a large one is in several, which come in their order."""
+"""Conversion of states to Kafka records and back. A large state has several records."""
 
 import zlib
 from typing import Final
@@ -6,35 +6,37 @@ from typing import Final
 import msgspec
 
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.streams.engine.instance_store import InstanceStore, Mark, StoredState
+from headwater.streams.engine.instance_store import HistoryMark, InstanceStore, StoredState
 from headwater.streams.engine.live_instances import PART_BYTES
 
-#: Between the key of an instance and the number of a part of its state; it is in no key.
+#: Separates the key of an instance from the number of a part. It occurs in no key.
 PART: Final = "#"
-#: States from this size on are compressed.
+#: States of at least this size are compressed.
 COMPRESSED_FROM: Final = 256 * 1024
-#: Snapshots that are put into the store at a time, and their bytes.
+#: Snapshots, and bytes, that are put into the store at a time.
 _PUT_MAX: Final = 1_000
 _PUT_BYTES: Final = 32 * 1024 * 1024
 
 
-def records_of(key: str, stored: StoredState, mark: Mark) -> list[tuple[bytes, SnapshotTaken]]:
-    """The records of a state: of several the first comes last, and says how many there are."""
+def records_of(
+    key: str, stored: StoredState, mark: HistoryMark
+) -> list[tuple[bytes, SnapshotTaken]]:
+    """Return the records of a state. The first of several comes last and has their number."""
     state, count = stored.state, -(-len(stored.state) // PART_BYTES)
     records = []
     for number in range(1, stored.parts):
         part = state[number * PART_BYTES : (number + 1) * PART_BYTES]
-        # One without any bytes removes what is there.
+        # A record without a state deletes a part of an earlier snapshot.
         snapshot = snapshot_of(mark, msgspec.structs.replace(stored, state=part))
         records.append((f"{key}{PART}{number}".encode(), snapshot))
     first = msgspec.structs.replace(stored, state=state[:PART_BYTES]) if count > 1 else stored
     snapshot = msgspec.structs.replace(snapshot_of(mark, first), parts=max(count, 1))
-    needed, gone = records[: max(count, 1) - 1], records[max(count, 1) - 1 :]
-    return [*needed, (key.encode(), snapshot), *gone]
+    needed, deleted = records[: max(count, 1) - 1], records[max(count, 1) - 1 :]
+    return [*needed, (key.encode(), snapshot), *deleted]
 
 
-def snapshot_of(mark: Mark, stored: StoredState) -> SnapshotTaken:
-    """A state as of a mark."""
+def snapshot_of(mark: HistoryMark, stored: StoredState) -> SnapshotTaken:
+    """Return a state as a snapshot at a mark."""
     compressed = len(stored.state) > COMPRESSED_FROM
     return SnapshotTaken(
         kind=stored.kind,
@@ -50,7 +52,7 @@ def snapshot_of(mark: Mark, stored: StoredState) -> SnapshotTaken:
 
 
 class Filler:
-    """Puts states into a store, many at a time."""
+    """Puts states into a store in batches."""
 
     def __init__(self, store: InstanceStore) -> None:
         self._store = store
@@ -58,7 +60,7 @@ class Filler:
         self._bytes = 0
 
     def put(self, key: str, stored: StoredState | None) -> None:
-        """Keeps a state in place of what its instance had; None if that was deleted, or is torn."""
+        """Replace the state of an instance; None if it was deleted or is incomplete."""
         if stored is None:
             self._states.pop(key, None)
             self._store.remove([key])
@@ -69,25 +71,27 @@ class Filler:
             self.flush()
 
     def flush(self) -> None:
-        """Puts what waits."""
+        """Put all pending states."""
         self._store.put(self._states)
         self._states, self._bytes = {}, 0
 
 
-class Parts:
-    """The parts of states that one record does not hold, as they are read.
+class StateParts:
+    """Collects the parts of states that are larger than one record, as they are read.
 
-    Shape:  known takes in how many records each such state is, or was. What is torn was written
-            only in part, by a worker that ended amid it.
+    A state is incomplete if the worker that wrote it was interrupted.
+
+    Args:
+        known: Largest numbers of records of such states, by key. Updated in place.
     """
 
     def __init__(self, known: dict[str, int]) -> None:
         self._known = known
         self._read: dict[str, dict[int, SnapshotTaken]] = {}
-        self.torn: set[str] = set()
+        self.incomplete: set[str] = set()
 
     def add(self, key: str, number: int, snapshot: SnapshotTaken) -> None:
-        """Takes a part other than the first, which follows; without a state it is gone."""
+        """Add a part, before the first one follows. Without a state the part is deleted."""
         self._known[key] = max(self._known.get(key, 1), number + 1)
         read = self._read.setdefault(key, {})
         if snapshot.state:
@@ -95,23 +99,23 @@ class Parts:
         else:
             read.pop(number, None)
 
-    def joined(self, key: str, first: SnapshotTaken) -> StoredState | None:
-        """The state whose first part this is; None if there is none, or if parts are missing."""
-        self.torn.discard(key)
+    def join(self, key: str, first: SnapshotTaken) -> StoredState | None:
+        """Return the state that starts with this part; None if it was deleted or is incomplete."""
+        self.incomplete.discard(key)
         if not first.state:
             self._read.pop(key, None)
             return None
         state, parts = _bytes(first), 1
         if key in self._known:
             read = self._read.pop(key, {})
-            of_one = [first, *(read.get(number) for number in range(1, first.parts))]
-            same = [each for each in of_one if each and each.position == first.position]
-            if len(same) < first.parts or len({each.epoch for each in same}) > 1:
-                self.torn.add(key)
+            parts_read = [first, *(read.get(number) for number in range(1, first.parts))]
+            matching = [part for part in parts_read if part and part.position == first.position]
+            if len(matching) < first.parts or len({part.epoch for part in matching}) > 1:
+                self.incomplete.add(key)
                 return None
-            state, parts = b"".join(map(_bytes, same)), self._known[key]
+            state, parts = b"".join(map(_bytes, matching)), self._known[key]
         elif first.parts > 1:
-            self.torn.add(key)
+            self.incomplete.add(key)
             return None
         return StoredState(first.kind, first.format, first.wake_at_ms, first.position, state, parts)
 

@@ -1,8 +1,8 @@
-"""Steps whose SQL takes effect: from the return of an attempt to the record of what it came to.
+"""Steps whose SQL is being committed, from the return of an attempt to the record of its outcome.
 
-Their SQL is with Postgres while the owner goes on. What would undo such a step meanwhile is held:
-what is cancelled, or ends before it is known, would have no record of an effect that is there, and
-nothing would roll it back.
+The owner continues while Postgres executes the SQL. Requests that would undo such a step meanwhile
+are held back: if the step were cancelled, or its run ended, before the outcome is known, the log
+would not record an effect that exists, and it would not be rolled back.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from headwater.streams.engine.ready import Priority
 
 
 class StepsWithSql:
-    """Those of one owner, which decides what is requested."""
+    """The steps with SQL of one owner, which decides their requests."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class StepsWithSql:
         self._request = request
 
     def begin(self, activation: int, returned: StepReturned) -> StepCommit | None:
-        """Takes note of an attempt that returned with SQL; None if nobody wants its result.
+        """Record an attempt that returned with SQL. Return None if its result is not needed.
 
-        Until it has `ended` its step is not begun again, though its host may go. It no longer takes
-        too long.
+        Until it has `ended`, its step is not started again, even if its host is lost. The timeout
+        of the attempt stops.
         """
         if (live := self._activations.find(activation)) is None:
             return None
@@ -56,29 +56,32 @@ class StepsWithSql:
         live.committing.add(commit.id)
         return commit
 
-    def tries(self, commit: StepCommit) -> bool:
-        """Record that Postgres is asked now to let SQL take effect; False if nothing needs it.
+    def mark_sent(self, commit: StepCommit) -> bool:
+        """Record that the SQL is sent to Postgres now. Return False if it is not needed.
 
         Raises:
-            StoreUnavailable: The state of the instance is being restored; ask again later.
+            StoreUnavailable: The state of the instance is being restored; call again later.
         """
-        found = self._instances.at_work(commit.key)
-        if found is not None and found.damaged:
+        instance = self._instances.in_memory(commit.key)
+        if instance is not None and instance.damaged:
             raise StoreUnavailable(f"the state of {commit.key} is being restored from the log")
         if not self._expects(commit) or (live := self._instances.find(commit.key)) is None:
             return False
         live.trying.add(commit.id)
         return True
 
-    def waits(self, commit: StepCommit) -> list[HostMessage]:
-        """Takes note that Postgres could not be asked, and will be again; gives what was held."""
+    def mark_waiting(self, commit: StepCommit) -> list[HostMessage]:
+        """Record that Postgres was unavailable and is retried. Return the messages held back."""
         live = self._instances.find(commit.key)
         return [] if live is None else _release(live, commit)
 
     def ended(self, commit: StepCommit, now_ms: int) -> list[HostMessage]:
-        """Takes note that SQL has taken effect and was recorded, or will not; gives what was held.
+        """Record that SQL has taken effect and was recorded, or will not take effect.
 
-        Who waited for that goes on.
+        Continues an instance that waited for it.
+
+        Returns:
+            The messages held back.
         """
         live = self._instances.find(commit.key)
         if live is None:
@@ -89,25 +92,25 @@ class StepsWithSql:
         return _release(live, commit)
 
     def recover(self, commit: StepCommit, now_ms: int) -> None:
-        """Completes a step whose SQL took effect, if the log does not say so yet."""
+        """Complete a step whose SQL took effect, if the log does not have the result yet."""
         if (awaited := self._attempt_awaited(commit)) is not None:
             live, attempt = awaited
             self._request(live, msgspec.structs.replace(commit.returned, attempt=attempt), now_ms)
 
-    def holds(self, live: LiveInstance, message: Requested[Request], now_ms: int) -> bool:
-        """Holds what would undo a step whose SQL may have taken effect, and all that follows it."""
-        if not live.behind_sql:
+    def hold_back(self, live: LiveInstance, message: Requested[Request], now_ms: int) -> bool:
+        """Hold back a request that would undo a step with SQL in progress, and all after it."""
+        if not live.held_behind_sql:
             if not live.trying:
                 return False
             decision = live.engine.decide(live.run, message.request, now_ms)
-            steps = {each.step for each in live.trying}
+            steps = {step.step for step in live.trying}
             if isinstance(decision, Rejection) or not any(_undoes(e, steps) for e in decision):
                 return False
-        live.behind_sql.append(message)
+        live.held_behind_sql.append(message)
         return True
 
     def _expects(self, commit: StepCommit) -> bool:
-        """Whether the result of this attempt is still wanted."""
+        """Whether the result of this attempt is still needed."""
         awaited = self._attempt_awaited(commit)
         return awaited is not None and awaited[1] == commit.returned.attempt
 
@@ -121,12 +124,12 @@ class StepsWithSql:
 
 def _release(live: LiveInstance, commit: StepCommit) -> list[HostMessage]:
     live.trying.discard(commit.id)
-    behind, live.behind_sql = live.behind_sql, []
-    return behind
+    messages, live.held_behind_sql = live.held_behind_sql, []
+    return messages
 
 
 def _undoes(event: RunEvent, steps: set[str]) -> bool:
-    """Whether an event gives up one of these steps."""
+    """Whether an event ends one of these steps."""
     if isinstance(event, EntriesCancelled):
         return not steps.isdisjoint(event.keys)
     return isinstance(event, RunCompleted | RunErrored | RollbackStarted)

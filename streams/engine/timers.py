@@ -1,4 +1,4 @@
-"""Timers by key: each key has one time at most."""
+"""Timers by key. Every key has at most one."""
 
 import heapq
 from collections.abc import Hashable, Iterable, Iterator
@@ -6,14 +6,14 @@ from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-#: Times that no longer hold stay in the heap until they are the larger half of it, and this many.
+#: Outdated times stay in the heap until they are more than half of it, and this many.
 _STALE_MIN: Final = 1_000
 
 
 class Timers(Generic[K]):
-    """A heap of times, in which a key's time can be moved and dropped.
+    """A heap of times in milliseconds, in which the time of a key can be changed or dropped.
 
-    Units:  milliseconds, of whatever clock the caller has.
+    The caller chooses the clock.
     """
 
     def __init__(self, times: Iterable[tuple[K, int]] = ()) -> None:
@@ -25,7 +25,7 @@ class Timers(Generic[K]):
         return len(self._time_of)
 
     def put(self, key: K, at_ms: int) -> None:
-        """Gives a key its time."""
+        """Set the time of a key."""
         if self._time_of.get(key) == at_ms:
             return
         self._time_of[key] = at_ms
@@ -34,20 +34,20 @@ class Timers(Generic[K]):
             self._rebuild()
 
     def drop(self, key: K) -> None:
-        """Takes a key's time away, if it has one."""
+        """Drop the time of a key, if it has one."""
         self._time_of.pop(key, None)
 
     def next_ms(self) -> int | None:
-        """The earliest time, or None."""
+        """Return the earliest time, or None."""
         heap = self._heap
         while heap and self._time_of.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def due(self, now_ms: int) -> Iterator[K]:
-        """Takes out the keys whose time has come, in the order of their times.
+        """Remove and yield the keys whose time has come, in the order of their times.
 
-        Keys that get a time while the caller is at work are taken too, if it has come.
+        This includes keys whose time is set during the iteration.
         """
         while (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
             key: K = heapq.heappop(self._heap)[1]

@@ -1,4 +1,4 @@
-"""What a driver is given, and what it gives: partitions, turns, and what may go out."""
+"""Input and output of a driver: partitions, turns, and released effects."""
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -18,27 +18,30 @@ from headwater.schemas.history import (
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.quarantine import Incident
-from headwater.streams.engine.restore import Outcome, left_of
+from headwater.streams.engine.restore import Outcome, remaining_outcomes
 
-#: What became of the SQL of a step: it took effect, the attempt failed, or nobody wanted it.
+#: Outcome of the SQL of a step: it took effect, the attempt failed, or it was not needed.
 StepOutcome: TypeAlias = StepReturned | StepRaised | None
 
-#: How far a turn may be before the latest time of its partition and still gets that: two owners'
-#: clocks may differ from Kafka's, each by ten seconds. What is further ahead was a wrong clock's,
-#: and for as long as it is ahead no time would pass.
+#: How far the clock may be behind the latest time of a partition, in milliseconds; the turn then
+#: uses the latest time. The clocks of two owners may each differ from Kafka's by ten seconds. A
+#: greater difference means that the earlier clock was wrong. Time is then set back, as it would
+#: otherwise stand still.
 _HELD_MAX_MS: Final = 20_000
 
-#: Appends of a partition that may be under way at once: one with the broker, one being made ready.
+#: Appends of a partition in flight: one at the broker, one in preparation.
 FLIGHTS_MAX: Final = 2
 
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """A partition that was taken over, as its driver knows it.
+    """A partition of a driver.
 
-    Shape:  outcomes are by cause, of commands whose replies may not have been sent; start is the
-            offset in the history from which on it was read, position the offset behind our last
-            acknowledged record; replied is the offset up to which commands have their replies.
+    Attributes:
+        outcomes: Outcomes of commands whose replies may not have been sent, by cause.
+        start: Offset from which the history was read.
+        position: Offset after the latest acknowledged record of this owner.
+        replied: Offset up to which replies to commands were sent.
     """
 
     number: int
@@ -50,88 +53,88 @@ class Partition:
     replied: int
     commands: list[tuple[int, CommandSent]] = field(default_factory=list)
     messages: list[HostMessage] = field(default_factory=list)
-    #: Up to when all commands are known to have come, and have been decided.
+    #: All commands sent before this time are known and decided.
     reached_ms: int = 0
-    #: The time of its turn, at first that of the latest record before ours.
+    #: Time of the current turn, initially that of the latest record before the owner's.
     now_ms: int = 0
-    #: Whether messages of hosts, not commands, are served first in the next turn.
+    #: Whether the next turn serves messages of hosts before commands.
     messages_first: bool = False
-    #: Times up to which all commands have come, of which this many are still to be decided.
+    #: Times up to which all commands are known, and how many commands must be decided before.
     _reached_behind: deque[tuple[int, int]] = field(default_factory=deque)
     _decided: int = 0
-    #: The latest batch that is durable.
+    #: Number of the latest durable batch.
     acknowledged: int = 0
-    #: Steps whose SQL took effect, and the batch after which the log knows of them.
+    #: Steps whose SQL took effect, and the batch that has their result.
     settled: list[tuple[int, StepId]] = field(default_factory=list)
-    #: Posts that are durable: their instance, and up to which number.
+    #: Durable posts: their instance, and their greatest number.
     posts_sent: list[tuple[str, int]] = field(default_factory=list)
-    #: What became of the SQL of steps.
+    #: Outcomes of the SQL of steps.
     step_outcomes: list[tuple["StepTransaction", StepOutcome]] = field(default_factory=list)
-    #: Batches on their way to the log, in order; and of those that have landed, where they begin,
-    #: or None if nobody knows what became of them.
-    under_way: deque[Batch] = field(default_factory=deque)
+    #: Batches in flight, in order; and of those that have landed, the offset of their first
+    #: record, or None if the outcome is unknown.
+    in_flight: deque[Batch] = field(default_factory=deque)
     landed: dict[int, int | None] = field(default_factory=dict)
-    #: Takes part in no turn for now, so that what is under way comes to an end.
+    #: Whether it takes part in no turn, so that batches in flight can finish.
     held: bool = False
 
     def may_turn(self) -> bool:
-        """Whether it may take part in a turn: not too many of its appends are under way."""
-        return not self.held and len(self.under_way) < FLIGHTS_MAX
+        """Whether it may take part in a turn: few enough of its appends are in flight."""
+        return not self.held and len(self.in_flight) < FLIGHTS_MAX
 
     def has_input(self) -> bool:
-        """Whether something came in since its last turn."""
+        """Whether input has arrived since its last turn."""
         return bool(self.commands or self.messages or self.posts_sent or self.step_outcomes)
 
     def move_to(self, now_ms: int) -> None:
-        """Set the time of a turn, which is not a little before that of the turn before."""
+        """Set the time of a turn, but not slightly before that of the previous turn."""
         if not now_ms < self.now_ms <= now_ms + _HELD_MAX_MS:
             self.now_ms = now_ms
 
     def reach(self, at_ms: int) -> None:
-        """Record that all commands that were sent before a time have come; some may wait here."""
+        """Record that all commands sent before a time have arrived. Some may wait here."""
         if self.commands:
             self._reached_behind.append((self._decided + len(self.commands), at_ms))
         else:
             self.reached_ms = at_ms
 
     def decided(self, count: int) -> None:
-        """Take out the first commands, which have been decided."""
+        """Remove the first commands, which have been decided."""
         del self.commands[:count]
         self._decided += count
         while self._reached_behind and self._reached_behind[0][0] <= self._decided:
             self.reached_ms = self._reached_behind.popleft()[1]
 
     def lose_commands(self, first: int, leader_epoch: int, now_ms: int) -> None:
-        """Carry out what is appended at the offsets of lost commands, whose outcomes stay.
+        """Record that the broker lost commands. New commands at their offsets are executed.
 
         Args:
-            first: Offset from which on commands that have their outcomes were lost.
-            leader_epoch: In which, or before which, those were appended that are left;
-                NO_LEADER_EPOCH if it is another log, of which nothing before `first` was read.
-            now_ms: The time.
+            first: Offset of the first lost command that had an outcome.
+            leader_epoch: Latest leader epoch of the remaining commands; NO_LEADER_EPOCH if it is
+                another log, of which nothing before `first` was read.
+            now_ms: Current time in Unix milliseconds.
         """
         noted = LeaderEpochNoted(leader_epoch, first)
         self.owner.note_leader(noted, now_ms)
-        self.outcomes, self.replied = left_of(self.outcomes, self.replied, noted)
+        self.outcomes, self.replied = remaining_outcomes(self.outcomes, self.replied, noted)
 
     def replied_to(self, offset: int) -> None:
-        """Takes note that the commands up to this one have their replies."""
+        """Record that replies to the commands up to this one were sent."""
         self.replied = max(self.replied, offset + 1)
 
 
 class Flight(NamedTuple):
-    """A batch of a partition, on its way to the log."""
+    """A batch of a partition that is being appended."""
 
     partition: Partition
     batch: Batch
 
     def records(self) -> list[tuple[bytes, HistoryAppended]]:
-        """What is to be appended: records with their keys."""
+        """Return the records to append, with their keys."""
         return [(_key(record), record) for record in self.batch.records]
 
 
 class StepTransaction(NamedTuple):
-    """SQL of a step that is to take effect, and the activation that wants it."""
+    """SQL of a step to be committed, and the activation of its run."""
 
     partition: Partition
     activation: int
@@ -139,26 +142,29 @@ class StepTransaction(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a turn gives.
+    """The result of a turn.
 
-    Shape:  started is how many instances were given to the host; attempts_ended how many attempts
-            of steps have ended; handed_back whether a host may begin no more of them; incidents
-            errors that cost one command, run or instance.
+    Attributes:
+        started: Number of instances assigned to hosts.
+        attempts_ended: Number of attempts of steps that have ended.
+        yielded_back: Whether a host has used up its allowance of attempts.
+        incidents: Errors that cost one command, run or instance.
     """
 
     flights: list[Flight]
     steps: list[StepTransaction]
     started: int
     attempts_ended: int
-    handed_back: bool = False
+    yielded_back: bool = False
     incidents: Sequence[Incident] = ()
 
 
 class Answers(NamedTuple):
-    """The outcomes of some commands of a partition, of which `through` is the last.
+    """Outcomes of commands of a partition, up to the command `through`.
 
-    Shape:  replies have the partition where their receiver listens; notices are for workflows whose
-            commands were refused.
+    Attributes:
+        replies: Replies, with the partition that their receiver consumes.
+        notices: Commands for workflows whose commands were refused.
     """
 
     partition: Partition
@@ -168,16 +174,16 @@ class Answers(NamedTuple):
 
 
 class Released:
-    """What may go out now, in order."""
+    """Effects that may be sent now, in order."""
 
     __slots__ = ("answers", "posts", "recorded", "to_hosts")
 
     def __init__(self) -> None:
-        #: By the number of the host.
+        #: By number of the host.
         self.to_hosts: dict[int, list[HostMessage]] = defaultdict(list)
         self.posts: list[tuple[Partition, Queued]] = []
         self.answers: list[Answers] = []
-        #: Steps whose SQL the log knows of.
+        #: Steps whose SQL result is durable in the log.
         self.recorded: list[tuple[Partition, StepId]] = []
 
 

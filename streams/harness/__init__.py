@@ -1,1 +1,1 @@
-"""`WorkflowTest`: workflows in a test, without Kafka, Postgres, network, or waiting."""
+"""`WorkflowTest`: tests of workflows without Kafka, Postgres, network, or waiting."""

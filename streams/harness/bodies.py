@@ -1,18 +1,18 @@
-"""Arguments of calls under test, refused as a server refuses the bodies of requests."""
+"""Checks of arguments in tests, which refuse what the server would refuse in a request body."""
 
 from headwater.processors.runs.limits import REASON_MAX, STEP_KEY_MAX, TICK_MAX
 from headwater.schemas.failures import refused
-from headwater.streams.authoring.values import sound
+from headwater.streams.authoring.values import utf8_safe
 
-#: The code of a body that is not what its route takes.
+#: Error code for a body that its route does not accept.
 _INVALID_BODY = "invalid_body"
 
 
 def check_count(name: str, count: object) -> None:
-    """See that a tick may be limited to so many.
+    """Check a limit of a tick.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is out of range.
     """
     if count is None:
@@ -25,19 +25,19 @@ def check_count(name: str, count: object) -> None:
 
 
 def check_reason(reason: object) -> None:
-    """See that an instance may be ended for this reason.
+    """Check the reason for ending an instance.
 
     Raises:
-        CommandRefusedError: It is no text, or longer than the API takes.
+        CommandRefusedError: It is not text, or longer than the API accepts.
     """
     _check_text("the reason", reason, 0, REASON_MAX)
 
 
 def check_from_step(key: object) -> None:
-    """See that an instance may be retried from this step.
+    """Check the key of the step from which an instance is retried.
 
     Raises:
-        CommandRefusedError: It is no text that the key of a step can be.
+        CommandRefusedError: It cannot be the key of a step.
     """
     if key is not None:
         _check_text("fromStep", key, 1, STEP_KEY_MAX)
@@ -46,7 +46,7 @@ def check_from_step(key: object) -> None:
 
 
 def _check_text(what: str, text: object, least: int, most: int) -> None:
-    if not isinstance(text, str) or not least <= len(text) <= most or sound(text) != text:
+    if not isinstance(text, str) or not least <= len(text) <= most or utf8_safe(text) != text:
         raise refused(
             _INVALID_BODY,
             f"expected {what} to be text of {least} to {most:,} characters that UTF-8 can hold, "

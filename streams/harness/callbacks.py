@@ -1,4 +1,4 @@
-"""Callbacks under test: which of them wait for virtual time, and which for something real."""
+"""Callbacks in tests: which of them wait for virtual time, and which for real events."""
 
 import asyncio
 import heapq
@@ -8,102 +8,103 @@ from typing import Final
 
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 
-#: Turns of the real event loop that callbacks get before they count as waiting for something real.
-_TURNS: Final = 50
+#: Iterations of the event loop before callbacks count as waiting for something real.
+_ITERATIONS: Final = 50
 _REAL_WAIT_S: Final = 0.001
 
 
 class Callbacks:
-    """The callbacks that are under way in the process of a test.
+    """The callbacks that run in the process of a test.
 
-    Time of the test's clock goes on when each of them has ended, or waits for that time. A callback
-    that waits for something real is waited for, up to a limit; after that it no longer holds up
-    the clock, so that the timeout of its step can end it.
+    The test's clock advances when each of them has ended, or waits for virtual time. A callback
+    that waits for something real is awaited up to a limit. After that it no longer stops the clock,
+    so that the timeout of its step can end it.
     """
 
     def __init__(self, running: Callable[[], Iterable[CurrentAttempt]], patience_ms: int) -> None:
-        """Make the callbacks of a test.
+        """Create the callbacks of a test.
 
         Args:
-            running: Returns the attempts that are under way.
-            patience_ms: Real time for which a callback is waited for.
+            running: Returns the running attempts.
+            patience_ms: How long a callback is awaited, in milliseconds of real time.
         """
         self._running = running
         self._patience_s = patience_ms / 1_000
         self._sleepers: list[tuple[int, int, asyncio.Future[None], CurrentAttempt | None]] = []
         self._numbers = count()
-        #: Attempts that were waited for in vain. Each is an object of its own.
-        self._given_up: list[CurrentAttempt] = []
+        #: Attempts that did not end in time. Every attempt is a separate object.
+        self._overdue: list[CurrentAttempt] = []
 
     async def sleep_until(self, due_ms: int) -> None:
-        """Wait for a time of the test's clock; called in a callback."""
+        """Wait for a time of the test's clock. For use in a callback."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (due_ms, next(self._numbers), future, ATTEMPT.get()))
         await future
 
     def next_due_ms(self) -> int | None:
-        """Return the next time for which a callback waits."""
+        """Return the next time that a callback waits for."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else None
 
     def wake(self, now_ms: int) -> None:
-        """Wake the callbacks that wait for this time, or an earlier one."""
+        """Wake the callbacks that wait for this or an earlier time."""
         while self._sleepers and self._sleepers[0][0] <= now_ms:
             future = heapq.heappop(self._sleepers)[2]
             if not future.done():
                 future.set_result(None)
 
     def cancel(self) -> None:
-        """Cancel all that wait for virtual time."""
+        """Cancel all callbacks that wait for virtual time."""
         for _, _, future, _ in self._sleepers:
             future.cancel()
         self._sleepers.clear()
-        self._given_up.clear()
+        self._overdue.clear()
 
     async def moved(self, has_moved: Callable[[], bool]) -> bool:
-        """Let callbacks run on until one of them has moved the run.
+        """Let callbacks run until one of them has caused progress.
 
         Args:
-            has_moved: Returns whether it is so.
+            has_moved: Returns whether there was progress.
 
         Returns:
-            False when all of them wait for virtual time, were waited for in vain, or have ended.
+            False if all of them wait for virtual time, are overdue, or have ended.
         """
         loop = asyncio.get_running_loop()
-        turns, until = 0, loop.time() + self._patience_s
+        iterations, until = 0, loop.time() + self._patience_s
         while awake := self._awake():
-            if turns > _TURNS and loop.time() > until:
-                self._given_up += awake
+            if iterations > _ITERATIONS and loop.time() > until:
+                self._overdue += awake
                 break
-            await asyncio.sleep(0 if turns < _TURNS else _REAL_WAIT_S)
-            turns += 1
+            await asyncio.sleep(0 if iterations < _ITERATIONS else _REAL_WAIT_S)
+            iterations += 1
             if has_moved():
                 return True
         return has_moved()
 
     def check(self) -> None:
-        """See that no callback was waited for in vain.
+        """Check that no callback is overdue.
 
         Raises:
-            TimeoutError: One was; the message names its step.
+            TimeoutError: One is. The message has its step.
         """
         asleep = self._asleep()
-        running = {id(each) for each in self._running()} - asleep
-        stuck = [each for each in self._given_up if id(each) in running]
+        running = {id(attempt) for attempt in self._running()} - asleep
+        stuck = [attempt for attempt in self._overdue if id(attempt) in running]
         if stuck:
             named = ", ".join(
-                f'"{each.key}" of {each.instance}, attempt {each.number}' for each in stuck
+                f'"{attempt.key}" of {attempt.instance}, attempt {attempt.number}'
+                for attempt in stuck
             )
             raise TimeoutError(
                 f"expected the callback of each step to end, or to wait by `test.sleep`, within "
                 f"{self._patience_s:g} s of real time, found still running: {named}. "
-                "`test.advance` moves the clock past the timeout of a step all the same"
+                "`test.advance` moves the clock past the timeout of a step anyway"
             )
 
     def _asleep(self) -> set[int]:
-        return {id(each) for _, _, future, each in self._sleepers if not future.done()}
+        return {id(attempt) for _, _, future, attempt in self._sleepers if not future.done()}
 
     def _awake(self) -> list[CurrentAttempt]:
-        quiet = self._asleep() | {id(each) for each in self._given_up}
-        return [each for each in self._running() if id(each) not in quiet]
+        quiet = self._asleep() | {id(attempt) for attempt in self._overdue}
+        return [attempt for attempt in self._running() if id(attempt) not in quiet]

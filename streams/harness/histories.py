@@ -1,4 +1,4 @@
-"""Histories under test: what the log says of a run, as the answers that a client would read."""
+"""Histories in tests: the log of a run in the form of the API's responses."""
 
 import math
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from headwater.schemas import history
 from headwater.schemas.answers import Event, Failure, History, LogLine, Step, Token
 from headwater.schemas.history import Json
 from headwater.schemas.statuses import EntryKind
-from headwater.streams.authoring.arguments import aware
+from headwater.streams.authoring.arguments import utc_datetime
 from headwater.streams.authoring.failures import traceback_of
 from headwater.streams.authoring.values import decode
 
 
 class _OfRun(TypedDict):
-    """What every row of a history says of its run."""
+    """Fields of every row of a history."""
 
     workflow_name: str
     instance_id: str
@@ -26,26 +26,26 @@ class _OfRun(TypedDict):
 
 
 def history_of(view: RunView, workflow: str, instance_id: str, number: int) -> History:
-    """The history of a run."""
+    """Return the history of a run."""
     run = _OfRun(workflow_name=workflow, instance_id=instance_id, run_number=number)
     return History(
         run_number=number,
         steps=[_step(key, entry, view, run) for key, entry in view.steps()],
         events=list(_events(view, run)),
         logs=list(_logs(view, run)),
-        tokens=[_token(each, run) for each in view.tokens.values()],
+        tokens=[_token(token, run) for token in view.tokens.values()],
     )
 
 
 def error_of(failure: history.Failure | None) -> Failure | None:
-    """An error, if there is one."""
+    """Return an error, or None."""
     if failure is None:
         return None
     return Failure(name=failure.name, message=failure.message, traceback=traceback_of(failure))
 
 
 def value_of(text: Json | None) -> Any:  # noqa: ANN401 (any JSON)
-    """A value of an author's, if there is one."""
+    """Return a decoded value, or None."""
     return None if text is None else decode(text)
 
 
@@ -74,8 +74,8 @@ def _step(key: str, entry: Entry, view: RunView, run: _OfRun) -> Step:
         child_workflow_name=child.workflow if child else None,
         child_instance_id=child.instance_id if child else None,
         trimmed_before=entry.trimmed or None,
-        created_at=aware(entry.created_at_ms),
-        updated_at=aware(entry.updated_at_ms),
+        created_at=utc_datetime(entry.created_at_ms),
+        updated_at=utc_datetime(entry.updated_at_ms),
         last_attempt_at=_time(entry.last_attempt_at_ms),
         completed_at=_time(entry.completed_at_ms),
         rolled_back_at=_time(view.rolled_back_at_ms.get(key)),
@@ -90,7 +90,7 @@ def _events(view: RunView, run: _OfRun) -> Iterator[Event]:
             **run,
             type=event.type,
             payload=decode(event.payload),
-            created_at=aware(event.created_at_ms),
+            created_at=utc_datetime(event.created_at_ms),
             delivered_at=_time(event.delivered_at_ms),
             consumed_by_step_key=event.consumed_by_step_key,
         )
@@ -108,7 +108,7 @@ def _logs(view: RunView, run: _OfRun) -> Iterator[LogLine]:
             message=line.message,
             data=value_of(line.data),
             is_replay=line.is_replay,
-            created_at=aware(at_ms),
+            created_at=utc_datetime(at_ms),
         )
 
 
@@ -136,8 +136,8 @@ def _token(token: TokenView, run: _OfRun) -> Token:
         reason=token.reason,
         child_workflow_name=child.workflow if child else None,
         child_instance_id=child.instance_id if child else None,
-        created_at=aware(token.created_at_ms),
-        updated_at=aware(token.updated_at_ms),
+        created_at=utc_datetime(token.created_at_ms),
+        updated_at=utc_datetime(token.updated_at_ms),
         completed_at=_time(token.completed_at_ms),
         worker=token.worker,
         lease_until=_time(token.lease_until_ms),
@@ -151,4 +151,4 @@ def _types(entry: Entry) -> str | list[str] | None:
 
 
 def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else aware(ms)
+    return None if ms is None else utc_datetime(ms)

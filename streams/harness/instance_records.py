@@ -1,4 +1,4 @@
-"""The records of instances under test, by instance."""
+"""The records of a test's log by instance."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,17 +17,17 @@ class InstanceRecords:
 
     def add(self, key: str, record: HistoryAppended) -> None:
         """Add a record that was appended to the log."""
-        kept = self._records.setdefault(key, [])
-        kept.append(record)
-        if len(kept) == 1 and not runs(self._engines, kept):
-            # A refusal to create leaves no instance.
+        records = self._records.setdefault(key, [])
+        records.append(record)
+        if len(records) == 1 and not runs(self._engines, records):
+            # A refused creation leaves no instance.
             del self._records[key]
 
-    def of(self, workflow: str, instance_id: str) -> Sequence[HistoryAppended]:
+    def records_of(self, workflow: str, instance_id: str) -> Sequence[HistoryAppended]:
         """Return the records of an instance.
 
         Raises:
-            InstanceNotFoundError: There is none.
+            InstanceNotFoundError: It does not exist.
         """
         records = self._records.get(instance_key(workflow, instance_id))
         if records is None:
@@ -36,14 +36,14 @@ class InstanceRecords:
         return records
 
     def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
-        """Return the runs of an instance, by their numbers.
+        """Return the runs of an instance, by number.
 
         Raises:
-            InstanceNotFoundError: There is none.
+            InstanceNotFoundError: It does not exist.
         """
-        return runs(self._engines, list(self.of(workflow, instance_id)))
+        return runs(self._engines, list(self.records_of(workflow, instance_id)))
 
     def latest(self) -> Iterator[RunView]:
-        """Yield the current run of each instance."""
+        """Yield the current run of every instance."""
         for records in self._records.values():
             yield [*runs(self._engines, records).values()][-1]

@@ -1,4 +1,4 @@
-"""The topics of a test: what a step publishes to any other fails it, as no record would arrive."""
+"""Check of published topics in tests: outside of a test, the record would wait for its topic."""
 
 from collections.abc import Collection
 
@@ -10,12 +10,12 @@ from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure
 
 
-def checked(message: FromHost, topics: Collection[str] | None) -> FromHost:
-    """What a host has sent, or that its step has failed; any topic will do where none are named."""
+def check_topics(message: FromHost, topics: Collection[str] | None) -> FromHost:
+    """Return the message, or a failure of its step if it publishes to a topic not in `topics`."""
     returned = message.request if isinstance(message, Requested) else None
     if topics is None or not isinstance(returned, StepReturned) or returned.rollback:
         return message
-    unknown = [each.topic for each in returned.posts if each.topic and each.topic not in topics]
+    unknown = [post.topic for post in returned.posts if post.topic and post.topic not in topics]
     if not unknown:
         return message
     failure = Failure(

@@ -1,4 +1,4 @@
-"""What a test lists: rows of its database, and the records that steps have published."""
+"""Results in tests: rows of the database, and records that steps have published."""
 
 from collections.abc import Generator
 from typing import Any, NamedTuple, Self, TypeVar
@@ -15,9 +15,9 @@ class Published(NamedTuple):
 
 
 class Listed(list[T]):
-    """A list that may be awaited too, as its like is outside of tests."""
+    """A list that may also be awaited, like the corresponding results outside of tests."""
 
     def __await__(self) -> Generator[None, None, Self]:
-        """Gives itself."""
+        """Return the list."""
         yield from ()
         return self

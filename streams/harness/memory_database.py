@@ -1,4 +1,4 @@
-"""The database of the harness: SQLite in memory, spoken to as to Postgres."""
+"""The database of the harness: SQLite in memory, with placeholders as in Postgres."""
 
 import json
 import re
@@ -13,38 +13,38 @@ from headwater.schemas.history import Failure
 from headwater.streams.authoring.sql_parameters import sql_parameters
 from headwater.streams.engine.step_database import failed
 
-#: Of SQL, as an author writes them.
+#: Parameters of SQL, as an author passes them.
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
-#: A placeholder, with the name of its parameter, or another use of a percent sign.
+#: Matches a placeholder, with the name of its parameter, or another use of a percent sign.
 _PERCENT: Final = re.compile(r"%(?:\(([^)]*)\))?(.?)", re.DOTALL)
 
 
 class MemoryDatabase:
-    """A real database, for the length of a test."""
+    """A real database for the duration of a test."""
 
     def __init__(self) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
 
     def close(self) -> None:
-        """Forgets everything."""
+        """Delete all data."""
         self._connection.close()
 
     def execute(self, sql: str, params: Parameters = ()) -> list[Any]:
         """Run a statement and return its rows.
 
         Raises:
-            TypeError: The parameters are not those that a step may have.
-            ValueError: As TypeError.
+            TypeError: A parameter has a type that a step may not use.
+            ValueError: A parameter has a value that a step may not use.
             sqlite3.Error: The statement was refused.
         """
         return self._run(sql, json.loads(sql_parameters(params))).fetchall()
 
     def commit(self, returned: StepReturned) -> Failure | None:
-        """Runs the statements of a step in one transaction."""
-        refused = refusal(returned)
-        if refused is not None:
-            return refused
+        """Run the statements of a step in one transaction."""
+        failure = refusal(returned)
+        if failure is not None:
+            return failure
         self._connection.execute("begin")
         try:
             for sql, params in returned.statements:
@@ -57,24 +57,24 @@ class MemoryDatabase:
         return None
 
     def outcome(self, returned: StepReturned) -> StepReturned | StepRaised:
-        """What becomes of a step, with its statements."""
+        """Run the statements of a step and return its outcome."""
         failure = self.commit(returned)
         return returned if failure is None else failed(returned, failure)
 
     def _run(self, sql: str, params: list[Any] | dict[str, Any]) -> sqlite3.Cursor:
-        # Without parameters a percent sign means itself, as psycopg has it.
+        # Without parameters, a percent sign is not a placeholder, as in psycopg.
         if not params:
             return self._connection.execute(sql)
         statement, values = _for_sqlite(sql, params)
-        return self._connection.execute(statement, [_parameter(each) for each in values])
+        return self._connection.execute(statement, [_parameter(value) for value in values])
 
 
 def _for_sqlite(sql: str, params: list[Any] | dict[str, Any]) -> tuple[str, list[Any]]:
-    """Return a statement with SQLite's placeholders, and its parameters in their order.
+    """Return a statement with SQLite's placeholders, and its parameters in order.
 
     Raises:
-        sqlite3.ProgrammingError: The placeholders are not those of the parameters; psycopg refuses
-            the same.
+        sqlite3.ProgrammingError: The placeholders do not match the parameters; psycopg refuses the
+            same.
     """
     names: list[str | None] = []
 
@@ -83,9 +83,9 @@ def _for_sqlite(sql: str, params: list[Any] | dict[str, Any]) -> tuple[str, list
         if kind == "%" and name is None:
             return "%"
         if kind != "s" or (name is None) == isinstance(params, dict):
-            usual = "%(name)s" if isinstance(params, dict) else "%s"
+            expected = "%(name)s" if isinstance(params, dict) else "%s"
             raise sqlite3.ProgrammingError(
-                f"expected {usual} or %% in SQL with such parameters, found {match[0]}"
+                f"expected {expected} or %% in SQL with such parameters, found {match[0]}"
             )
         names.append(name)
         return "?"

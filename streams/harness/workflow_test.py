@@ -1,8 +1,8 @@
-"""`WorkflowTest`: workflows in a test, without Kafka, Postgres, network, or waiting.
+"""`WorkflowTest`: tests of workflows without Kafka, Postgres, network, or waiting.
 
-Owner and hosts are those of production; only the log (lists of encoded records), the clock (moved
-by the test), the ids (drawn from a seed) and the database (SQLite in memory) are stand-ins. Code
-that the test's process holds in memory is lost by `crash()`, as it would be by kill -9.
+Owner and hosts are those of production. Only the log (lists of encoded records), the clock (moved
+by the test), the ids (drawn from a seed) and the database (SQLite in memory) are replaced.
+`crash()` drops everything that the test's process holds in memory, as kill -9 would.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from headwater.streams.authoring.workflow_values import (
     R_co,
     WorkflowOf,
 )
-from headwater.streams.code_host.apps import limits_of, schemas_of_params
+from headwater.streams.code_host.apps import concurrency_limits, params_schemas
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.hosted_run import Allowance
 from headwater.streams.engine.code import Code
@@ -59,14 +59,14 @@ from headwater.streams.engine.turns import Flight, Partition, Turn
 from headwater.streams.evaluation.evaluator import EvaluatorProcess
 from headwater.streams.harness.bodies import check_count
 from headwater.streams.harness.callbacks import Callbacks
-from headwater.streams.harness.given import Given, when
+from headwater.streams.harness.definitions import Definitions, start_time_ms
+from headwater.streams.harness.instance_handle import TestInstance
 from headwater.streams.harness.instance_records import InstanceRecords
-from headwater.streams.harness.known_topics import checked
+from headwater.streams.harness.job_handle import TestJob, activate_jobs
+from headwater.streams.harness.known_topics import check_topics
 from headwater.streams.harness.listed import Listed, Published
 from headwater.streams.harness.memory_database import MemoryDatabase, Parameters
-from headwater.streams.harness.test_handles import TestWorkflow
-from headwater.streams.harness.test_instance import TestInstance
-from headwater.streams.harness.test_jobs import TestJob, activated
+from headwater.streams.harness.workflow_handle import TestWorkflow
 from headwater.streams.replay.workflow import Workflow
 
 R = TypeVar("R")
@@ -74,23 +74,22 @@ log = logging.getLogger(__name__)
 
 _TO_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[ToHost]))
 _FROM_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[FromHost]))
-#: The hosts: that of workflows that come with Headwater, if a test has any, and that of all others.
-_HOUSE, _APP = _HOSTS = range(2)
+#: The hosts of built-in workflows, if a test has any, and of all others.
+_BUILTIN, _APP = _HOSTS = range(2)
 
 
 class WorkflowTest:
-    """A world for workflows: `async with WorkflowTest([order], seed=7) as test: ...`.
+    """Runs workflows in a test: `async with WorkflowTest([order], seed=7) as test: ...`.
 
-    Shape:  workflows are code, or definitions of graphs, whose nodes name the tasks; kinds are
-            workflows without code, by name, whose kinds are those of more engines; topics are those
-            that steps may publish to, None for any; cleanup is the time of cancelled code;
-            limits are what names and values are held to; patience is the real time for which
-            callbacks are waited for.
+    `workflows` are code, or definitions of graphs, whose nodes name the tasks. `kinds` are
+    workflows without code, by name, with the kinds of their additional engines. `topics` are those
+    that steps may publish to, None for any. `cleanup` limits cancelled code, `limits` names and
+    values. `patience` is the real time for which callbacks are awaited.
     """
 
     __test__ = False
 
-    def __init__(  # noqa: PLR0913, what a world is made of
+    def __init__(  # noqa: PLR0913, the options of a test
         self,
         workflows: Iterable[Workflow | GraphWorkflow | Mapping[str, Any]],
         *,
@@ -106,25 +105,25 @@ class WorkflowTest:
         patience: Duration = "10 seconds",
     ) -> None:
         self.limits = limits
-        given = Given.of(workflows, tasks)
+        definitions = Definitions.collect(workflows, tasks)
         replay = ReplayEngine(max_steps, milliseconds(cleanup), limits)
         self._evaluator = EvaluatorProcess()
-        graphs = GraphEngine(given.graphs.values(), limits, self._evaluator)
-        self._concurrency = limits_of(given.workflows.values())
-        slots = SlotsEngine({name: self._concurrency.get(name) for name in given.workflows})
+        graphs = GraphEngine(definitions.graphs.values(), limits, self._evaluator)
+        self._concurrency = concurrency_limits(definitions.workflows.values())
+        slots = SlotsEngine({name: self._concurrency.get(name) for name in definitions.workflows})
         by_kind: list[Engine[Any]] = [replay, graphs, slots, *engines]
-        self._engines: Engines = {each.kind: each for each in by_kind}
-        self._workflows, self._tasks = given.workflows, given.tasks
+        self._engines: Engines = {engine.kind: engine for engine in by_kind}
+        self._workflows, self._tasks = definitions.workflows, definitions.tasks
         self._kinds = (
-            dict.fromkeys(given.workflows, replay.kind)
-            | dict.fromkeys(given.graphs, graphs.kind)
+            dict.fromkeys(definitions.workflows, replay.kind)
+            | dict.fromkeys(definitions.graphs, graphs.kind)
             | dict(kinds or {})
         )
-        self._host_of = {n: _HOUSE if n.startswith(BUILTIN_PREFIX) else _APP for n in self._kinds}
-        #: None: what runs here is the workflows that it was given.
+        self._host_of = {n: _BUILTIN if n.startswith(HOUSE_PREFIX) else _APP for n in self._kinds}
+        #: Empty: a test runs only the workflows that it was created with.
         self._deployments = Deployments()
         self._random = Random(seed)  # noqa: S311, no secrets are made here
-        self.now_ms = when(start)
+        self.now_ms = start_time_ms(start)
         self._history: list[bytes] = []
         self._commands: list[bytes] = []
         self._read = 0
@@ -165,7 +164,7 @@ class WorkflowTest:
     def workflow(self, workflow: str | Named) -> TestWorkflow[Any, Any]: ...
 
     def workflow(self, workflow: str | Named) -> TestWorkflow[Any, Any]:
-        """A workflow, given itself or by its name, as a client has it."""
+        """Return the handle of a workflow, by the object or its name."""
         return TestWorkflow(self, workflow)
 
     @overload
@@ -196,35 +195,35 @@ class WorkflowTest:
         params: object = None,
         labels: Mapping[str, str] | None = None,
     ) -> TestInstance[Any]:
-        """Creates an instance; it runs when the test lets it.
+        """Create an instance. It runs when the test advances.
 
-        Errors: as `TestWorkflow.create`.
+        Raises as `TestWorkflow.create`.
         """
         return await self.workflow(workflow).create(id, params, labels=labels)
 
     async def create_batch(
         self, workflow: str | Named, instances: Sequence[Mapping[str, Any]]
     ) -> list[TestInstance[Any]]:
-        """Creates instances; those whose id exists are skipped, and left out of the answer."""
+        """Create instances, skipping ids that exist, and return the created ones."""
         return await self.workflow(workflow).create_batch(instances)
 
     def get(self, workflow: str | Named, id: str) -> TestInstance[Any]:  # noqa: A002
-        """An instance that exists.
+        """Return an existing instance.
 
-        Errors: InstanceNotFoundError.
+        Raises InstanceNotFoundError otherwise.
         """
         return self.workflow(workflow).get(id)
 
     def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
-        """The runs of an instance, folded from the log."""
+        """Return the runs of an instance, folded from the log."""
         return self._records.views(workflow, instance_id)
 
     def records(self, workflow: str, instance_id: str) -> Sequence[HistoryAppended]:
-        """The records of an instance.
+        """Return the records of an instance.
 
-        Errors: InstanceNotFoundError.
+        Raises InstanceNotFoundError if it does not exist.
         """
-        return self._records.of(workflow, instance_id)
+        return self._records.records_of(workflow, instance_id)
 
     async def activate_jobs(
         self,
@@ -234,52 +233,52 @@ class WorkflowTest:
         max: int = 1,  # noqa: A002
         lease: Duration = "1 minute",
     ) -> list[TestJob]:
-        """Takes jobs of external nodes, as a worker outside does: those of the task `type`."""
+        """Acquire jobs of external nodes, as an external worker does, by the name of their task."""
         latest = list(self._records.latest())
-        return await activated(latest, type, self.send, max, worker=worker, lease=lease)
+        return await activate_jobs(latest, type, self.send, max, worker=worker, lease=lease)
 
     # -- time
 
     async def run_until_idle(self) -> None:
-        """Run until nothing can move without time or an event.
+        """Run until nothing can continue without time or an event.
 
         Raises:
-            TimeoutError: A callback waits for something real that does not come.
+            TimeoutError: A callback waits too long for something real.
         """
         await self._run(None)
         self._callbacks.check()
 
     async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
-        """Do one tick of a runner: take instances until they wait or end.
+        """Perform one tick of a runner: run instances until they wait or end.
 
-        Those that continue are taken before those that begin.
+        Instances that continue come before those that start.
 
         Args:
-            max_instances: The most instances, 1 to 10,000; None for any number.
-            max_steps: The most attempts of steps, 1 to 10,000; None for any number.
+            max_instances: Largest number of instances, 1 to 10,000; unlimited by default.
+            max_steps: Largest number of step attempts, 1 to 10,000; unlimited by default.
 
         Returns:
-            How many instances it took.
+            Number of instances that were run.
 
         Raises:
-            TypeError: An argument is no integer.
+            TypeError: An argument is not an integer.
             ValueError: An argument is out of range.
-            TimeoutError: A callback waits for something real that does not come.
+            TimeoutError: A callback waits too long for something real.
         """
         check_count("max_instances", max_instances)
         check_count("max_steps", max_steps)
-        with self._allowance.of(max_steps):
+        with self._allowance.limited_to(max_steps):
             count = await self._run(max_instances, once=True)
         self._callbacks.check()
         return count
 
     async def advance(self, duration: Duration) -> None:
-        """Moves the clock, through every due time on its way, and runs what is due."""
+        """Advance the clock through every due time, and run what is due."""
         end_ms = self.now_ms + milliseconds(duration)
         await self._run(None)
         while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms + 1:
             if due_ms > self.now_ms:
-                # Deadlines end when their moment is over: before the next, behind all else in it.
+                # Deadlines expire at the end of their millisecond, after everything else in it.
                 self.now_ms = due_ms - 1
                 await self._run(None, complete=True)
                 if self._next_due_ms() != due_ms:
@@ -293,42 +292,42 @@ class WorkflowTest:
         await self._run(None)
 
     async def sleep(self, duration: Duration) -> None:
-        """Inside a callback: takes virtual time."""
+        """Wait for virtual time. For use in a callback."""
         await self._callbacks.sleep_until(self.now_ms + milliseconds(duration))
 
     def _next_due_ms(self) -> int | None:
         times = (self._callbacks.next_due_ms(), self._owner.next_due_ms())
-        return min((each for each in times if each is not None), default=None)
+        return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
     def _running(self) -> list[CurrentAttempt]:
-        return [each for host in self._hosts for each in host.running()]
+        return [attempt for host in self._hosts for attempt in host.running()]
 
-    # -- what can be looked at
+    # -- results
 
     def published(self, topic: str) -> Listed[Published]:
-        """The records that steps have published to a topic: `.key`, `.value`."""
-        return Listed(each for each in self._published if each.topic == topic)
+        """Return the records that steps have published to a topic: `.key`, `.value`."""
+        return Listed(record for record in self._published if record.topic == topic)
 
     def execute(self, sql: str, params: Parameters = ()) -> Listed[tuple[Any, ...]]:
-        """Runs a statement on the harness's database and gives its rows, as tuples."""
+        """Run a statement on the harness's database and return its rows as tuples."""
         return Listed(self._database.execute(sql, params))
 
-    # -- faults
+    # -- failures
 
     async def crash(self) -> None:
-        """Drops everything in memory; what is left is the log."""
+        """Drop everything in memory except the log."""
         self._stop()
         self._boot()
         await asyncio.sleep(0)
 
-    # -- the world
+    # -- the harness
 
     def new_id(self, prefix: str) -> str:
-        """An id drawn from the seed."""
+        """Return an id drawn from the seed."""
         return f"{prefix}_{self._random.getrandbits(96):024x}"
 
     async def send(self, workflow: str, instance_id: str, command: Command) -> ReplySent:
-        """Sends a command and gives its outcome."""
+        """Send a command and return its outcome."""
         command_id = self.new_id("cmd")
         self._append_command(
             CommandSent(
@@ -350,14 +349,14 @@ class WorkflowTest:
         claim = claim_of(self.new_id("owner"), self._kinds, self.now_ms)
         self._history.append(write(claim))
         claims = Claims()
-        records = [(i, read(each, HistoryAppended)) for i, each in enumerate(self._history)]
+        records = [(i, read(encoded, HistoryAppended)) for i, encoded in enumerate(self._history)]
         instances = LiveInstances(self._engines)
         restore(claims, records, instances)
         self._read = claims.cause + 1
         self._sent_by_hosts = []
         self._driver = Driver(partitions=1)
         self._hosts = [self._new_host(number) for number in _HOSTS]
-        known = (self._kinds, schemas_of_params(self._workflows.values()), self._concurrency)
+        known = (self._kinds, params_schemas(self._workflows.values()), self._concurrency)
         self._owner = Owner(
             0,
             claims,
@@ -371,17 +370,19 @@ class WorkflowTest:
         self._partition = Partition(
             0, self._owner, claims.epoch, {}, start=0, position=end, replied=self._read
         )
-        self._driver.take_on(self._partition)
+        self._driver.add_partition(self._partition)
         self._turn()
 
     def _new_host(self, number: int) -> Host:
         workflows = {
-            name: each for name, each in self._workflows.items() if self._host_of[name] == number
+            name: workflow
+            for name, workflow in self._workflows.items()
+            if self._host_of[name] == number
         }
         tasks = self._tasks if number == _APP else {}
         emit = partial(self._host_sent, self._driver)
-        made = partial(Host, emit=emit, now_ms=lambda: self.now_ms)
-        return made(workflows, tasks=tasks, allowance=self._allowance)
+        new_host = partial(Host, emit=emit, now_ms=lambda: self.now_ms)
+        return new_host(workflows, tasks=tasks, allowance=self._allowance)
 
     def _stop(self) -> None:
         for host in self._hosts:
@@ -390,18 +391,18 @@ class WorkflowTest:
         self._sent_by_hosts.clear()
 
     def _host_sent(self, driver: Driver, message: FromHost) -> None:
-        # What is cancelled by a crash may clean up; nobody hears of that.
+        # Callbacks that a crash cancels may clean up, but their messages are dropped.
         if driver is self._driver:
-            self._sent_by_hosts.append(checked(message, self._topics))
+            self._sent_by_hosts.append(check_topics(message, self._topics))
 
     def _turn(self, limit: int | None = 0, *, complete: bool = False) -> int:
-        """Gives the driver what came, appends, and lets what follows happen."""
+        """Pass input to the driver, append, and deliver effects."""
         driver, partition = self._driver, self._partition
         while self._read < len(self._commands):
             sent = read(self._commands[self._read], CommandSent)
             partition.commands.append((self._read, sent))
             self._read += 1
-        # All commands are here, whatever the time is.
+        # All commands are known at any time.
         partition.reached_ms = self.now_ms
         sent_by_hosts, self._sent_by_hosts = self._sent_by_hosts, []
         for host in self._hosts:
@@ -411,28 +412,28 @@ class WorkflowTest:
             driver.host_sent(decoder.decode(encoder.encode(sent_by_hosts)))
         turn = driver.turn(self.now_ms, limit, complete=complete)
         self._append(turn.flights)
-        self._contained(turn)
+        self._handle_incidents(turn)
         if turn.steps:
             for step in turn.steps:
-                wanted = self._owner.sql.tries(step.commit)
-                outcome = self._database.outcome(step.commit.returned) if wanted else None
+                needed = self._owner.sql.mark_sent(step.commit)
+                outcome = self._database.outcome(step.commit.returned) if needed else None
                 driver.step_settled(step, outcome)
-            # At once: in production a row beside the SQL outlives a crash that comes before this.
+            # At once: in production, the commit row survives a crash before this point.
             turn_of_sql = driver.turn(self.now_ms, 0)
             self._append(turn_of_sql.flights)
-            self._contained(turn_of_sql)
-        self._let_go()
+            self._handle_incidents(turn_of_sql)
+        self._deliver_released()
         return turn.started
 
-    def _contained(self, turn: Turn) -> None:
-        """Log errors that cost one command or run, and restore states that they have damaged."""
-        for each in turn.incidents:
-            log.error("%s: %s", each.kind, each.what, exc_info=each.error)
+    def _handle_incidents(self, turn: Turn) -> None:
+        """Log errors that cost one command or run, and restore damaged states."""
+        for incident in turn.incidents:
+            log.error("%s: %s", incident.kind, incident.what, exc_info=incident.error)
         for key in self._owner.damaged():
             instances, claims = LiveInstances(self._engines), Claims()
-            records = ((i, read(each, HistoryAppended)) for i, each in enumerate(self._history))
-            restore(claims, (each for each in records if concerns(each[1], key)), instances)
-            self._owner.restored(key, instances.find(key), self.now_ms)
+            records = ((i, read(item, HistoryAppended)) for i, item in enumerate(self._history))
+            restore(claims, (item for item in records if concerns(item[1], key)), instances)
+            self._owner.restore_damaged(key, instances.find(key), self.now_ms)
 
     def _append(self, flights: Iterable[Flight]) -> None:
         for flight in flights:
@@ -442,8 +443,8 @@ class WorkflowTest:
                 self._records.add(key.decode(), record)
             self._driver.appended(flight, first)
 
-    def _let_go(self) -> None:
-        """Sends what the driver releases to where it belongs."""
+    def _deliver_released(self) -> None:
+        """Deliver what the driver releases."""
         released = self._driver.take_released()
         for answers in released.answers:
             for _, reply in answers.replies:
@@ -467,9 +468,9 @@ class WorkflowTest:
         self._driver.posts_sent(0, queued.key, queued.posts[-1].number)
 
     async def _run(self, limit: int | None, *, once: bool = False, complete: bool = False) -> int:
-        """Turns until nothing moves; callbacks that wait for virtual time do not count.
+        """Run turns until nothing continues, except callbacks that wait for virtual time.
 
-        Shape:  complete if all that happens at this time has happened.
+        `complete` means that everything at the current time has happened.
         """
         hosts = self._hosts
         count = self._turn(limit, complete=complete)
@@ -482,7 +483,7 @@ class WorkflowTest:
                 break
         if self._hosts is hosts or once:
             return count
-        # It crashed meanwhile: what is there now has to come to rest before time goes on.
+        # It crashed meanwhile: the restored state has to come to rest before time advances.
         return await self._run(limit, complete=complete)
 
     def _moves(self, *, ready: bool) -> bool:

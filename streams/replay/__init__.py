@@ -1,1 +1,1 @@
-"""Runs the code of a workflow against what is recorded of it."""
+"""Executes workflow code against its recorded history."""

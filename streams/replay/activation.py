@@ -1,10 +1,9 @@
-"""A run that a host has taken on: from the owner's first message about it to the last.
+"""Activation of a run in a host, from the owner's first message about it to the last.
 
-Theory of operation: the code is executed until it rests. If nothing is under way then, the run
-suspends: it tells the owner, once for every event that it has seen, and may be evicted. When the
-code has returned, so has the run. When it has failed, steps that have returned may have to be
-rolled back, so the run fails only when their results are recorded; then the rollback begins, or the
-run is over.
+The code is executed until it rests. If nothing is running then, the run suspends: it notifies the
+owner, once for every event that it has seen, and may be evicted. When the code has returned, the
+run returns. When the code has failed, steps that have returned may have to be rolled back, so the
+run fails only after their results are recorded. Then the rollback begins, or the run ends.
 """
 
 import asyncio
@@ -28,29 +27,29 @@ from headwater.streams.replay.host_port import Call, HostPort
 from headwater.streams.replay.rollback import Rollback, to_roll_back
 from headwater.streams.replay.workflow import Workflow
 
-#: Why a run fails whose code made nothing of it that the run is cancelled.
-_TOLD: Final = Failure(CANCELLED_ERROR, "the run was cancelled")
-#: What is logged of a run that nothing can continue.
+#: Failure of a canceled run whose code does not raise another error.
+_CANCELED: Final = Failure(TOLD, "the run was cancelled")
+#: Warning about a run that cannot continue. It is stored as a key, so it must not change.
 _STUCK: Final = (
     "the code waits for something that no entry will bring: none of its entries is open, so "
     "neither time nor an event can continue it. Usual cause: an asyncio.Event that nothing sets, "
     "a lock that is not released, a future without a result. It waits until it is cancelled, "
     "terminated or restarted"
 )
-#: Smaller than any sequence.
+#: Less than any sequence.
 _NEVER: Final = -1
 
 
 class Phase(Enum):
-    """Where a run stands in the host; it goes from one to a later one only."""
+    """Phase of a run in the host. A run only moves to later phases."""
 
-    #: Its code runs, or waits for results.
+    #: The code runs, or waits for results.
     RUNNING = auto()
-    #: Its code has failed; results of steps are on their way to the log.
+    #: The code has failed, and results of steps are not recorded yet.
     FAILING = auto()
-    #: Its code is replayed for its handlers, or these run.
+    #: The code is replayed to collect its rollback handlers, or these run.
     ROLLING_BACK = auto()
-    #: Nothing of it runs any more.
+    #: Nothing runs.
     CLOSED = auto()
 
 
@@ -69,11 +68,11 @@ class Activation:
         self._payload = payload
         self._host = host
         self._entries = begin.entries
-        #: The sequence of the latest event that the code has seen, and what it was when the run
-        #: suspended last.
+        #: Sequence of the latest event that the code has seen, and its value at the last
+        #: suspension.
         self._seen = begin.seen
         self._suspended_at = _NEVER
-        #: Why it fails, and whether because it does not fit its history.
+        #: The failure, and whether it is a divergence from the history.
         self._failure = begin.rollback
         self._diverged = False
         self._phase = Phase.RUNNING if begin.rollback is None else Phase.ROLLING_BACK
@@ -91,7 +90,7 @@ class Activation:
         self._rollback = Rollback(self._entries, self._run.handlers, self._host)
 
     def proceed(self) -> None:
-        """Runs the code until it rests, and does what follows from that."""
+        """Execute the code until it rests, and act on the result."""
         match self._phase:
             case Phase.RUNNING:
                 self._execution.run_until_rest()
@@ -109,7 +108,7 @@ class Activation:
                 pass
 
     def close(self) -> None:
-        """Ends everything: the code never runs again, not even to clean up, and sends no more."""
+        """Stop everything. The code never runs again, not even to clean up, and sends nothing."""
         self._phase = Phase.CLOSED
         self._host.cancel()
         self._run.close()
@@ -117,7 +116,7 @@ class Activation:
     # -- messages of the owner
 
     def resolved(self, message: Resolved) -> None:
-        """An entry has its result."""
+        """Deliver the result of an entry."""
         self._see(message.sequence)
         self._run.resolve(message.key, self._entry(message))
         self.proceed()
@@ -127,7 +126,7 @@ class Activation:
         self._run.lines.see(sequence)
 
     def _entry(self, message: Resolved) -> Entry:
-        """The entry as the message leaves it."""
+        """Return the entry as updated by the message."""
         entry = self._entries.get(message.key)
         if entry is None:
             call = self._run.calls.get(message.key)
@@ -147,7 +146,7 @@ class Activation:
         return entry
 
     def advanced(self, message: Advanced) -> None:
-        """A loop's commit is durable."""
+        """Record that a loop's commit is durable."""
         self._see(message.sequence)
         self._run.pending.discard(message.key)
         self._run.forget_iterations(message.key, message.trim_before)
@@ -155,20 +154,20 @@ class Activation:
         self.proceed()
 
     def cancelled(self, sequence: int) -> None:
-        """The run is cancelled: the code is told, if it has not ended."""
+        """Cancel the run: the code receives the cancellation if it has not ended."""
         self._see(sequence)
         self._run.cancelled_at = sequence
         self._begin = msgspec.structs.replace(self._begin, cancelled_at=sequence)
         self.proceed()
 
     def timed_out(self, key: str) -> None:
-        """An attempt has failed, whatever its code still returns."""
+        """Time out an attempt, ignoring what its code still returns."""
         self._run.pending.discard(key)
         self._run.calls.timed_out(key)
         self.check_rest()
 
     def retry(self, attempts: dict[str, int], sequence: int) -> None:
-        """Begins the next attempts of steps, by key, as soon as the code has come to them."""
+        """Start the next attempts of steps, by key, when the code has reached them."""
         self._seen = max(self._seen, sequence)
         for key, number in attempts.items():
             entry = self._entries.get(key)
@@ -180,28 +179,28 @@ class Activation:
             self._suspend()
 
     def retry_handler(self, key: str, attempt: int) -> None:
-        """Begins the next attempt of a rollback handler."""
+        """Start the next attempt of a rollback handler."""
         if self._phase is Phase.ROLLING_BACK:
             self._rollback.retry(key, attempt)
 
     def handler_done(self, key: str) -> None:
-        """It is durable that an entry is rolled back, or that its handler is given up."""
+        """Record that the rollback of an entry is durable, or its handler has finally failed."""
         if self._phase is Phase.ROLLING_BACK:
             self._rollback.handled(key)
             self._end_rollback()
 
     def check_rest(self) -> None:
-        """Checks again whether the run rests, without running code."""
+        """Check again whether the run rests, without running code."""
         if self._phase is Phase.RUNNING:
             self._suspended_at = _NEVER
             self._suspend()
         elif self._phase is Phase.FAILING:
             self._fail()
 
-    # -- what attempts come to
+    # -- ends of attempts
 
     def step_ended(self, call: Call, command: StepReturned | StepRaised) -> None:
-        """An attempt of a step has returned or raised."""
+        """Handle an attempt of a step that has returned or raised."""
         call.started = False
         if self._phase is Phase.CLOSED:
             return
@@ -212,18 +211,18 @@ class Activation:
         self.check_rest()
 
     def handler_ended(self, key: str, error: BaseException | None) -> None:
-        """An attempt of a rollback handler has returned or raised."""
+        """Handle an attempt of a rollback handler that has returned or raised."""
         if self._phase is Phase.ROLLING_BACK:
             self._rollback.handler_ended(key, error)
 
-    # -- from one phase to the next
+    # -- transitions between phases
 
     def _suspend(self) -> None:
-        """Suspends, if no result and no attempt is under way, and if that was not said before."""
+        """Suspend if no result or attempt is outstanding and the owner was not notified yet."""
         if self._run.pending or self._host.is_busy() or self._suspended_at == self._seen:
             return
         self._suspended_at = self._seen
-        if self._host.hands_back():
+        if self._host.yield_back():
             return
         is_open = any(entry.status in OPEN for entry in self._entries.values())
         if not is_open and not self._run.calls:
@@ -231,20 +230,20 @@ class Activation:
         self._host.send(Suspend(self._seen))
 
     def _finish(self, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
-        """The author's function has returned or raised."""
-        if self._run.told:
-            # However it ended, the run does not end by that.
-            self._end_told(error)
+        """Handle the return or error of the author's function."""
+        if self._run.cancel_delivered:
+            # A canceled run never completes, whatever its code returns.
+            self._finish_canceled(error)
             return
         if error is None:
-            error = self._execution.return_fault()
+            error = self._execution.return_error()
         if error is None:
             try:
                 what = f"the output of workflow {self._workflow.name}"
                 write = encode if self._workflow.result_type().is_plain else encode_object
                 output = write(value, what, self._run.limits.max_result_bytes, "max_result_bytes")
-            except Exception as why:  # noqa: BLE001, an author's dict may raise anything, too
-                error = why
+            except Exception as raised:  # noqa: BLE001, encoding may run an author's code
+                error = raised
             else:
                 self._run.log_failed(self._run.loop.take_failed(past=False))
                 self._host.send(Return(output))
@@ -252,14 +251,14 @@ class Activation:
                 return
         self._begin_to_fail(failure_of(error), error)
 
-    def _end_told(self, error: BaseException | None) -> None:
+    def _finish_canceled(self, error: BaseException | None) -> None:
         if error is None or isinstance(error, asyncio.CancelledError):
-            self._begin_to_fail(_TOLD, error)
+            self._begin_to_fail(_CANCELED, error)
         else:
             self._begin_to_fail(failure_of(error), error)
 
     def _begin_to_fail(self, failure: Failure, error: BaseException | None) -> None:
-        # What still runs has failed with the run.
+        # Attempts that still run fail with the run.
         self._host.cancel()
         self._failure = failure
         self._diverged = isinstance(error, HistoryDivergedError)
@@ -269,8 +268,8 @@ class Activation:
     def _fail(self) -> None:
         if self._run.pending:
             return
-        failure = self._why()
-        # Code that does not fit its history cannot say what to undo either.
+        failure = self._failure_reason()
+        # Code that diverges from its history cannot name the right handlers.
         if self._diverged or not to_roll_back(self._entries):
             self._host.send(Raise(failure))
             self.close()
@@ -283,10 +282,10 @@ class Activation:
 
     def _end_rollback(self) -> None:
         if self._rollback.is_over:
-            self._host.send(Raise(self._why()))
+            self._host.send(Raise(self._failure_reason()))
             self.close()
 
-    def _why(self) -> Failure:
+    def _failure_reason(self) -> Failure:
         if self._failure is None:
             raise AssertionError("a run fails for a reason")
         return self._failure

@@ -1,4 +1,4 @@
-"""Code of one run that runs side by side: the branches of a join or a race."""
+"""Branches of a join or a race: code of one run that executes concurrently."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,14 +11,15 @@ from headwater.streams.replay.scope import Scope
 
 S = TypeVar("S", bound=Scope)
 
-#: An async function of its own scope.
+#: An async function that takes the scope of its branch.
 Branch: TypeAlias = Callable[[S], Awaitable[Any]]
 
 
 class Branches(Generic[S]):
-    """Branches, each in a task and a scope of its own.
+    """Branches, each in its own task and scope.
 
-    Shape:  `settled` has value and error by branch, in the order in which they settled.
+    Attributes:
+        settled: Value and error by branch, in the order in which they settled.
     """
 
     def __init__(self, scopes: Mapping[str, S], branches: Mapping[str, Branch[S]]) -> None:
@@ -40,9 +41,9 @@ class Branches(Generic[S]):
             value = await branch(scope)
         except Exception as raised:  # noqa: BLE001, whatever a branch raises is its outcome
             error = raised
-        except BaseException as raised:  # noqa: BLE001, and so are its ways out
+        except BaseException as raised:  # noqa: BLE001, also SystemExit and the like
             if self._run.closed or scope.is_lost():
-                # Nobody awaits it. Raised, it would be kept by the task, and with it all frames.
+                # Nothing awaits it. If raised, the task would keep it, and with it all frames.
                 return
             error = RuntimeError(
                 "the branch cancelled itself"
@@ -56,18 +57,20 @@ class Branches(Generic[S]):
         self.notify()
 
     def notify(self, _: object = None) -> None:
-        """Has `until` look again."""
+        """Let `until` check its condition again."""
         if not self._changed.done():
             self._changed.set_result(None)
 
     async def until(self, enough: Callable[[], bool]) -> None:
-        """Waits until what has settled is enough; what ends the waiting ends all branches.
+        """Wait until a condition on the settled branches holds.
 
-        Cancelled, they may clean up; closed, they have no turn left either.
+        If the wait is cancelled, so are all branches, which may clean up. If it is closed, they are
+        closed without running again.
 
-        Errors: HistoryDivergedError as soon as a branch has raised it, because that is no failure
-                of a branch alone. A run that is rolled back has failed already: there it only
-                matters which handlers are found.
+        Raises:
+            HistoryDivergedError: A branch raised it. It is raised at once, because the whole run
+                has diverged. During a rollback, the run has failed already, and the branches only
+                run to collect handlers.
         """
         try:
             while not self._is_enough(enough):
@@ -86,34 +89,34 @@ class Branches(Generic[S]):
         return enough()
 
     def all_settled(self) -> bool:
-        """Whether nothing runs any more."""
+        """Whether all branches have settled."""
         return len(self.settled) == len(self._tasks)
 
     def winner(self) -> str | None:
-        """The branch that completed first."""
+        """Return the branch that completed first."""
         return next((name for name, (_, error) in self.settled.items() if error is None), None)
 
     def others(self) -> list[str]:
-        """The branches that have not settled."""
+        """Return the branches that have not settled."""
         return [name for name in self._tasks if name not in self.settled]
 
     def cancel_others(self) -> list[str]:
-        """Cancels the branches that have not settled, and names them."""
+        """Cancel and return the branches that have not settled."""
         others = self.others()
         for name in others:
             self.cancel(name)
         return others
 
     def cancel(self, name: str) -> None:
-        """Cancels a branch: it may clean up, but it can call no entry."""
+        """Cancel a branch. It may clean up, but it can call no entry."""
         self.scopes[name].lost = True
         self._tasks[name].cancel()
 
     def close(self) -> None:
-        """Ends the branches that have not settled, without giving their code another turn.
+        """Close the branches that have not settled, without running their code again.
 
-        What was cancelled before, and waits for more all the same, waits on as it did when this was
-        no replay: closed, its code would go on to the end of its `finally` blocks.
+        A branch that was cancelled before, and still waits, is left waiting, as it was originally:
+        if closed, its code would run to the end of its `finally` blocks.
         """
         for name in self.others():
             if not self.scopes[name].lost:
@@ -121,7 +124,7 @@ class Branches(Generic[S]):
                 self._run.loop.close_task(self._tasks[name])
 
     def failures(self) -> dict[str, Failure]:
-        """What failed, by branch in the order of the arguments."""
+        """Return the failures by branch, in the order of the arguments."""
         return {
             name: failure_of(error)
             for name, error in ((name, self.settled[name][1]) for name in self._tasks)

@@ -9,53 +9,53 @@ from typing import Any
 from typing_extensions import override
 
 from headwater.schemas.statuses import EntryKind
-from headwater.streams.authoring.arguments import aware, check_name
+from headwater.streams.authoring.arguments import check_name, utc_datetime
 from headwater.streams.replay.run_context import RunContext
 from headwater.streams.replay.scope import Scope
 
 
 class DeterministicValues(Scope):
-    """A scope with the time and random values.
+    """A scope with time and random values.
 
-    They are named, or numbered by their order within the scope.
+    Values are identified by a name, or by their order within the scope.
     """
 
     @override
     def __init__(
-        self, run: RunContext, scope: str = "", *, above: Scope | None = None, past: bool = False
+        self, run: RunContext, scope: str = "", *, parent: Scope | None = None, past: bool = False
     ) -> None:
-        super().__init__(run, scope, above=above, past=past)
+        super().__init__(run, scope, parent=parent, past=past)
         self._values: dict[str, int] = {}
 
     def now(self, name: str | None = None) -> Coroutine[Any, Any, datetime]:
-        """The time, recorded once."""
+        """Return the current time, which is recorded once."""
         ticket = self.run.ticket()
         return self.track(ticket, "now", self._now(ticket, name))
 
     async def _now(self, ticket: int, name: str | None) -> datetime:
-        shown = self._value_name("now", name)
-        key, entry = self.enter(ticket, shown, EntryKind.NOW)
+        value_name = self._value_name("now", name)
+        key, entry = self.enter(ticket, value_name, EntryKind.NOW)
         try:
             if entry is None:
-                self.mark(key, shown, EntryKind.NOW, awaits=key)
+                self.mark(key, value_name, EntryKind.NOW, awaits=key)
             entry = await self.result(key)
         finally:
             self.leave(key)
-        return aware(int(entry.result or "0"))
+        return utc_datetime(int(entry.result or "0"))
 
     def random(self, name: str | None = None) -> Coroutine[Any, Any, float]:
-        """A number in [0, 1), the same on every replay of this run."""
+        """Return a number in [0, 1), the same on every replay of this run."""
         ticket = self.run.ticket()
         return self.track(ticket, "random", self._random(ticket, name))
 
     async def _random(self, ticket: int, name: str | None) -> float:
-        # The 53 bits that a float has room for.
+        # The precision of a float.
         return (
             int.from_bytes(self._random_bytes(ticket, "random", name)[:8], "big") >> 11
         ) / 2.0**53
 
     def uuid(self, name: str | None = None) -> Coroutine[Any, Any, str]:
-        """A random UUID as text, the same on every replay of this run."""
+        """Return a random UUID as text, the same on every replay of this run."""
         ticket = self.run.ticket()
         return self.track(ticket, "uuid", self._uuid(ticket, name))
 
@@ -63,10 +63,10 @@ class DeterministicValues(Scope):
         return str(uuid.UUID(bytes=self._random_bytes(ticket, "uuid", name), version=4))
 
     def _random_bytes(self, ticket: int, what: str, name: str | None) -> bytes:
-        """16 bytes from the run's recorded seed and this call's place, not recorded."""
+        """Derive 16 bytes from the recorded seed of the run and the key of the call."""
         self.run.unawaited.pop(ticket, None)
-        place = self.key(self._value_name(what, name))
-        return blake2b(f"{self.run.begin.seed}/{place}".encode(), digest_size=16).digest()
+        key = self.key(self._value_name(what, name))
+        return blake2b(f"{self.run.begin.seed}/{key}".encode(), digest_size=16).digest()
 
     def _value_name(self, what: str, name: str | None) -> str:
         if name is not None:

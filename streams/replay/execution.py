@@ -1,10 +1,10 @@
-"""The code of a run, executed from its beginning until it rests.
+"""Execution of a run's code from its beginning until it rests.
 
-The author's function runs on a loop of its own (`loop.py`), and what it awaits is given in the
-order of the log (`results.py`). When no recorded result is awaited any more, the run is live.
+The author's function runs on its own loop (`loop.py`), and the results that it awaits are delivered
+in the order of the log (`results.py`). When it awaits no more recorded results, the run is live.
 
-Joins, races and loops that have their results run their branches again all the same, only for what
-they visit (`finished_entries.py`). A run that is rolled back is executed again, too
+Joins, races and loops that have their results still run their branches again, but only to visit
+their entries (`finished_entries.py`). A run that is rolled back is executed again, too
 (`rollback.py`).
 """
 
@@ -27,7 +27,8 @@ from headwater.streams.replay.workflow import Workflow
 class Execution:
     """One execution of a workflow's function.
 
-    Shape:  `outcome` is None until the function has returned a value or raised an error.
+    Attributes:
+        outcome: Value and error of the function; None until it has returned or raised.
     """
 
     def __init__(
@@ -47,8 +48,8 @@ class Execution:
             rolling_back=rolling_back,
         )
         self.outcome: tuple[Any, BaseException | None] | None = None
-        #: Whether nothing is recorded, or it was seen whether the code has come to all of it.
-        self._looked = not begin.entries
+        #: Whether the check for changed code is done, or not needed because nothing is recorded.
+        self._checked_changes = not begin.entries
         self._workflow = workflow
         self._root = Step(self.run)
         event = WorkflowEvent(
@@ -68,78 +69,78 @@ class Execution:
                 self.outcome = (None, error)
 
     def run_until_rest(self) -> None:
-        """Runs the code until it waits for what is not recorded yet, or has ended."""
+        """Run the code until it waits for a result that is not recorded yet, or has ended."""
         run = self.run
         run.begin_turn()
         try:
             if self.outcome is None:
                 run.loop.run_ready()
-            while self.outcome is None and self._give_next():
+            while self.outcome is None and self._deliver_next():
                 run.begin_turn()
                 run.loop.run_ready()
-        except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
+        except Exception as error:  # noqa: BLE001, raised by the loop, but the author's code fails
             self.outcome = (None, error)
         run.log_failed(run.loop.take_failed(past=True))
-        self._tell_of_changed_code()
+        self._warn_of_changed_code()
         if self.outcome is None:
             run.calls.start_deferred()
 
-    def _give_next(self) -> bool:
-        """Gives the code what comes next in the log: a result, or that the run is cancelled."""
+    def _deliver_next(self) -> bool:
+        """Deliver the next event in the log to the code: a result, or the run's cancellation."""
         run = self.run
-        untold = None if run.told else run.cancelled_at
-        recorded = run.results.next_recorded(before=untold)
+        cancelled_at = None if run.cancel_delivered else run.cancelled_at
+        recorded = run.results.next_recorded(before=cancelled_at)
         if recorded is not None:
-            run.results_given += 1
+            run.results_delivered += 1
             future, entry = recorded
             run.lines.see(entry.sequence)
             if not future.done():
                 future.set_result(entry)
-        elif untold is not None:
-            run.lines.see(untold)
-            run.told = True
+        elif cancelled_at is not None:
+            run.lines.see(cancelled_at)
+            run.cancel_delivered = True
             self._task.cancel()
-        return recorded is not None or untold is not None
+        return recorded is not None or cancelled_at is not None
 
-    def _tell_of_changed_code(self) -> None:
-        """Warns where code has come to something new and not to all that is recorded.
+    def _warn_of_changed_code(self) -> None:
+        """Log a warning if the code has reached a new entry but not all recorded ones.
 
-        When it rests, and no loop is about to begin an iteration, all recorded results were given:
-        so it would have come to all that is recorded, had it not been changed. Looked at once, when
-        it has come to something new.
+        When it rests and no loop waits for a commit, all recorded results were delivered, so
+        unchanged code would have reached all recorded entries. The check is made once, when the
+        code has reached something new.
         """
         run, new = self.run, self.run.journal.first_new
-        if self._looked or new is None or run.rolling_back or run.results.awaits_commit:
+        if self._checked_changes or new is None or run.rolling_back or run.results.awaits_commit:
             return
-        self._looked = True
+        self._checked_changes = True
         missed = tuple(key for key in self._not_reached() if not run.entries[key].excused)
         if not missed:
             return
         text = (
-            f"the code has come to {new}, which is new, and not to {missed[0]}, which is recorded: "
-            "it does not fit the history of this run; usual cause: an entry was renamed, moved or "
-            "taken out while the run was under way. Bring it back, or say step.removed where it "
-            "was, and deploy"
+            f"the code has reached {new}, which is new, but not {missed[0]}, which is recorded: it "
+            "does not fit the history of this run. Usual cause: an entry was renamed, moved or "
+            "removed while the run was open. Restore it, or call step.removed in its place, and "
+            "deploy"
         )
         line = bounded(text, LOG_MESSAGE_MAX)
         run.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, missed=missed))
 
-    def return_fault(self) -> Exception | None:
-        """What is wrong with code that has returned, if anything."""
+    def return_error(self) -> Exception | None:
+        """Return the error of code that has returned but should not have, or None."""
         return self._root.end(None) or self._unvisited()
 
     def _unvisited(self) -> HistoryDivergedError | None:
-        """The error of strict code that has not come to an entry of its history."""
+        """Return the error of strict code that has not reached a recorded entry."""
         key = next(self._not_reached(), None) if self.run.strict else None
         if key is None:
             return None
         return HistoryDivergedError(key, self.run.entries[key].kind.value, "nothing")
 
     def _not_reached(self) -> Iterator[str]:
-        """Keys of what is recorded and the code has not come to, though it should have."""
+        """Yield keys of recorded entries that the code should have reached but has not."""
         for key in self.run.journal.unvisited():
             entry = self.run.entries[key]
-            # What was cancelled might never have been reached: how far a loser gets is chance. The
-            # time is no entry that an author could mark as removed.
+            # Cancelled entries may never have been reached: it is chance how far a loser gets. An
+            # author cannot mark a recorded time as removed.
             if entry.status is not EntryStatus.CANCELLED and entry.kind is not EntryKind.NOW:
                 yield key

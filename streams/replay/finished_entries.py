@@ -1,13 +1,13 @@
-"""Code beneath an entry that is over, run again for what it visits.
+"""Replay of the code within joins, races and loops that have ended.
 
-A replay has the results of joins, races and loops without it. But only there is it found that an
-entry beneath them no longer fits, and the code around them may look at what they left in variables.
-While a run is rolled back, rollback handlers are found there too.
+Although their results are recorded, their code is run again for three reasons: to find out whether
+its entries still fit the history, to restore variables that surrounding code may read, and, during
+a rollback, to collect rollback handlers.
 
-Theory of operation: nothing is sent to the owner, and no step is called. Recorded results come in
-the order of the log, that of the whole entry last. What has none stays without, and what still
-waits when the entry's own result is due is ended. So a divergence may come of it, but no value and
-no error: what is recorded of the entry holds.
+Nothing is sent to the owner, and no step is called. Recorded results are delivered in the order of
+the log, that of the whole entry last. Entries without a recorded result stay pending, and code that
+still waits when the entry's own result is due is closed. The replay may thus find a divergence, but
+never changes the recorded result.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from headwater.streams.replay.scope import Scope
 
 
 def only_replays(scope: Scope, entry: Entry | None) -> bool:
-    """Whether the code beneath an entry only replays what is recorded."""
+    """Whether the code within an entry only replays recorded results."""
     return scope.only_replays or (entry is not None and entry.status not in OPEN)
 
 
 def is_replayed(scope: Scope, key: str) -> bool:
-    """Whether the code beneath an entry that is over has to be run again: it is, once."""
+    """Whether the code within an ended entry still has to be replayed, which happens once."""
     journal = scope.run.journal
     return key in journal.entries and key not in journal.finished
 
 
-async def replay_beneath(
+async def replay_within(
     scope: Scope,
     key: str,
     begin: Callable[[], Branches[Any]],
@@ -40,18 +40,24 @@ async def replay_beneath(
     settles: Callable[[Branches[Any]], bool] = lambda _: False,
     settled: Callable[[Branches[Any]], None] = lambda _: None,
 ) -> Entry:
-    """Runs code again, once, until its entry's result is due, and gives that.
+    """Replay the code within an entry, once, until the entry's result is due, and return that.
 
-    Shape:  what `begin` gives has scopes that are past. `settled` is called when enough has
-            settled for the entry to be over (`settles`), if that comes first.
-    Errors: HistoryDivergedError, and what `settled` raises.
+    Args:
+        scope: Scope of the entry.
+        key: Key of the entry.
+        begin: Starts the branches, in scopes that are past.
+        settles: Whether enough branches have settled to end the entry.
+        settled: Called when `settles` is true before the result is due. May raise.
+
+    Raises:
+        HistoryDivergedError: The code does not fit the history.
     """
     due = scope.result(key)
     if not is_replayed(scope, key):
         return await due
     running = begin()
     due.add_done_callback(running.notify)
-    # What ends this from outside has cancelled the code, too, which may clean up, as it did then.
+    # If this wait is cancelled, so is the code, which may clean up as it did originally.
     await running.until(lambda: due.done() or settles(running))
     if not due.done():
         settled(running)
@@ -62,10 +68,10 @@ async def replay_beneath(
 
 
 class UntilDue:
-    """Code that is awaited until it ends or a result is due; then it has no turn left.
+    """Awaits code until it ends or a result is due, and then closes it.
 
-    It takes as many turns of the loop as it would take alone: a task of its own would let others
-    go first that came behind it when it was not a replay.
+    The code runs in the surrounding task, so that it takes as many iterations of the loop as it did
+    originally. In a separate task it could be overtaken by other code.
     """
 
     def __init__(
@@ -82,7 +88,7 @@ class UntilDue:
         self._over = False
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Awaits it, in the task that was given."""
+        """Await the code in `task`."""
         thrown: BaseException | None = None
         self._due.add_done_callback(self._interrupt)
         try:
@@ -93,7 +99,7 @@ class UntilDue:
                     yield awaited
                 except GeneratorExit:
                     raise
-                except BaseException as error:  # noqa: BLE001, it is for the code, which may catch it
+                except BaseException as error:  # noqa: BLE001, passed on to the code, which may catch it
                     if isinstance(error, asyncio.CancelledError) and self._due.done():
                         self._task.uncancel()
                         return

@@ -1,17 +1,17 @@
-"""Refuses what a workflow's own code may not use, and warns where it asks the clock or chance.
+"""Refuses what workflow code must not use, and warns when it reads the clock or random numbers.
 
-The workflow's loop refuses what asyncio would do (`loop.py`). What goes around asyncio is met here.
-Python reports most of it to an audit hook (PEP 578) before it happens, under whatever name it was
-imported; what older versions do not report, and clock and chance, have a check put in front. A
-library may ask for these without any harm, so they are no error. `datetime.now` is out of reach:
-Python's own types cannot be changed.
+The workflow's loop refuses operations of asyncio (`loop.py`). This module covers operations that
+bypass asyncio. Python reports most of them to an audit hook (PEP 578) before they happen, however
+the function was imported. Functions that older versions do not report, the clock, and random
+numbers are wrapped. Libraries may use the clock and random numbers harmlessly, so those only cause
+a warning. `datetime.now` is not covered: Python's built-in types cannot be patched.
 Steps run on other loops, or in threads without one, and may use all of it.
 """
 
 import asyncio
 import functools
 import os
-import random  # noqa: TID251 (what authors call is met here)
+import random  # noqa: TID251 (patched here, where authors call it)
 import secrets
 import sys
 import sysconfig
@@ -34,7 +34,7 @@ _NAMES: Final = ("a look-up of a host's name", "do it inside step.do")
 _PROCESS: Final = ("a process", "start it inside step.do")
 _FILE: Final = ("files", "read and write them inside step.do")
 
-#: What Python calls it, by the names of audit events, and what to do instead.
+#: What is refused, by audit event: its description, and what to use instead.
 _REFUSED: Final = {
     "open": _FILE,
     "os.chmod": _FILE,
@@ -64,8 +64,8 @@ _REFUSED: Final = {
     "os.system": _PROCESS,
 }
 
-#: What is drawn at random, by module.
-_DRAWN: Final[dict[ModuleType, tuple[str, ...]]] = {
+#: Functions that return random values, by module.
+_RANDOM: Final[dict[ModuleType, tuple[str, ...]]] = {
     os: ("urandom",),
     random: (
         "choice", "choices", "gauss", "getrandbits", "randbytes", "randint", "random", "randrange",
@@ -75,15 +75,15 @@ _DRAWN: Final[dict[ModuleType, tuple[str, ...]]] = {
     uuid: ("uuid1", "uuid4"),
 }  # fmt: skip
 
-#: What runs inside a workflow's code and is none of it. Debuggers sleep and start threads while
-#: they wait at a breakpoint: the standard library's, with what builds on it, and that of PyCharm
-#: and VS Code. Handlers of logs open a socket, or start a thread, for the first line. Modules are
-#: imported from files, and errors show their lines.
+#: Modules of tools that run within workflow code. Debuggers sleep and start threads at a
+#: breakpoint: the standard library's and tools based on it, and that of PyCharm and VS Code. Log
+#: handlers open a socket or start a thread for the first line. Imports read files, and tracebacks
+#: read source lines.
 _TOOLS: Final = frozenset(
     {"bdb", "importlib._bootstrap", "linecache", "logging", "pydevd", "tokenize", "warnings"}
 )
 
-#: Python's own library asks for whoever has called it.
+#: Calls from the standard library are attributed to its caller.
 _LIBRARY: Final = sysconfig.get_path("stdlib")
 _PACKAGES: Final = "site-packages"
 _OURS: Final = "headwater."
@@ -91,9 +91,9 @@ _OURS: Final = "headwater."
 
 @functools.cache
 def refuse_in_workflows() -> None:
-    """Refuses it from now on, in this process: Python offers no way to remove an audit hook.
+    """Start refusing in this process. It cannot be undone: audit hooks cannot be removed.
 
-    Shape:  `time.sleep` under a name of its own is refused only if it was imported after this.
+    `time.sleep` that was imported under its own name before this call is not refused.
     """
     sys.addaudithook(_on_audit)
     time.sleep = _checked(time.sleep, "time.sleep", "use step.sleep")
@@ -101,21 +101,23 @@ def refuse_in_workflows() -> None:
         threading.Thread.start, "a thread", "use step.do, and the thread inside it"
     )
     for name in ("time", "time_ns"):
-        asked = _warned(getattr(time, name), "the clock", "await step.now()")
-        setattr(time, name, asked)
-    for module, names in _DRAWN.items():
+        warned = _warned(getattr(time, name), "reads clock values", "await step.now()")
+        setattr(time, name, warned)
+    for module, names in _RANDOM.items():
         for name in names:
-            drawn = _warned(getattr(module, name), "for chance", "await step.random() or uuid()")
-            setattr(module, name, drawn)
+            warned = _warned(
+                getattr(module, name), "reads random numbers", "await step.random() or uuid()"
+            )
+            setattr(module, name, warned)
 
 
 def _on_audit(event: str, arguments: tuple[object, ...]) -> None:
-    if event in _REFUSED and not (event == "open" and _is_of_time_zones(arguments[0])):
+    if event in _REFUSED and not (event == "open" and _is_time_zone_file(arguments[0])):
         _check(*_REFUSED[event])
 
 
-def _is_of_time_zones(path: object) -> bool:
-    """Whether a file has the rules of a zone, which `ZoneInfo` reads when it meets the zone."""
+def _is_time_zone_file(path: object) -> bool:
+    """Whether a file has time zone rules, which `ZoneInfo` reads when a zone is first used."""
     return isinstance(path, str) and path.startswith(zoneinfo.TZPATH)
 
 
@@ -136,25 +138,25 @@ def _check(what: str, instead: str) -> None:
         )
 
 
-def _warned(function: Callable[..., Any], asked: str, instead: str) -> Callable[..., Any]:
+def _warned(function: Callable[..., Any], action: str, instead: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def warned(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, whatever the function takes
         loop = asyncio._get_running_loop()  # noqa: SLF001
         if isinstance(loop, WorkflowLoop):
-            place = _place()
-            if place is not None:
+            caller = _caller()
+            if caller is not None:
                 loop.warn(
-                    place,
-                    f"{place} asks {asked}, which a replay would answer otherwise; what is decided "
-                    f"by it may not fit the history then. Use {instead}, or ask inside step.do",
+                    caller,
+                    f"{caller} {action}, which differ on a replay; decisions based on them may "
+                    f"not fit the history then. Use {instead}, or do it inside step.do",
                 )
         return function(*args, **kwargs)
 
     return warned
 
 
-def _place() -> str | None:
-    """Where the author's code, or a library of theirs, asks; None if a tool does, or we do."""
+def _caller() -> str | None:
+    """Return file and line of the author's or a library's code; None for tools and Headwater."""
     for frame in _frames():
         module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
         if module == __name__:
@@ -167,14 +169,14 @@ def _place() -> str | None:
 
 
 def _is_tool() -> bool:
-    """Whether a tool that the workflow's code has run into does what is checked."""
+    """Whether the checked call is made by a tool that runs within workflow code."""
     return any(frame.f_globals.get("__name__") in _TOOLS for frame in _frames())
 
 
 def _frames() -> "Iterator[FrameType]":
-    """The frames of the workflow's code and of what it has called, the innermost first.
+    """Yield the frames of the workflow's code and its callees, innermost first.
 
-    What lies outside of the loop does not count: a whole program may run under a debugger.
+    Frames outside of the workflow's loop are ignored: a whole program may run under a debugger.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None and frame.f_globals.get("__name__") != WorkflowLoop.__module__:

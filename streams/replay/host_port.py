@@ -1,4 +1,4 @@
-"""What a run needs of the host that runs it: attempts of steps, a way to the owner, a clock."""
+"""The host of a run as the run uses it: it runs attempts, sends commands, and has a clock."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -9,10 +9,11 @@ from headwater.streams.authoring.value_types import ValueType
 
 
 class Call:
-    """A step that is to be called, and called again when it fails.
+    """A step that is called, and called again when it fails.
 
-    Shape:  `started` while an attempt is under way; `returned` when the result of one is on its
-            way to the log and nothing can keep it from there.
+    Attributes:
+        started: Whether an attempt is running.
+        returned: Whether the result of an attempt is being recorded and can no longer be dropped.
     """
 
     __slots__ = (
@@ -42,7 +43,7 @@ class Call:
         self.policy = policy
         self.wants_tx = wants_tx
         self.rollback = rollback
-        #: The type of its result, where JSON has no such type.
+        #: Type of its result, if JSON has no such type.
         self.declared = declared
         self.attempt = 0
         self.started = False
@@ -54,8 +55,8 @@ class Handler(NamedTuple):
 
     Attributes:
         function: Takes the result of its step.
-        timeout_ms: How long an attempt may take, in milliseconds; 0 for any time.
-        declared: The type of the result of its step, where JSON has no such type.
+        timeout_ms: Longest duration of an attempt, in milliseconds; 0 if unlimited.
+        declared: Type of the result of its step, if JSON has no such type.
     """
 
     function: Callable[[Any], object]
@@ -67,10 +68,10 @@ class HostPort(Protocol):
     """The host of one run."""
 
     def send(self, command: CodeCommand) -> None:
-        """Sends a command to the owner."""
+        """Send a command to the owner."""
 
     def call(self, call: Call) -> None:
-        """Begins an attempt of a step, outside the workflow's loop."""
+        """Start an attempt of a step, outside the workflow's loop."""
 
     def call_handler(
         self,
@@ -79,16 +80,16 @@ class HostPort(Protocol):
         handler: Handler,
         output: Any,  # noqa: ANN401, any JSON value
     ) -> None:
-        """Begins an attempt of a rollback handler, outside the workflow's loop."""
+        """Start an attempt of a rollback handler, outside the workflow's loop."""
 
     def cancel(self, key: str | None = None) -> None:
-        """Cancels the attempt of a key, or all."""
+        """Cancel the attempt of a key, or all attempts."""
 
     def is_busy(self) -> bool:
-        """Whether attempts are under way."""
+        """Whether attempts are running."""
 
-    def hands_back(self) -> bool:
-        """Hands the run back, if an attempt of it could not begin; says whether."""
+    def yield_back(self) -> bool:
+        """Yield the run back if one of its attempts could not start. Return whether it did."""
 
     def now_ms(self) -> int:
-        """The host's clock."""
+        """Return the host's time in Unix milliseconds."""

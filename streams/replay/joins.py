@@ -17,16 +17,16 @@ from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.authoring.workflow_values import Won
 from headwater.streams.replay.branches import Branch, Branches, S
-from headwater.streams.replay.finished_entries import only_replays, replay_beneath
+from headwater.streams.replay.finished_entries import only_replays, replay_within
 from headwater.streams.replay.scope import Scope
 
-#: Characters of the messages of all branches that have failed, so that they are a result that fits.
+#: Characters of the messages of all failed branches together, so that they fit into a result.
 _MESSAGES_MAX: Final = 240 * 1024
 
 
 async def join(scope: S, ticket: int, name: str, branches: Mapping[str, Branch[S]]) -> Any:  # noqa: ANN401
     """See `Step.join`."""
-    entry = await _ended(scope, ticket, name, EntryKind.JOIN, branches)
+    entry = await _run_entry(scope, ticket, name, EntryKind.JOIN, branches)
     if entry.failure is not None:
         raise _error(entry.failure, JoinError)
     return decode(entry.result or "null")
@@ -34,17 +34,17 @@ async def join(scope: S, ticket: int, name: str, branches: Mapping[str, Branch[S
 
 async def race(scope: S, ticket: int, name: str, branches: Mapping[str, Branch[S]]) -> Won:
     """See `Step.race`."""
-    entry = await _ended(scope, ticket, name, EntryKind.RACE, branches)
+    entry = await _run_entry(scope, ticket, name, EntryKind.RACE, branches)
     if entry.failure is not None:
         raise _error(entry.failure, RaceError)
     won = decode(entry.result or "null")
     return Won(won["winner"], won["value"])
 
 
-async def _ended(
+async def _run_entry(
     scope: S, ticket: int, name: str, kind: EntryKind, branches: Mapping[str, Branch[S]]
 ) -> Entry:
-    """The entry once it has its result, and its branches have run."""
+    """Run the branches of an entry and return the entry with its result."""
     key, entry = _enter(scope, ticket, name, kind, branches)
     is_race = kind is EntryKind.RACE
     try:
@@ -60,7 +60,7 @@ async def _ended(
             entry = await scope.result(key)
             scope.run.journal.finished.add(key)
     except asyncio.CancelledError:
-        scope.give_up(key)
+        scope.abandon(key)
         raise
     finally:
         scope.leave(key)
@@ -89,7 +89,7 @@ def _enter(
 def _begin(
     scope: S, key: str, branches: Mapping[str, Branch[S]], *, past: bool = False
 ) -> Branches[S]:
-    scopes = {name: scope.beneath(entry_key(key, name), past=past) for name in branches}
+    scopes = {name: scope.child_scope(entry_key(key, name), past=past) for name in branches}
     return Branches(scopes, branches)
 
 
@@ -125,15 +125,15 @@ def _raced(scope: Scope, key: str, running: Branches[Any]) -> CodeCommand:
 
 
 async def _replay_join(scope: S, key: str, branches: Mapping[str, Branch[S]]) -> Entry:
-    return await replay_beneath(scope, key, lambda: _begin(scope, key, branches, past=True))
+    return await replay_within(scope, key, lambda: _begin(scope, key, branches, past=True))
 
 
 async def _replay_race(scope: S, key: str, branches: Mapping[str, Branch[S]]) -> Entry:
-    """Runs branches again; the losers for as long as they ran, and no longer.
+    """Replay branches, the losers only as far as they ran.
 
-    A result of a loser's may be recorded between the last one of the winner's and the end of the
-    race. Its code never saw it; but if the winner's code has become shorter, a loser may have been
-    further than it is when the winner settles.
+    A result of a loser may be recorded between the winner's last result and the end of the race,
+    although its code never saw it. If the winner's code has become shorter, however, a loser may
+    not be as far as it was when the winner settles.
     """
     entry = scope.run.entries.get(key)
     completed = entry is not None and entry.status is EntryStatus.COMPLETED
@@ -149,7 +149,7 @@ async def _replay_race(scope: S, key: str, branches: Mapping[str, Branch[S]]) ->
             if not any(scope.run.journal.unvisited(running.scopes[name].scope)):
                 running.cancel(name)
 
-    return await replay_beneath(
+    return await replay_within(
         scope,
         key,
         lambda: _begin(scope, key, branches, past=True),
@@ -159,7 +159,7 @@ async def _replay_race(scope: S, key: str, branches: Mapping[str, Branch[S]]) ->
 
 
 def _listed(failures: Mapping[str, Failure]) -> str:
-    shown = (f"{name}: {each.name}: {each.message}" for name, each in failures.items())
+    shown = (f"{name}: {failure.name}: {failure.message}" for name, failure in failures.items())
     return bounded("; ".join(shown))
 
 
@@ -172,11 +172,11 @@ def _detail(failures: Mapping[str, Failure]) -> str:
 
 
 def _error(failure: Failure, kind: type[JoinError | RaceError]) -> Exception:
-    """The error of an entry, which is of its kind unless a value is why."""
+    """Return the error of an entry: of its kind, unless a value could not be encoded."""
     if _is_unserialisable(failure):
         return UnserialisableError(failure.message)
     plain = decode(failure.detail) if failure.detail else {}
-    errors = {name: Failure(each["name"], each["message"]) for name, each in plain.items()}
+    errors = {name: Failure(detail["name"], detail["message"]) for name, detail in plain.items()}
     return kind(failure.message, errors)
 
 

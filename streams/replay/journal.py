@@ -1,4 +1,4 @@
-"""What is recorded of a run, and what of it the code has visited since it began."""
+"""The recorded entries of a run, and which of them the code has visited."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -17,15 +17,15 @@ class Journal:
     """The entries of a run.
 
     Args:
-        entries: The entries that are recorded, by key.
-        entries_max: How many the run may have.
-        ordinals: Ordinals of entries that are not recorded and have a place among all, because an
-            earlier run has reached them.
-        first_ordinal: That of the first entry without such a place.
+        entries: Recorded entries by key.
+        entries_max: Largest number of entries.
+        ordinals: Ordinals of entries that are not recorded in this run but were reached by an
+            earlier one.
+        first_ordinal: Ordinal of the first entry that is not in `ordinals`.
 
     Attributes:
-        finished: Keys of the joins, races and loops whose code has run to its end since the
-            beginning: the same name again gives the same result, and runs nothing.
+        finished: Keys of joins, races and loops whose code has run to its end. Another call with
+            the same name returns the same result and runs nothing.
     """
 
     def __init__(
@@ -40,16 +40,16 @@ class Journal:
         self._entries_max = entries_max
         self.visited: set[str] = set()
         self.finished: set[str] = set()
-        #: What the code no longer waits for, though it once did (see `Scope.give_up`).
-        self.given_up: set[str] = set()
-        #: The place of the next new entry among all, in the order in which they are first reached.
+        #: Entries that the code no longer waits for, see `Scope.abandon`.
+        self.abandoned: set[str] = set()
+        #: Ordinal of the next new entry, in the order in which entries are first reached.
         self.ordinal = first_ordinal
-        self._passed_over: set[str] = set()
-        #: The first entry that the code has come to and of which nothing was recorded.
+        self._skipped: set[str] = set()
+        #: First entry that the code has reached and that was not recorded.
         self.first_new: str | None = None
 
     def visit(self, key: str, entry: Entry | None, *, or_removed: bool = False) -> None:
-        """Notes that the code has come to an entry, or to where one was that is removed."""
+        """Record that the code has reached an entry, or the location of a removed one."""
         self.visited.add(key)
         if entry is not None:
             self.ordinal = max(self.ordinal, entry.ordinal + 1)
@@ -57,28 +57,30 @@ class Journal:
             self.first_new = self.first_new or key
 
     def new_ordinal(self, key: str) -> int:
-        """Return the place of an entry that this run reaches for the first time."""
+        """Return the ordinal of an entry that this run reaches for the first time."""
         known = self._ordinals.get(key)
         if known is not None:
             return known
         self.ordinal += 1
         return self.ordinal - 1
 
-    def make_room(self, key: str, kind: EntryKind) -> None:
-        """Checks that the run may have one more entry.
+    def check_capacity(self, key: str, kind: EntryKind) -> None:
+        """Check that the run may have another entry.
 
-        Errors: TooManyEntriesError; sleeps do not count. ValueError for a key that is too long.
+        Raises:
+            TooManyEntriesError: It has too many. Sleeps do not count.
+            ValueError: The key is too long.
         """
-        fault = key_problem(key)
-        if fault:
-            raise ValueError(fault)
+        problem = key_fault(key)
+        if problem:
+            raise ValueError(problem)
         if len(self.entries) >= self._entries_max and kind is not EntryKind.SLEEP:
             counted = sum(entry.kind is not EntryKind.SLEEP for entry in self.entries.values())
             if counted >= self._entries_max:
                 raise TooManyEntriesError(too_many_entries(key, self._entries_max))
 
     def open(self, key: str, name: str, kind: EntryKind) -> int:
-        """Adds an entry that the owner is about to record; gives its place among all."""
+        """Add an entry that the owner is about to record. Return its ordinal."""
         ordinal = self.new_ordinal(key)
         self.entries[key] = Entry(
             name=name,
@@ -91,42 +93,42 @@ class Journal:
         return ordinal
 
     def cancel(self, scopes: Collection[str]) -> None:
-        """Notes that the owner cancels what is open at some keys and beneath them."""
-        for key in keys_at_or_under(self.entries, scopes):
+        """Mark open entries at some keys and below them as cancelled, as the owner does."""
+        for key in keys_at_or_beneath(self.entries, scopes):
             entry = self.entries[key]
             if entry.status in OPEN:
                 entry.status = EntryStatus.CANCELLED
 
-    # -- what is not visited
+    # -- entries that are not visited
 
     def unvisited(self, scope: str = "") -> Iterator[str]:
-        """Keys beneath a scope that the code has not come to, though it might have."""
-        for key in keys_under(self.entries, scope):
-            if key not in self.visited and key not in self._passed_over:
+        """Yield keys below a scope that the code has not reached, although it could have."""
+        for key in keys_beneath(self.entries, scope):
+            if key not in self.visited and key not in self._skipped:
                 yield key
 
-    def pass_over(self, key: str) -> None:
-        """Notes that the code will visit nothing beneath a key."""
-        self._pass_over(list(keys_under(self.entries, key)))
+    def skip(self, key: str) -> None:
+        """Record that the code will visit nothing below a key."""
+        self._skip(list(keys_beneath(self.entries, key)))
 
-    def pass_over_iterations(self, key: str, before: int) -> None:
-        """Notes that a loop begins at a later iteration.
+    def skip_iterations(self, key: str, before: int) -> None:
+        """Record that a loop begins at a later iteration.
 
-        A replay comes to that at once, and to much that was reached before it only later: what is
-        new there comes behind all that is recorded.
+        A replay reaches that iteration before much that originally came first. New entries in it
+        are therefore ordered after all recorded ones.
         """
         if before:
             iterations = keys_of_iterations(self.entries, key)
-            self._pass_over([each for each, number in iterations if number < before])
+            self._skip([entry_key for entry_key, number in iterations if number < before])
             ordinals = (entry.ordinal for entry in self.entries.values())
-            self.ordinal = max(self.ordinal, *(each + 1 for each in ordinals))
+            self.ordinal = max(self.ordinal, *(ordinal + 1 for ordinal in ordinals))
 
-    def _pass_over(self, keys: Iterable[str]) -> None:
+    def _skip(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self._passed_over.add(key)
-            # What is new comes after what is passed over, too.
+            self._skipped.add(key)
+            # New entries come after skipped ones, too.
             self.ordinal = max(self.ordinal, self.entries[key].ordinal + 1)
 
     def last_iteration(self, key: str) -> int:
-        """The latest iteration of a loop of which something is recorded."""
+        """Return the latest iteration of a loop with a recorded entry."""
         return max((number for _, number in keys_of_iterations(self.entries, key)), default=0)

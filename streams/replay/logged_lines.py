@@ -1,4 +1,4 @@
-"""Which log lines of a run were logged before, by an execution that its code replays."""
+"""Tells log lines that are new from lines that a replay repeats."""
 
 from collections.abc import Iterable
 
@@ -9,39 +9,45 @@ from headwater.schemas.statuses import EntryStatus
 class LoggedLines:
     """How far the code had come when it logged last, and how far it is now.
 
-    How far it is says the latest event that it has seen. What it logs before it has seen the one
-    that it had seen then was logged before, what it logs later is new, and so many lines between.
+    Progress is measured by the latest event that the code has seen. Lines logged before the code
+    reaches its former progress are repeated, lines logged after it are new. At exactly the same
+    progress, a known number of lines are repeated.
 
-    A loop begins at its latest commit, so its code is further from the beginning than the code
-    beside it, which comes there with the results. How far is what the scopes in it say.
+    A loop resumes at its latest commit, so its code is ahead of concurrent code, which catches up
+    as results are delivered. The scopes within the loop state their progress.
 
-    Shape:  `seen` is the latest event that the code has seen.
+    Attributes:
+        seen: Sequence of the latest event that the code has seen.
     """
 
     def __init__(self, entries: Iterable[Entry], logged_at: int, lines: int) -> None:
-        # A run that was retried has the lines of the one before up to the last result that it kept.
-        kept = max(
+        # A retried run keeps the lines of the run before it up to the last result that it kept.
+        kept_until = max(
             (
-                each.sequence
-                for each in entries
-                if each.sequence < UNRESOLVED and each.status is not EntryStatus.CANCELLED
+                entry.sequence
+                for entry in entries
+                if entry.sequence < UNRESOLVED and entry.status is not EntryStatus.CANCELLED
             ),
             default=BEGINNING,
         )
         self.seen = BEGINNING
-        self._logged_at = max(kept, logged_at)
-        self._left = lines if logged_at >= kept else 0
+        self._logged_at = max(kept_until, logged_at)
+        self._repeats_left = lines if logged_at >= kept_until else 0
 
     def see(self, sequence: int) -> None:
-        """The code sees an event, perhaps one of long ago: the result of an entry, once more."""
+        """Record an event that the code sees. During a replay it may be an old one."""
         self.seen = max(self.seen, sequence)
 
     def next_is_new(self, since: int) -> int | None:
-        """Looks at a line of code that has begun somewhere: what it has seen, if it is new."""
+        """Return the progress of the code if its next line is new, else None.
+
+        Args:
+            since: Progress at which the code of the line's scope begins.
+        """
         seen = max(self.seen, since)
         if seen < self._logged_at:
             return None
-        if seen == self._logged_at and self._left:
-            self._left -= 1
+        if seen == self._logged_at and self._repeats_left:
+            self._repeats_left -= 1
             return None
         return seen

@@ -1,9 +1,9 @@
-"""An event loop for the code of one workflow run, which does nothing but that.
+"""An event loop that only runs the code of one workflow run.
 
-Real event loops mix the code's own turns with sockets and timers, in an order that no replay can
-repeat, and never tell when nothing is left to do. This one has a queue of callbacks and runs until
-it is empty: the order depends on the code and on what is delivered to it alone. What needs a clock,
-a thread or a socket raises an error that names what to use instead.
+Other event loops interleave code with sockets and timers, in an order that a replay cannot repeat,
+and do not report when nothing is left to do. This loop has a queue of callbacks and runs until it
+is empty: the order depends only on the code and on the results delivered to it. Operations that
+need a clock, a thread or a socket raise an error that names the alternative.
 """
 
 import asyncio
@@ -19,53 +19,56 @@ from typing_extensions import override
 
 from headwater.processors.replay.errors import NonDeterministicError
 
-#: A turn of workflow code is short; this many callbacks mean that it spins without an entry.
+#: Workflow code does little between entries; this many callbacks mean that it spins.
 TURNS_MAX: Final = 1_000_000
-#: How often a coroutine is told to end that goes on to await something.
+#: How often a coroutine is closed that awaits something again.
 CLOSINGS_MAX: Final = 100
-#: The iteration of a task that has outlived it: no key of an entry begins so.
+#: Iteration of a task that has outlived it. No entry's key begins like this.
 _PAST: Final = "/"
 
 
-def _run_again(loop: asyncio.AbstractEventLoop | None, current: asyncio.Task[Any] | None) -> None:
-    """Lets the loop go on, in the task that it was in."""
+def _restore_loop(
+    loop: asyncio.AbstractEventLoop | None, current: asyncio.Task[Any] | None
+) -> None:
+    """Make an outer loop the running one again, in the task that it was executing."""
     asyncio._set_running_loop(loop)  # noqa: SLF001
     if loop is not None and current is not None:
         asyncio._enter_task(loop, current)  # noqa: SLF001
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
-    """The loop of one run."""
+    """The event loop of one run."""
 
     __slots__ = ("_failed", "_ready", "_tasks", "warn")
 
     def __init__(self, warn: Callable[[str, str], None]) -> None:
-        #: Tells the author something about a place of their code, once.
+        #: Logs a warning about a line of the author's code, once.
         self.warn = warn
         self._ready: deque[asyncio.Handle] = deque()
-        #: Tasks that have not ended, each with the iteration of a loop in which it was created.
+        #: Tasks that have not ended, with the loop iteration in which they were created.
         self._tasks: dict[asyncio.Task[Any], str] = {}
-        #: Tasks that have failed, in this order, with the same.
+        #: Tasks that have failed, in order, with the same.
         self._failed: list[tuple[asyncio.Task[Any], str]] = []
 
     def run_ready(self) -> None:
-        """Runs until nothing is ready.
+        """Run until no callback is ready.
 
-        Errors: NonDeterministicError when it never comes to rest.
+        Raises:
+            NonDeterministicError: The code never comes to rest.
         """
         ready = self._ready
         if not ready:
             return
-        outside, current = self._begin_to_run()
+        outside, current = self._enter_loop()
         try:
             turns = 0
             while ready:
                 handle = ready.popleft()
                 if not handle.cancelled():
-                    try:  # noqa: SIM105, a context manager costs more than the turn
+                    try:  # noqa: SIM105, a context manager costs more than the call
                         handle._run()  # noqa: SLF001
                     except (SystemExit, KeyboardInterrupt):
-                        # Whoever awaits the task that raised it gets it too.
+                        # Code that awaits the task that raised it receives it too.
                         pass
                 turns += 1
                 if turns > TURNS_MAX:
@@ -74,13 +77,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                         "the workflow spins: a million turns without waiting for an entry"
                     )
         finally:
-            _run_again(outside, current)
+            _restore_loop(outside, current)
 
-    def _begin_to_run(self) -> tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None]:
-        """Makes this the running loop; gives the one that was, and the task that it was in.
+    def _enter_loop(self) -> tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None]:
+        """Make this the running loop. Return the previous loop and the task it was executing.
 
-        That task is left for the time being: since Python 3.14 a thread has one current task,
-        whatever its loops, and none of ours could be entered within it.
+        That task is left meanwhile: since Python 3.14 a thread has one current task for all loops,
+        so a task of this loop could not be entered within it.
         """
         outside = asyncio._get_running_loop()  # noqa: SLF001, what every event loop does
         current = None if outside is None else asyncio.current_task(outside)
@@ -90,8 +93,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return outside, current
 
     def close_tasks(self) -> None:
-        """Ends all tasks: nothing runs here any more."""
-        # A `finally` may begin tasks, too.
+        """Close all tasks. Nothing runs on this loop afterwards."""
+        # A `finally` block may create tasks.
         while self._tasks:
             for task in tuple(self._tasks):
                 self.close_task(task)
@@ -99,35 +102,37 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._failed.clear()
 
     def close_task(self, task: asyncio.Task[Any]) -> None:
-        """Ends a task without giving its code another turn."""
+        """Close a task without letting its code continue."""
         self._tasks.pop(task, None)
-        # How it ends is no failure.
+        # Its end does not count as a failure.
         task.remove_done_callback(self._done)
         self.close_code(task.get_coro())
-        # The task and the future that it waits for hold each other: without this they would stay
-        # until a collection of the oldest generation, once in some hundred thousand runs.
+        # Breaks the reference cycle between the task and the future that it awaits, which would
+        # otherwise stay until a full garbage collection, once in some hundred thousand runs.
         task.cancel()
 
     def close_code(self, coroutine: Any) -> None:  # noqa: ANN401, whatever a task may be made of
-        """Ends a coroutine here, where its `finally` blocks are held to what a workflow may do.
+        """Close a coroutine within this loop, so that workflow rules apply to its `finally` blocks.
 
-        They may do anything, and Python runs them wherever a coroutine is closed: on the loop of
-        the host they would begin tasks there, block it, and take its task for their own.
+        These may do anything, and Python runs them wherever a coroutine is closed. On the host's
+        loop they could create tasks there, block it, and take its task for their own.
         """
-        # One that awaits something while it ends goes on to be there, and is ended again: if it
-        # were left, garbage collection would go on with it.
-        left = [coroutine]
-        outside, current = self._begin_to_run()
+        # A coroutine that awaits something while it is closed still exists and is closed again;
+        # otherwise garbage collection would continue it.
+        pending = [coroutine]
+        outside, current = self._enter_loop()
         try:
             for _ in range(CLOSINGS_MAX):
-                if not left:
+                if not pending:
                     break
-                chain = list(_awaiting(left.pop()))
+                chain = list(_awaiting(pending.pop()))
                 with contextlib.suppress(BaseException):
                     chain[0].close()
-                left += [each for each in chain if getattr(each, "cr_frame", None) is not None]
+                pending += [
+                    awaited for awaited in chain if getattr(awaited, "cr_frame", None) is not None
+                ]
         finally:
-            _run_again(outside, current)
+            _restore_loop(outside, current)
 
     @override
     def call_soon(  # type: ignore[override]
@@ -153,7 +158,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
-        # A run that is evicted leaves its tasks pending, which is what eviction means.
+        # An evicted run leaves its tasks pending.
         task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
         current = asyncio.current_task(self)
         self._tasks[task] = "" if current is None else self._tasks.get(current, "")
@@ -161,10 +166,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return task
 
     def enter_iteration(self, task: asyncio.Task[Any], scope: str) -> str:
-        """Note that a task runs the body of a step.loop from here on.
+        """Record that a task executes the body of a step.loop from now on.
 
         Args:
-            task: The task; tasks that it creates belong to the same iteration.
+            task: The task. Tasks that it creates belong to the same iteration.
             scope: Key of the iteration, or "" outside of loops.
 
         Returns:
@@ -177,39 +182,39 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         scope = self._tasks.pop(task, "")
-        # To call `exception()` would mark it as retrieved.
+        # Calling `exception()` would mark it as retrieved.
         if task._exception is not None:  # noqa: SLF001
             self._failed.append((task, scope))
 
     def leave_iterations(self, key: str) -> list[asyncio.Task[Any]]:
-        """Note that a replay begins behind all iterations of a loop so far.
+        """Record that a replay begins after all iterations of a loop so far.
 
         Args:
             key: Key of the loop.
 
         Returns:
-            The tasks of these iterations that have failed and whose exceptions no code has
-            retrieved. Those that still run are `past`: see `take_failed`.
+            The failed tasks of these iterations whose exceptions no code has retrieved. Tasks that
+            still run become `past`: see `take_failed`.
         """
-        beneath = f"{key}/"
+        prefix = f"{key}/"
         for task, scope in self._tasks.items():
-            if scope.startswith(beneath):
+            if scope.startswith(prefix):
                 self._tasks[task] = _PAST
-        return self._take(lambda scope: scope.startswith(beneath))
+        return self._take_matching(lambda scope: scope.startswith(prefix))
 
     def take_failed(self, *, past: bool) -> list[asyncio.Task[Any]]:
         """Remove and return failed tasks whose exceptions no code has retrieved.
 
         Args:
-            past: Only tasks of iterations that no replay comes to again; otherwise all tasks.
+            past: Only tasks of iterations that no replay reaches again; otherwise all tasks.
         """
-        return self._take(lambda scope: not past or scope == _PAST)
+        return self._take_matching(lambda scope: not past or scope == _PAST)
 
-    def _take(self, matches: Callable[[str], bool]) -> list[asyncio.Task[Any]]:
+    def _take_matching(self, matches: Callable[[str], bool]) -> list[asyncio.Task[Any]]:
         if not self._failed:
             return []
         taken = [task for task, scope in self._failed if matches(scope)]
-        self._failed = [each for each in self._failed if not matches(each[1])]
+        self._failed = [failed for failed in self._failed if not matches(failed[1])]
         return [task for task in taken if task._log_traceback]  # noqa: SLF001
 
     @override
@@ -226,11 +231,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     @override
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Does nothing: the end of the run logs the tasks that failed and that nobody awaited."""
+        """Do nothing: unretrieved failures are logged at the end of the run."""
 
 
 def _awaiting(coroutine: Any) -> Iterator[Any]:  # noqa: ANN401, as above
-    """A coroutine, the one that it awaits, and so on."""
+    """Yield a coroutine, the one that it awaits, and so on."""
     while hasattr(coroutine, "close"):
         yield coroutine
         coroutine = getattr(coroutine, "cr_await", None)
@@ -249,7 +254,7 @@ _REFUSED: Final = {
         "use step.now; for a timeout use that of the entry, or a step.race with a branch that "
         "sleeps",
     ),
-    "call_soon_threadsafe": ("what comes from a thread", "use step.do, and the thread inside it"),
+    "call_soon_threadsafe": ("callbacks from a thread", "use step.do, and the thread inside it"),
     "run_in_executor": ("a thread", "use step.do, and the thread inside it"),
 }
 
@@ -267,14 +272,14 @@ def _refusing(method: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-# Sockets, processes, signals, name look-ups: all else that event loops have.
+# Sockets, processes, signals, name look-ups: all other methods of event loops.
 for _method in vars(asyncio.AbstractEventLoop):
     if not _method.startswith("_") and _method not in vars(WorkflowLoop):
         setattr(WorkflowLoop, _method, _refusing(_method))
 
 
-class _InOrder:
-    """What a set of tasks does for a group, in the order in which they were begun."""
+class _OrderedTasks:
+    """Replaces the set of tasks in a TaskGroup and keeps the order in which they were created."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -292,31 +297,31 @@ class _InOrder:
         return len(self._tasks)
 
 
-def _in_order(
+def _with_ordered_tasks(
     enter: Callable[..., Awaitable[asyncio.TaskGroup]],
 ) -> Callable[..., Coroutine[Any, Any, asyncio.TaskGroup]]:
-    """Enters a group so that it cancels its tasks in the order in which they were begun.
+    """Wrap `TaskGroup.__aenter__` so that the group cancels its tasks in order of creation.
 
-    It has them in a set, whose order is that of addresses in memory: a replay would differ.
+    By default it has a set, whose order is that of memory addresses: a replay would differ.
     """
 
     @functools.wraps(enter)
     async def entered(group: Any) -> asyncio.TaskGroup:  # noqa: ANN401
-        found = await enter(group)
+        result = await enter(group)
         if isinstance(group._loop, WorkflowLoop):  # noqa: SLF001
-            group._tasks = _InOrder()  # noqa: SLF001
-        return found
+            group._tasks = _OrderedTasks()  # noqa: SLF001
+        return result
 
     return entered
 
 
-def _taking_back(
+def _uncancelling(
     leave: Callable[..., Awaitable[None]],
 ) -> Callable[..., Coroutine[Any, Any, None]]:
-    """Leaves a group so that its task counts as cancelled only if others have cancelled it.
+    """Wrap `TaskGroup.__aexit__` so that its task counts as cancelled only if others cancelled it.
 
-    A group of which a task fails while it is left cancels its own task and swallows that. Before
-    Python 3.13 it does not take it back: the loop around it would end as cancelled.
+    A group of which a task fails while it is exited cancels its own task and swallows that. Before
+    Python 3.13 it does not undo the cancellation, so a surrounding loop would end as cancelled.
     """
 
     @functools.wraps(leave)
@@ -333,7 +338,7 @@ def _taking_back(
 
 
 _enter = asyncio.TaskGroup.__aenter__
-asyncio.TaskGroup.__aenter__ = _in_order(_enter)  # type: ignore[method-assign,assignment]
+asyncio.TaskGroup.__aenter__ = _with_ordered_tasks(_enter)  # type: ignore[method-assign,assignment]
 if sys.version_info < (3, 13):
     _leave = asyncio.TaskGroup.__aexit__
-    asyncio.TaskGroup.__aexit__ = _taking_back(_leave)  # type: ignore[method-assign]
+    asyncio.TaskGroup.__aexit__ = _uncancelling(_leave)  # type: ignore[method-assign]

@@ -16,17 +16,17 @@ from headwater.streams.authoring.workflow_values import Break, Continue
 from headwater.streams.replay.branches import S
 from headwater.streams.replay.finished_entries import UntilDue, is_replayed, only_replays
 
-#: Iterations in a row without an entry. Each commit of a loop is an append: a loop that waits for
-#: nothing would make them without end.
+#: Consecutive iterations without an entry. Each commit of a loop is an append, so a loop that waits
+#: for nothing would append without end.
 IDLE_MAX: Final = 10_000
 
-#: An async function of an iteration's scope and of the loop's state.
+#: An async function that takes the iteration's scope and the loop's state.
 Body: TypeAlias = Callable[[S, Any], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a loop commits its state, and how much of its history it keeps."""
+    """How often a loop commits its state, and how much of its history is kept."""
 
     commit_interval: int
     history_every: int
@@ -39,11 +39,11 @@ class Pace:
                 raise ValueError(f"expected {name} to be a whole number from 1, found {value!r}")
 
     def trims(self, iteration: int) -> bool:
-        """Whether old iterations are forgotten here."""
+        """Whether old iterations are trimmed after this iteration."""
         return iteration % self.history_every == 0 and iteration > self.history_keep
 
     def commits(self, iteration: int) -> bool:
-        """Whether the state is recorded here: also where a later trim will begin what is kept."""
+        """Whether the state is committed: also where a later trim will begin what is kept."""
         return (
             iteration % self.commit_interval == 0
             or (iteration + self.history_keep) % self.history_every == 0
@@ -70,7 +70,7 @@ async def loop(
                 scope.run.entries[key].commits = {0: begun}
         entry = await _Loop(scope, key, body, pace).result(entry)
     except asyncio.CancelledError:
-        scope.give_up(key)
+        scope.abandon(key)
         raise
     finally:
         scope.leave(key)
@@ -91,15 +91,15 @@ class _Loop(Generic[S]):
         self._body = body
         self._pace = pace
         self._task = scope.current_task()
-        self._told_before = scope.run.told
+        self._cancel_delivered_before = scope.run.cancel_delivered
         self._cancelled_before = self._task.cancelling()
-        #: The event since which its first iteration goes on here.
+        #: Progress of the code (see `LoggedLines`) when its first iteration here begins.
         self._since = scope.since
-        #: Iterations in a row that have called no entry, and waited for no other code.
+        #: Consecutive iterations that have called no entry and waited for no other code.
         self._idle = 0
 
     async def result(self, entry: Entry | None) -> Entry:
-        """Runs the loop, or what is left of it, and gives its entry with the result."""
+        """Run the rest of the loop and return its entry with the result."""
         if entry is not None and entry.status is EntryStatus.CANCELLED and not self._scope.past:
             return await self._replay_cancelled()
         if only_replays(self._scope, entry):
@@ -109,13 +109,13 @@ class _Loop(Generic[S]):
         self._run.journal.finished.add(self._key)
         return entry
 
-    # -- a loop that goes on
+    # -- a loop that continues
 
     async def _iterate(self) -> None:
         run, key = self._run, self._key
         states = run.entries[key].commits
         at = max(states)
-        run.journal.pass_over_iterations(key, at)
+        run.journal.skip_iterations(key, at)
         if at:
             self._since = max(self._since, run.entries[key].sequence)
         try:
@@ -135,8 +135,8 @@ class _Loop(Generic[S]):
             raise
 
     async def _call_body(self, scope: S, at: int, state: str) -> Break | Continue:
-        given = self._run.results_given
-        iteration = scope.beneath(iteration_scope(self._key, at))
+        results_before = self._run.results_delivered
+        iteration = scope.child_scope(iteration_scope(self._key, at))
         iteration.since = max(iteration.since, self._since)
         before = self._run.loop.enter_iteration(self._task, iteration.scope)
         try:
@@ -156,24 +156,24 @@ class _Loop(Generic[S]):
                 f'expected the body of the loop "{self._key}" to return Continue(state) or '
                 f"Break(value), found {type(outcome).__name__}"
             )
-        waited = iteration.has_entries or self._run.results_given != given
+        waited = iteration.has_entries or self._run.results_delivered != results_before
         self._idle = 0 if waited else self._idle + 1
         if self._idle > IDLE_MAX:
             raise LoopError(
                 f'expected the body of the loop "{self._key}" to call an entry, found '
-                f"{IDLE_MAX:,} iterations in a row without one, which would go on for ever: wait "
+                f"{IDLE_MAX:,} iterations in a row without one, which would continue forever: wait "
                 "in the body by step.sleep or step.wait_for_event, or compute in a step"
             )
         return outcome
 
     def _end_if_cancelled(self, error: Exception | None = None) -> None:
-        """Ends a loop whose body was cancelled with its task or the run, whatever it makes of that.
+        """End a loop whose body was cancelled with its task or the run, even if it ignored that.
 
-        A replay begins at a commit, which has to be one before that, and waits for nothing but the
-        result of a loop that has one.
+        A replay must begin at a commit from before the cancellation, and waits only for the result
+        of the loop if it has one.
         """
-        told = self._run.told and not self._told_before
-        if told or self._task.cancelling() > self._cancelled_before:
+        delivered = self._run.cancel_delivered and not self._cancel_delivered_before
+        if delivered or self._task.cancelling() > self._cancelled_before:
             raise asyncio.CancelledError from error
 
     def _state(self, outcome: Continue) -> str:
@@ -186,54 +186,54 @@ class _Loop(Generic[S]):
     async def _commit(self, at: int, states: dict[int, str]) -> None:
         run, key = self._run, self._key
         before = at - self._pace.history_keep if self._pace.trims(at) else 0
-        durable = run.results.of_commit(key)
+        durable = run.results.commit_future(key)
         run.log_failed(run.loop.leave_iterations(key))
-        run.send(Advance(key, at, states[at], before, run.told), awaits=key)
+        run.send(Advance(key, at, states[at], before, run.cancel_delivered), awaits=key)
         try:
             await durable
         except asyncio.CancelledError:
-            # An owner who knew before that the run is cancelled has refused it.
+            # The owner refuses the commit if it knew earlier that the run is cancelled.
             run.pending.discard(key)
             raise
 
     def _trim_at_end(self, states: dict[int, str], before: int) -> None:
-        """Forgets old iterations at the end, with the state from which the rest goes on.
+        """Trim old iterations at the end, keeping a state from which the rest can be replayed.
 
-        States between commits are not known if a replay began after them: then it is an earlier
-        one.
+        If a replay began after a commit, states between commits are not known, and an earlier one
+        is used.
         """
         run, key = self._run, self._key
         known = max((number for number in states if number <= before), default=None)
         if known is not None and before > run.entries[key].trimmed:
-            run.send(Advance(key, known, states[known], before, run.told))
+            run.send(Advance(key, known, states[known], before, run.cancel_delivered))
 
     # -- a loop that only replays
 
     async def _replay_cancelled(self) -> Entry:
-        """Runs a loop again whose task the author's code has cancelled, and cancels again.
+        """Replay a loop that was cancelled with its task.
 
-        It has no result that could be due before that, and its body may have cleaned up.
+        It has no result that could be due before the cancellation, and its body may clean up.
         """
-        await self._iterate_again(self._scope.beneath(self._key, past=True))
+        await self._replay_iterations(self._scope.child_scope(self._key, past=True))
         return await self._scope.result(self._key)
 
     async def _replay(self, entry: Entry | None) -> Entry:
-        """Gives what is recorded of a loop, and an error as it was: only its body can make that.
+        """Return the recorded result of a loop, or replay its body to raise its error again.
 
-        What is complete is not entered again, because replays begin at commits, and its end is the
-        last of them. Only its rollback handlers are found by running it.
+        A completed loop is not entered again, because replays begin at commits, and its end is the
+        last of them. It is only replayed to collect rollback handlers.
         """
         run, key = self._run, self._key
         completed = entry is not None and entry.status is EntryStatus.COMPLETED
         if completed and not run.rolling_back:
-            run.journal.pass_over(key)
+            run.journal.skip(key)
             return await self._scope.result(key)
         due = self._scope.result(key)
         if not is_replayed(self._scope, key):
             return await due
-        past = self._scope.beneath(key, past=True)
+        past = self._scope.child_scope(key, past=True)
         try:
-            await UntilDue(run.loop, self._iterate_again(past), due, self._task)
+            await UntilDue(run.loop, self._replay_iterations(past), due, self._task)
         except Exception:
             if not completed:
                 raise
@@ -242,17 +242,17 @@ class _Loop(Generic[S]):
         run.journal.finished.add(key)
         return entry
 
-    async def _iterate_again(self, past: S) -> None:
-        """Iterations from the latest commit on, where replays begin; rolling back, the earliest.
+    async def _replay_iterations(self, past: S) -> None:
+        """Replay iterations from the latest commit, or from the earliest during a rollback.
 
-        A commit without a record, after the last iteration that has any, stays without: so a body
-        that does not end where it did cannot go on for ever.
+        A commit that is not recorded, after the last recorded iteration, stays pending, so that a
+        body that does not end where it did originally cannot loop forever.
         """
         run, key = self._run, self._key
         states = run.entries[key].commits
         at = min(states) if run.rolling_back else max(states)
         last = max(run.journal.last_iteration(key), *states)
-        run.journal.pass_over_iterations(key, at)
+        run.journal.skip_iterations(key, at)
         state = states[at]
         while isinstance(outcome := await self._call_body(past, at, state), Continue):
             at += 1

@@ -1,7 +1,7 @@
-"""Rolling back: the handlers of completed steps, from the last one to the first.
+"""Rollback: the handlers of completed steps run from the last one to the first.
 
-The author's code is replayed first, and nothing new is begun: what has no result stays without.
-When it rests, every handler that belongs to a completed step is known.
+The author's code is replayed first, without starting anything new: entries without a result stay
+pending. When it rests, every handler that belongs to a completed step is known.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from headwater.streams.replay.host_port import Handler, HostPort
 
 
 def to_roll_back(entries: Mapping[str, Entry]) -> list[str]:
-    """The steps whose handlers have not run yet, in the order of completion."""
+    """Return the steps whose handlers have not run yet, in the order of completion."""
     done = [(entry.sequence, key) for key, entry in entries.items() if is_to_roll_back(entry)]
     return [key for _, key in sorted(done)]
 
@@ -25,7 +25,10 @@ def to_roll_back(entries: Mapping[str, Entry]) -> list[str]:
 class Rollback:
     """The rollback of a run.
 
-    Shape:  handlers, by key, are those that the replay finds; they are looked at when one runs.
+    Args:
+        entries: Entries of the run, by key.
+        handlers: Handlers by key. The replay adds to them; they are read when one runs.
+        host: Host of the run.
     """
 
     def __init__(
@@ -37,28 +40,28 @@ class Rollback:
         self._entries = entries
         self._handlers = handlers
         self._host = host
-        #: The keys of what is to be rolled back, the next one last; None before the code rests.
-        self._left: list[str] | None = None
+        #: Keys of the entries to roll back, the next one last; None until the code rests.
+        self._pending: list[str] | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether everything is rolled back."""
-        return self._left is not None and not self._left
+        return self._pending is not None and not self._pending
 
     def begin(self) -> None:
-        """Begins with the last handler, unless it has begun: all handlers are known."""
-        if self._left is None:
-            self._left = to_roll_back(self._entries)
+        """Start with the last handler, unless started before. All handlers must be known."""
+        if self._pending is None:
+            self._pending = to_roll_back(self._entries)
             self._call_next()
 
     def retry(self, key: str, attempt: int) -> None:
-        """Tries a handler again that has failed."""
+        """Call a handler that has failed again."""
         self._entries[key].rollback_attempts = attempt - 1
         if self._is_next(key):
             self._call(key)
 
     def handler_ended(self, key: str, error: BaseException | None) -> None:
-        """A handler has returned or raised."""
+        """Handle a handler that has returned or raised."""
         if error is None:
             self._host.send(RolledBack(key))
         else:
@@ -66,18 +69,18 @@ class Rollback:
             self._host.send(RollbackRaised(key, attempt, failure_of(error)))
 
     def handled(self, key: str) -> None:
-        """It is durable that an entry is rolled back, or that its handler is given up."""
-        if self._left and self._is_next(key):
-            self._left.pop()
+        """Record that the rollback of an entry is durable, or its handler has finally failed."""
+        if self._pending and self._is_next(key):
+            self._pending.pop()
             self._call_next()
 
     def _is_next(self, key: str) -> bool:
-        return bool(self._left and self._left[-1] == key)
+        return bool(self._pending and self._pending[-1] == key)
 
     def _call_next(self) -> None:
-        # When one that has failed is tried again, the owner decides.
-        if self._left and not self._entries[self._left[-1]].rollback_at_ms:
-            self._call(self._left[-1])
+        # The owner decides when a failed handler is called again.
+        if self._pending and not self._entries[self._pending[-1]].rollback_at_ms:
+            self._call(self._pending[-1])
 
     def _call(self, key: str) -> None:
         entry = self._entries[key]
@@ -90,5 +93,5 @@ class Rollback:
         self._host.call_handler(key, entry.rollback_attempts + 1, handler, output)
 
 
-#: Does nothing, for a step whose handler the code no longer has.
+#: For a step whose handler the code no longer has.
 _NO_LONGER_IN_THE_CODE: Final = Handler(lambda _: None, 0)

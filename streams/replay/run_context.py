@@ -1,4 +1,4 @@
-"""What all entries of one run share while its code runs."""
+"""State that all entries of one run share while its code runs."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
@@ -22,20 +22,22 @@ from headwater.streams.replay.step_calls import StepCalls
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-#: Calls of `step` without waiting: more than the entries of any run, and log lines that a host has
-#: in memory until they are sent.
+#: Calls of `step` without waiting: more than any run has entries, and than log lines that a host
+#: should buffer.
 CALLS_MAX: Final = 100_000
-#: Characters of a warning by which it is recognized when it comes again.
+#: Characters of a warning that identify it when it is repeated.
 _ONCE_MAX: Final = 256
 
 
 class RunContext:
-    """One execution of the code of a run, seen from its entries.
+    """One execution of the code of a run, as its entries see it.
 
-    Shape:  while `rolling_back`, the code only runs to find rollback handlers. `pending` has the
-            keys of entries whose results come as soon as a command that was sent is durable. The
-            code is told of what happened at `cancelled_at`, if anything did, when it has seen all
-            that was before; `told` says whether it was.
+    Attributes:
+        rolling_back: Whether the code only runs to collect rollback handlers.
+        pending: Keys of entries whose results arrive when a command that was sent is durable.
+        cancelled_at: Sequence of the run's cancellation, if any. The code receives it after it has
+            seen all events before it.
+        cancel_delivered: Whether the code has received the cancellation.
     """
 
     def __init__(
@@ -54,8 +56,8 @@ class RunContext:
         self.rolling_back = rolling_back
         self.closed = False
         self.cancelled_at = begin.cancelled_at
-        self.told = False
-        # What is not implemented raises: it needs the world outside.
+        self.cancel_delivered = False
+        # Methods that are not implemented raise, because they need the outside world.
         self.loop = WorkflowLoop(self.warn)  # type: ignore[abstract]
         self.warned: set[str] = set()
         self.entries = begin.entries
@@ -68,19 +70,19 @@ class RunContext:
         self.lines = LoggedLines(begin.entries.values(), begin.logged_at, begin.lines)
         self.handlers: dict[str, Handler] = {}
         self.pending: set[str] = set()
-        #: Calls of entries that are not awaited yet: the object whose method was called, for the
-        #: message what was called, and its coroutine.
+        #: Calls of entries that are not awaited yet: the object whose method was called, the name
+        #: of the call for messages, and its coroutine.
         self.unawaited: dict[int, tuple[object, str, Coroutine[Any, Any, Any]]] = {}
         self._ticket = 0
         self._tickets_until = CALLS_MAX
-        #: How many results the code was given.
-        self.results_given = 0
+        #: Number of results that were delivered to the code.
+        self.results_delivered = 0
 
     def ticket(self) -> int:
         """Return the number of the next call of an entry.
 
         Raises:
-            NonDeterministicError: The code has made CALLS_MAX calls and waited for none.
+            NonDeterministicError: The code has made CALLS_MAX calls without awaiting any.
         """
         self._ticket += 1
         if self._ticket > self._tickets_until:
@@ -90,20 +92,20 @@ class RunContext:
         return self._ticket
 
     def begin_turn(self) -> None:
-        """Note that the code runs until it waits for an entry."""
+        """Record that the code starts to run until it waits for an entry."""
         self._tickets_until = self._ticket + CALLS_MAX
 
     def send(self, command: CodeCommand, *, awaits: str | None = None) -> None:
-        """Send a command to the owner, unless the run is over or is being rolled back.
+        """Send a command to the owner, unless the run has ended or is being rolled back.
 
-        While a run is rolled back, only log lines of its handlers are sent.
+        During a rollback, only log lines of handlers are sent.
 
         Args:
             command: The command.
-            awaits: Key of the entry whose result comes as soon as this command is durable. When
-                the entry was cancelled, the command is not sent: code in an inner scope runs for
-                one more turn after an outer scope has cancelled its entries, and the owner would
-                neither accept the command nor answer it.
+            awaits: Key of the entry whose result arrives when this command is durable. If the entry
+                was cancelled, the command is not sent: code in an inner scope runs once more after
+                an outer scope has cancelled its entries, and the owner would neither accept the
+                command nor answer it.
         """
         if self.closed:
             return
@@ -115,60 +117,61 @@ class RunContext:
             self.pending.add(awaits)
         self.host.send(command)
 
-    def warn(self, place: str, text: str) -> None:
+    def warn(self, key: str, text: str) -> None:
         """Log a warning of the engine, once in a run.
 
         Args:
-            place: Names the warning; the run remembers it.
+            key: Identifies the warning; the run remembers it.
             text: The line.
         """
-        if place not in self.warned:
-            self.warned.add(place)
+        if key not in self.warned:
+            self.warned.add(key)
             line = bounded(text, LOG_MESSAGE_MAX)
-            self.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, once=place))
+            self.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, once=key))
 
     def log_failed(self, tasks: "Iterable[asyncio.Task[Any]]") -> None:
-        """Log failures of tasks that no code has retrieved, each once in a run.
+        """Log failures of tasks that no code has retrieved, once in a run for each text.
 
         They are logged when the code has returned. Tasks of a loop's iterations do not fail again
-        in a replay that begins behind these: they are logged when the loop commits, or, if they
+        in a replay that begins after these: they are logged when the loop commits, or, if they
         still run then, when they fail.
         """
         for task in tasks:
             failure = failure_of(task.exception() or asyncio.CancelledError())
-            # Names of tasks are not the same on a replay.
+            # Task names differ on a replay.
             name = getattr(task.get_coro(), "__qualname__", "a coroutine")
             text = f"the task of {name} failed unseen: {failure.name}: {failure.message}"
             self.warn(bounded(text, _ONCE_MAX), text)
 
     def discard(self, scopes: list[str]) -> tuple[Reached, ...]:
-        """Ends what runs at some keys and beneath them, which nobody awaits any more.
+        """End the attempts at some keys and below them, which nothing awaits any more.
 
-        Shape:  gives the steps among them that nothing is recorded of yet.
+        Returns:
+            The steps among them that are not recorded yet.
         """
         calls = self.calls.discard(scopes)
-        self.pending.difference_update(each.reached.key for each in calls if not each.returned)
+        self.pending.difference_update(call.reached.key for call in calls if not call.returned)
         self.journal.cancel(scopes)
-        return tuple(each.reached for each in calls if each.reached.key not in self.entries)
+        return tuple(call.reached for call in calls if call.reached.key not in self.entries)
 
     def forget_iterations(self, key: str, before: int) -> None:
-        """Forgets entries of a loop's old iterations, as the owner does."""
-        for each in trim(self.entries, key, before) if before else ():
-            self.handlers.pop(each, None)
+        """Drop entries of a loop's old iterations, as the owner does."""
+        for entry_key in trim(self.entries, key, before) if before else ():
+            self.handlers.pop(entry_key, None)
 
     def resolve(self, key: str, entry: Entry) -> None:
-        """An entry has its result."""
-        self.results_given += 1
+        """Deliver the result of an entry."""
+        self.results_delivered += 1
         self.entries[key] = entry
         self.calls.resolved(key)
         self.pending.discard(key)
         self.results.resolve(key, entry)
 
     def close(self) -> None:
-        """Ends the execution: its code never runs again, not even to clean up."""
+        """End the execution. Its code never runs again, not even to clean up."""
         self.closed = True
-        # They hold each other: see `close_task`.
-        self.loop.warn = _nobody
+        # Breaks a reference cycle, see `close_task`.
+        self.loop.warn = _ignore
         for _, _, coroutine in self.unawaited.values():
             coroutine.close()
         self.unawaited.clear()
@@ -176,5 +179,5 @@ class RunContext:
         self.results.forget()
 
 
-def _nobody(place: str, text: str) -> None:
-    """Tells nobody: the execution is over."""
+def _ignore(key: str, text: str) -> None:
+    """Ignore a warning after the end of the execution."""

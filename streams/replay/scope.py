@@ -1,11 +1,10 @@
-"""A place in the tree of a run's entries: where they are called, and where they end.
+"""Scopes: the nodes of the tree of a run's entries, in which entries are called and end.
 
-An entry that nobody awaits any more is given up: it is cancelled, as those of a race's losers are.
-Left open, a wait would take an event from a later one, and a child would go on for nobody. That is
-so where the author's code cancels the task that awaits it, says that it was removed, or leaves it
-under way when the code of its scope ends. It happens at the same place on replay, so what was given
-up has no result for whoever calls it again, even if one was recorded meanwhile: only the log has
-that, not the code.
+An entry that nothing awaits any more is abandoned, that is cancelled like the entries of a race's
+losers. Otherwise a wait could take an event from a later wait, and a child would run for nothing.
+This happens when the author's code cancels the task that awaits the entry, marks it as removed, or
+leaves it running when the code of its scope ends. A replay abandons it at the same point, so
+another call of the entry gets no result, even if one was recorded meanwhile.
 """
 
 import asyncio
@@ -31,13 +30,13 @@ from headwater.streams.replay.run_context import RunContext
 
 
 class Suspended(BaseException):
-    """The run was let go while its code was running: nothing of it matters any more."""
+    """The run was closed while its code was running. Nothing of it matters any more."""
 
 
 def _was_awaited(task: asyncio.Task[Any]) -> bool:
-    """Whether something has waited for a task, as `gather` does for all, until one of them fails.
+    """Whether something has awaited a task, as `gather` does for all until one of them fails.
 
-    One callback is the loop's own, by which it forgets the task.
+    One callback belongs to the loop itself.
     """
     return len(task._callbacks or ()) > 1  # noqa: SLF001
 
@@ -45,50 +44,53 @@ def _was_awaited(task: asyncio.Task[Any]) -> bool:
 class Scope:
     """The workflow itself, a branch, or an iteration of a loop.
 
-    Shape:  a scope is `lost` when its branch was ended, `ended` when its code has returned or
-            raised, and `past` beneath an entry that is over. Its code has begun `since` an event:
-            the latest commit of a loop around it, if iterations were passed over.
+    Attributes:
+        lost: Whether its branch was ended.
+        ended: Whether its code has returned or raised.
+        past: Whether it is within an entry that has ended.
+        since: Progress of the run (see `LoggedLines`) when its code began: the latest commit of a
+            surrounding loop, if iterations were skipped.
     """
 
     def __init__(
-        self, run: RunContext, scope: str = "", *, above: "Scope | None" = None, past: bool = False
+        self, run: RunContext, scope: str = "", *, parent: "Scope | None" = None, past: bool = False
     ) -> None:
         self.run = run
         self.scope = scope
-        self.above = above
+        self.parent = parent
         self.lost = False
         self.ended = False
-        #: Whether its code has called an entry, or that of a scope beneath it.
+        #: Whether its code, or that of a scope below it, has called an entry.
         self.has_entries = False
-        self.past: bool = past or (above is not None and above.past)
-        self.checkpointed: bool = above is not None and above.checkpointed
-        self.since: int = BEGINNING if above is None else above.since
-        #: The entries that its code has called and that have not come to their end, by key, and
-        #: the tasks that they run in.
-        self.under_way: dict[str, asyncio.Task[Any]] = {}
+        self.past: bool = past or (parent is not None and parent.past)
+        self.checkpointed: bool = parent is not None and parent.checkpointed
+        self.since: int = BEGINNING if parent is None else parent.since
+        #: Entries that its code has called and that have not ended, by key, and the tasks that
+        #: called them.
+        self.open_calls: dict[str, asyncio.Task[Any]] = {}
 
-    def beneath(self, scope: str, *, past: bool = False) -> Self:
-        """A scope in this one."""
-        return type(self)(self.run, scope, above=self, past=past)
+    def child_scope(self, scope: str, *, past: bool = False) -> Self:
+        """Create a scope within this one."""
+        return type(self)(self.run, scope, parent=self, past=past)
 
     @property
     def only_replays(self) -> bool:
-        """Whether nothing new is begun here: what is not recorded stays without a result."""
+        """Whether nothing new is started here: entries that are not recorded stay pending."""
         return self.past or self.run.rolling_back
 
     def is_lost(self) -> bool:
-        """Whether this scope was ended from outside, or one above it has come to its end."""
+        """Whether this scope was ended from outside, or one above it has ended."""
         if self.lost:
             return True
-        at = self.above
-        while at is not None:
-            if at.lost or at.ended:
+        ancestor = self.parent
+        while ancestor is not None:
+            if ancestor.lost or ancestor.ended:
                 return True
-            at = at.above
+            ancestor = ancestor.parent
         return False
 
     def key(self, name: str) -> str:
-        """The key of a name in this scope."""
+        """Return the key of a name in this scope."""
         return entry_key(self.scope, name)
 
     # -- an entry, from its call to its end
@@ -99,7 +101,7 @@ class Scope:
         """Remember a call until it is awaited.
 
         Raises:
-            NonDeterministicError: The code of another run makes the call.
+            NonDeterministicError: The call is made by the code of another run.
         """
         try:
             self.check_run(name)
@@ -128,18 +130,18 @@ class Scope:
     def enter(
         self, ticket: int, name: str, kind: EntryKind, *, or_removed: bool = False
     ) -> tuple[str, Entry | None]:
-        """Begins a call of an entry: its key, and what is recorded of it."""
+        """Begin a call of an entry. Return its key, and the recorded entry if there is one."""
         run, journal = self.run, self.run.journal
         run.unawaited.pop(ticket, None)
-        self._check_place(name)
+        self._check_call(name)
         check_name(name)
         key = self.key(name)
-        if key in self.under_way:
+        if key in self.open_calls:
             raise DuplicateStepError(
-                f'expected one entry "{key}" at a time, found a second while the first is under '
-                "way: give each its own name"
+                f'expected one entry "{key}" at a time, found a second while the first is '
+                "running: give each its own name"
             )
-        if key in journal.given_up and not or_removed:
+        if key in journal.abandoned and not or_removed:
             raise DuplicateStepError(
                 f'expected another name than "{key}", found the name of an entry that was removed, '
                 "or cancelled with the task that awaited it: give each its own name"
@@ -150,29 +152,29 @@ class Scope:
             raise HistoryDivergedError(key, entry.kind.value, kind.value)
         if entry is None and not self.only_replays:
             check_length(name, run.limits)
-            journal.make_room(key, kind)
+            journal.check_capacity(key, kind)
         if run.strict and key in journal.visited:
             raise HistoryDivergedError(key, kind.value, f"a second {kind.value} of the same name")
         journal.visit(key, entry, or_removed=or_removed)
         self._note_entry()
-        self.under_way[key] = self.current_task()
+        self.open_calls[key] = self.current_task()
         return key, entry
 
     def _note_entry(self) -> None:
-        at: Scope | None = self
-        while at is not None and not at.has_entries:
-            at.has_entries = True
-            at = at.above
+        scope: Scope | None = self
+        while scope is not None and not scope.has_entries:
+            scope.has_entries = True
+            scope = scope.parent
 
     def current_task(self) -> asyncio.Task[Any]:
-        """The task of the workflow's code that runs now."""
+        """Return the task of the workflow's code that is executing."""
         task = asyncio.current_task(self.run.loop)
         if task is None:
             raise AssertionError("code of a workflow runs in a task")
         return task
 
-    def _check_place(self, name: str) -> None:
-        """Checks that an entry may be called here and now."""
+    def _check_call(self, name: str) -> None:
+        """Check that an entry may be called now, by the code that is executing."""
         run = self.run
         if run.closed or self.is_lost():
             raise Suspended
@@ -187,70 +189,71 @@ class Scope:
                 "inside a step or a thread: call it outside, and pass its result in"
             )
 
-    def open(self, key: str, name: str, kind: EntryKind, **more: Any) -> None:  # noqa: ANN401
-        """Opens an entry that is not a step."""
+    def open(self, key: str, name: str, kind: EntryKind, **options: Any) -> None:  # noqa: ANN401
+        """Open an entry that is not a step."""
         if not self.only_replays:
             ordinal = self.run.journal.open(key, name, kind)
-            self.run.send(Open(key, name, kind, ordinal, **more))
+            self.run.send(Open(key, name, kind, ordinal, **options))
 
     def mark(self, key: str, name: str, kind: EntryKind, *, awaits: str | None = None) -> None:
-        """Records an entry that is over at once."""
+        """Record an entry that ends at once."""
         if not self.only_replays:
             ordinal = self.run.journal.open(key, name, kind)
             self.run.send(OpenCompleted(key, name, kind, ordinal), awaits=awaits)
 
     def result(self, key: str) -> asyncio.Future[Entry]:
-        """The result of an entry, when its turn has come."""
-        return self.run.results.of(key, self.run.entries.get(key))
+        """Return a future for the result of an entry."""
+        return self.run.results.future_of(key, self.run.entries.get(key))
 
-    async def result_or_give_up(self, key: str) -> Entry:
-        """The result of an entry, which is given up if what awaits it is cancelled first."""
+    async def result_or_abandon(self, key: str) -> Entry:
+        """Await the result of an entry, and abandon the entry if the wait is cancelled."""
         future = self.result(key)
         try:
             return await future
         except asyncio.CancelledError:
             if future.cancelled():
-                self.give_up(key)
+                self.abandon(key)
             raise
 
-    def give_up(self, key: str) -> None:
-        """Cancels an entry and what is beneath it.
+    def abandon(self, key: str) -> None:
+        """Cancel an entry and all entries below it.
 
-        What ends a whole branch or the run cancels tasks too, and decides itself about entries.
+        If a whole branch or the run is ended, its tasks are cancelled too. In that case this does
+        nothing, because the owner decides about the entries.
         """
         run = self.run
         if run.closed or self.is_lost():
             return
-        run.journal.given_up.add(key)
+        run.journal.abandoned.add(key)
         entry = run.entries.get(key)
-        # A step in its first attempt has no record yet.
+        # A step is not recorded during its first attempt.
         is_open = key in run.calls if entry is None else entry.status in OPEN
         if is_open and not self.only_replays:
             run.send(Cancel(key, run.discard([key])))
 
     def leave(self, key: str) -> None:
-        """Ends a call of an entry."""
-        self.under_way.pop(key, None)
+        """End a call of an entry."""
+        self.open_calls.pop(key, None)
 
     # -- the end of the scope
 
     def end(self, error: Exception | None) -> Exception | None:
-        """Ends a scope whose code has returned or raised; gives the error that it ends with.
+        """End a scope whose code has returned or raised, and return its error.
 
-        What it has left under way is given up: a gather of which one has failed leaves the others.
-        But what nobody ever waited for is an error of code that returns.
+        Entries that it has left running are abandoned: a gather of which one fails leaves the
+        others. Entries that were never awaited are an error if the code returns.
         """
         if error is None:
             error = self._not_awaited()
-        for key in self.under_way:
-            self.give_up(key)
+        for key in self.open_calls:
+            self.abandon(key)
         self.ended = True
-        for task in self.under_way.values():
+        for task in self.open_calls.values():
             task.cancel()
         return error
 
     def _not_awaited(self) -> NotAwaitedError | None:
-        """What code that returns now has forgotten, or left in tasks that it never awaited."""
+        """Return the error of code that returns with entries that it never awaited."""
         forgotten = [
             what
             for scope, what, coroutine in self.run.unawaited.values()
@@ -261,10 +264,10 @@ class Scope:
                 f"expected every entry to be awaited, found {self} returning without awaiting "
                 f"{', '.join(sorted(forgotten))}: write `await step...`"
             )
-        leaked = [key for key, task in self.under_way.items() if not _was_awaited(task)]
+        leaked = [key for key, task in self.open_calls.items() if not _was_awaited(task)]
         if leaked:
             return NotAwaitedError(
-                f"expected no entry under way when {self} returns, found "
+                f"expected no running entry when {self} returns, found "
                 f"{', '.join(sorted(leaked))}: await the task that it runs in before you return"
             )
         return None

@@ -1,4 +1,4 @@
-"""What an author's code holds: `step`, whose every call is an entry of the run's history."""
+"""`step`: the API of workflow code. Every call is an entry of the run's history."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
@@ -17,16 +17,16 @@ from headwater.processors.runs.limits import name_problem
 from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.streams.authoring.arguments import (
-    awaited,
     check_callable,
     check_rollback,
-    child_id_of,
-    event_of,
-    retries_of,
-    sleep_of,
+    checked_event_types,
+    default_child_id,
+    received_event,
+    require_async,
+    retry_policy,
+    sleep_length,
     step_error,
-    types_of,
-    wait_ms_of,
+    wait_timeout_ms,
     wants_tx,
 )
 from headwater.streams.authoring.result_types import output_of, result_of_step, step_result_type
@@ -51,7 +51,7 @@ from headwater.streams.replay.step_log import StepLog
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: The state of a loop, and what it ends with.
+#: State and result of a loop.
 S = TypeVar("S", default=Any)
 V = TypeVar("V", default=Any)
 
@@ -74,8 +74,8 @@ class Step(DeterministicValues):
 
     @property
     def log(self) -> StepLog:
-        """Writes lines for people; each call is awaited."""
-        # Made at each use: held here, it and its scope would refer to each other.
+        """Log lines of the run. Every call must be awaited."""
+        # Created on each use: stored, it and its scope would form a reference cycle.
         return StepLog(self)
 
     @overload
@@ -136,24 +136,19 @@ class Step(DeterministicValues):
         rollback: Callable[[Any], object] | None = None,
         rollback_timeout: Duration = _TIMEOUT,
     ) -> Coroutine[Any, Any, Any]:
-        """Call a sync or async function once, durably, and return its result.
+        """Call a sync or async function once, durably, and return its result, which is JSON.
 
-        Args:
-            name: Name of the entry.
-            callback: Takes no argument, or one: a StepTx. Its result is JSON.
-            retries: How often the callback is called again when it fails.
-            timeout: How long an attempt may take.
-            rollback: Undoes the step, of whose result it is a function.
-            rollback_timeout: How long an attempt of the rollback may take.
+        `callback` takes no argument, or a StepTx. `rollback` takes the step's result and undoes the
+        step. `timeout` and `rollback_timeout` limit an attempt of either.
 
         Raises:
-            StepFailedError: No attempt is left.
-            RollbackError: As the callback raised it.
-            DuplicateStepError: The same name is under way.
-            HistoryDivergedError: The history has another kind of entry of this name.
-            RollbackCheckpointError: It has a rollback and no checkpoint before it.
+            StepFailedError: The last attempt failed.
+            RollbackError: The callback raised it.
+            DuplicateStepError: A call with the same name is still running.
+            HistoryDivergedError: The history has another kind of entry under this name.
+            RollbackCheckpointError: The step has a rollback and no checkpoint before it.
         """
-        declared = step_result_type(callback)  # Here: local types are found in the caller's frame.
+        declared = step_result_type(callback)  # Resolves local types in the caller's frame.
         ticket = self.run.ticket()
         return self.track(
             ticket,
@@ -189,7 +184,7 @@ class Step(DeterministicValues):
                 run.handlers[key] = Handler(rollback, timeout_ms, declared)
             if entry is None or entry.status in OPEN:
                 self._call(key, name, callback, declared, retries, timeout, rollback, entry)
-            entry = await self.result_or_give_up(key)
+            entry = await self.result_or_abandon(key)
         finally:
             self.leave(key)
         if entry.status is EntryStatus.COMPLETED:
@@ -208,7 +203,7 @@ class Step(DeterministicValues):
         entry: Entry | None,
     ) -> None:
         run = self.run
-        policy = _POLICY if retries is None else retries_of(name, retries)
+        policy = _POLICY if retries is None else retry_policy(name, retries)
         timeout_ms = timeout_of(f'the timeout of the step "{name}"', timeout)
         tx = wants_tx(name, callback)
         if rollback is not None:
@@ -236,12 +231,12 @@ class Step(DeterministicValues):
             run.calls.add(call)
 
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
-        """Sleeps durably; at most 365 days, or `max_sleep_days`."""
+        """Sleep durably, at most 365 days or `max_sleep_days`."""
         ticket = self.run.ticket()
         return self.track(ticket, name, self._sleep(ticket, name, duration, until=False))
 
     def sleep_until(self, name: str, moment: datetime | float) -> Coroutine[Any, Any, None]:
-        """Sleeps until an aware datetime, or a Unix time in milliseconds."""
+        """Sleep until an aware datetime, or a Unix time in milliseconds."""
         ticket = self.run.ticket()
         return self.track(ticket, name, self._sleep(ticket, name, moment, until=True))
 
@@ -252,9 +247,9 @@ class Step(DeterministicValues):
         try:
             if entry is None:
                 now_ms, days = self.run.host.now_ms(), self.run.limits.max_sleep_days
-                wait_ms, until_ms = sleep_of(name, length, now_ms, days, until=until)
+                wait_ms, until_ms = sleep_length(name, length, now_ms, days, until=until)
                 self.open(key, name, EntryKind.SLEEP, wait_ms=wait_ms, wake_at_ms=until_ms)
-            await self.result_or_give_up(key)
+            await self.result_or_abandon(key)
         finally:
             self.leave(key)
 
@@ -265,9 +260,11 @@ class Step(DeterministicValues):
         type: str,  # noqa: A002, the name of the contract
         timeout: Duration | None = None,
     ) -> Coroutine[Any, Any, ReceivedEvent]:
-        """Waits for an event of a type; without a timeout for 24 hours.
+        """Wait for an event of a type, by default for 24 hours.
 
-        Errors: EventTimeoutError; ValueError for a timeout outside 1 second to 365 days.
+        Raises:
+            EventTimeoutError: No event arrived in time.
+            ValueError: The timeout is less than 1 second or more than 365 days.
         """
         ticket = self.run.ticket()
         return self.track(ticket, name, self._wait(ticket, name, (type,), None, timeout))
@@ -280,7 +277,7 @@ class Step(DeterministicValues):
         limit: int = 1,
         timeout: Duration | None = None,
     ) -> Coroutine[Any, Any, list[ReceivedEvent]]:
-        """Waits for one event or more of some types; gives all there are up to a limit, or []."""
+        """Wait for at least one event of some types. Return up to `limit` events, or []."""
         ticket = self.run.ticket()
         return self.track(ticket, name, self._wait(ticket, name, types, limit, timeout))
 
@@ -295,22 +292,22 @@ class Step(DeterministicValues):
         key, entry = self.enter(ticket, name, EntryKind.WAIT)
         try:
             if entry is None:
-                event_types = types_of(name, types, self.run.limits)
+                event_types = checked_event_types(name, types, self.run.limits)
                 self.open(
                     key,
                     name,
                     EntryKind.WAIT,
-                    wait_ms=wait_ms_of(name, event_types, limit, timeout),
+                    wait_ms=wait_timeout_ms(name, event_types, limit, timeout),
                     event_types=event_types,
                     limit=limit,
                 )
-            entry = await self.result_or_give_up(key)
+            entry = await self.result_or_abandon(key)
         finally:
             self.leave(key)
         if entry.failure is not None:
             raise EventTimeoutError(entry.failure.message)
-        found = decode(entry.result or "null")
-        return event_of(found) if limit is None else [event_of(each) for each in found]
+        result = decode(entry.result or "null")
+        return received_event(result) if limit is None else [received_event(e) for e in result]
 
     @overload
     def run_workflow(
@@ -343,9 +340,10 @@ class Step(DeterministicValues):
         params: object = None,
         timeout: Duration | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """Runs a child workflow and gives its output; the child ends with this run.
+        """Run a child workflow and return its output. The child ends with this run.
 
-        Errors: ChildWorkflowError, when it fails, is ended, exists already or takes too long.
+        Raises:
+            ChildWorkflowError: The child failed, was ended, existed already, or took too long.
         """
         ticket = self.run.ticket()
         return self.track(ticket, name, self._child(ticket, name, workflow, id, params, timeout))
@@ -364,17 +362,15 @@ class Step(DeterministicValues):
         key, entry = self.enter(ticket, name, EntryKind.CHILD)
         try:
             if entry is None:
-                child_id = instance_id or child_id_of(
+                child_id = instance_id or default_child_id(
                     run.begin.workflow, run.begin.instance_id, key
                 )
                 longest = run.limits.max_workflow_name
-                fault = name_problem("the name of a workflow", child, longest, "max_workflow_name")
+                error = name_fault("the name of a workflow", child, longest, "max_workflow_name")
                 longest = run.limits.max_instance_id
-                fault = fault or name_problem(
-                    "an instance id", child_id, longest, "max_instance_id"
-                )
-                if fault:
-                    raise ValueError(fault)
+                error = error or name_fault("an instance id", child_id, longest, "max_instance_id")
+                if error:
+                    raise ValueError(error)
                 wait_ms = None
                 if timeout is not None:
                     wait_ms = timeout_of(f'the timeout of "{name}"', timeout)
@@ -387,7 +383,7 @@ class Step(DeterministicValues):
                     child_id=child_id,
                     value=encode_params(params, child, run.limits.max_params_bytes),
                 )
-            entry = await self.result_or_give_up(key)
+            entry = await self.result_or_abandon(key)
         finally:
             self.leave(key)
         if entry.failure is not None:
@@ -397,23 +393,24 @@ class Step(DeterministicValues):
     def join(
         self, name: str, /, **branches: Callable[["Step"], Awaitable[T]]
     ) -> Coroutine[Any, Any, dict[str, T]]:
-        """Runs branches at the same time and waits until all have settled.
+        """Run branches concurrently, wait until all settle, and return their values by name.
 
-        Shape:  each branch is async (step) -> JSON; gives their values by name.
-        Errors: JoinError with the failures by name.
+        Raises:
+            JoinError: A branch failed. It has the failures by name.
         """
         ticket = self.run.ticket()
-        return self.track(ticket, name, joins.join(self, ticket, name, _awaited(branches)))
+        return self.track(ticket, name, joins.join(self, ticket, name, _async_branches(branches)))
 
     def race(
         self, name: str, /, **branches: Callable[["Step"], Awaitable[T]]
     ) -> Coroutine[Any, Any, Won[T]]:
-        """Runs branches at the same time; the first that completes wins, the others are cancelled.
+        """Run branches concurrently. The first that completes wins; the others are cancelled.
 
-        Errors: RaceError when all of them fail.
+        Raises:
+            RaceError: All branches failed.
         """
         ticket = self.run.ticket()
-        return self.track(ticket, name, joins.race(self, ticket, name, _awaited(branches)))
+        return self.track(ticket, name, joins.race(self, ticket, name, _async_branches(branches)))
 
     @overload
     def loop(
@@ -448,19 +445,19 @@ class Step(DeterministicValues):
         history_every: int = 20,
         history_keep: int = 20,
     ) -> Coroutine[Any, Any, Any]:
-        """Calls a body with a state until it returns Break, and gives that one's value.
+        """Call a body with a state until it returns Break, and return that value.
 
-        Shape:  body is async (step, state) -> Continue(state) or Break(value). The state is
-                recorded every `commit_interval` iterations, where a replay starts; entries of
-                old iterations are forgotten every `history_every`, but for the `history_keep` last.
+        `body` is async (step, state) and returns Continue(state) or Break(value). The state is
+        recorded every `commit_interval` iterations; a replay starts there. Entries of old
+        iterations are trimmed every `history_every`, except for the `history_keep` last.
         """
         pace = loops.Pace(commit_interval, history_every, history_keep)
         ticket = self.run.ticket()
-        body = awaited(f'the body of the loop "{name}"', body)
+        body = require_async(f'the body of the loop "{name}"', body)
         return self.track(ticket, name, loops.loop(self, ticket, name, body, state, pace))
 
     def checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
-        """Marks the place from which on steps may have rollbacks."""
+        """Permit rollbacks in steps after this point."""
         ticket = self.run.ticket()
         return self.track(ticket, name, self._checkpoint(ticket, name))
 
@@ -472,29 +469,29 @@ class Step(DeterministicValues):
             self.mark(key, name, EntryKind.CHECKPOINT)
 
     def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
-        """Stands where an entry was that the code no longer has.
+        """Mark where an entry was removed from the code.
 
-        Shape:  kind is step, loop, sleep, message, join, race, child or checkpoint.
+        `kind` is step, loop, sleep, message, join, race, child or checkpoint.
         """
         ticket = self.run.ticket()
         return self.track(ticket, name, self._removed(ticket, name, kind))
 
     async def _removed(self, ticket: int, name: str, kind: str) -> None:
-        # A tuple, because what is not a text may have no hash.
+        # A tuple, because an argument of another type may not be hashable.
         if kind not in tuple(_KINDS):
             self.run.unawaited.pop(ticket, None)
             raise ValueError(f"expected kind to be one of {', '.join(_KINDS)}, found {kind!r}")
         key, entry = self.enter(ticket, name, _KINDS[kind], or_removed=True)
         self.leave(key)
-        self.run.journal.pass_over(key)
+        self.run.journal.skip(key)
         if entry is None:
             self.mark(key, name, EntryKind.REMOVED)
         elif entry.kind is not EntryKind.REMOVED:
-            self.give_up(key)
+            self.abandon(key)
 
 
-def _awaited(branches: Mapping[str, Any]) -> dict[str, Branch["Step"]]:
+def _async_branches(branches: Mapping[str, Any]) -> dict[str, Branch["Step"]]:
     return {
-        name: awaited(f'the branch "{name}"', branch) if callable(branch) else branch
+        name: require_async(f'the branch "{name}"', branch) if callable(branch) else branch
         for name, branch in branches.items()
     }

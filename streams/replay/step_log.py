@@ -1,4 +1,4 @@
-"""`step.log`: durable log lines."""
+"""`step.log`: durable log lines of a run."""
 
 import asyncio
 from collections.abc import Coroutine, Generator
@@ -10,12 +10,12 @@ from headwater.processors.replay.commands import Log
 from headwater.processors.runs.limits import SYSTEM, control_character
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.attempt import ATTEMPT
-from headwater.streams.authoring.values import encode, sound
+from headwater.streams.authoring.values import encode, utf8_safe
 from headwater.streams.replay.scope import Scope
 
 
 class _Written(Coroutine[Any, Any, None]):
-    """What a line gives that is written already: it may be awaited, run, or left alone."""
+    """Result of a call whose line is already written. It may be awaited, run, or ignored."""
 
     @override
     def send(self, value: object) -> NoReturn:
@@ -38,9 +38,9 @@ _WRITTEN: Final = _Written()
 
 
 class StepLog:
-    """Writes lines; those that the workflow's own code comes to again on replay are left out.
+    """Writes log lines. Lines that workflow code repeats on a replay are dropped.
 
-    A workflow that asks for them has them written again, and marked.
+    With `replayed_lines`, the workflow keeps them, marked as replayed.
     """
 
     __slots__ = ("_scope",)
@@ -55,7 +55,7 @@ class StepLog:
         *,
         category: str = "workflow",
     ) -> Coroutine[Any, Any, None]:
-        """Writes a line of level debug."""
+        """Write a line of level debug."""
         return self._line("debug", message, data, category)
 
     def info(
@@ -65,7 +65,7 @@ class StepLog:
         *,
         category: str = "workflow",
     ) -> Coroutine[Any, Any, None]:
-        """Writes a line of level info."""
+        """Write a line of level info."""
         return self._line("info", message, data, category)
 
     def warn(
@@ -75,7 +75,7 @@ class StepLog:
         *,
         category: str = "workflow",
     ) -> Coroutine[Any, Any, None]:
-        """Writes a line of level warn."""
+        """Write a line of level warn."""
         return self._line("warn", message, data, category)
 
     def error(
@@ -85,7 +85,7 @@ class StepLog:
         *,
         category: str = "workflow",
     ) -> Coroutine[Any, Any, None]:
-        """Writes a line of level error."""
+        """Write a line of level error."""
         return self._line("error", message, data, category)
 
     def _line(
@@ -98,7 +98,7 @@ class StepLog:
         run = self._scope.run
         self._scope.check_run(f"log.{level}")
         if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
-            # In a step's callback, which may be a plain function that can await nothing.
+            # In a step's callback, which may be a plain function that cannot await.
             self._write(level, message, data, category)
             return _WRITTEN
         ticket = run.ticket()
@@ -132,11 +132,13 @@ class StepLog:
         replayed = attempt is None and seen is None
         if replayed and not run.replayed_lines:
             return
-        line = Log(level, sound(category), sound(message), text, key, number, replayed, seen=seen)
+        line = Log(
+            level, utf8_safe(category), utf8_safe(message), text, key, number, replayed, seen=seen
+        )
         run.send(line)
 
     def _checked(self, message: str, data: Any, category: str) -> str | None:  # noqa: ANN401
-        """The data of a line as JSON text; the line is refused if it breaks the rules."""
+        """Return the data of a line as JSON text. Raise if the line breaks the rules."""
         limits = self._scope.run.limits
         _check(message, category, limits)
         if data is None:

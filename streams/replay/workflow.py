@@ -1,4 +1,4 @@
-"""A workflow: an author's function with its name, and the decorator that makes one."""
+"""Workflows: authors' functions, and the decorator that declares them."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection
@@ -9,29 +9,29 @@ from typing_extensions import override
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_problem
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
-from headwater.schemas.topics import author_topic_problem
-from headwater.streams.authoring.arguments import misfit_of
+from headwater.schemas.topics import authors_topic_fault
+from headwater.streams.authoring.arguments import signature_mismatch
 from headwater.streams.authoring.params import params_of, result_of
 from headwater.streams.authoring.read_only import frozen
 from headwater.streams.authoring.value_types import ValueType
 from headwater.streams.authoring.workflow_values import P_contra, R_co, WorkflowEvent
 from headwater.streams.replay.step import Step
 
-#: What an author writes.
+#: An author's function.
 Author: TypeAlias = Callable[[WorkflowEvent[P_contra], Step], Awaitable[R_co]]
 
 
-#: Whether runs stay on the deployment that they began on, or follow the code.
+#: Whether runs stay on the deployment that they started on, or follow the code.
 Versioning: TypeAlias = Literal["pinned", "latest"]
 
 
 class Workflow(Generic[P_contra, R_co]):
-    """A workflow: an author's function and its name. Nothing is registered by making one.
+    """An author's function and its name. Creating one registers nothing.
 
-    Shape:  Workflow[P, R] takes a WorkflowEvent[P] and returns R.
+    Workflow[P, R] takes a WorkflowEvent[P] and returns R.
     """
 
-    def __init__(  # noqa: PLR0913, what its author says of it
+    def __init__(  # noqa: PLR0913, the options of a workflow
         self,
         name: str,
         function: Author[P_contra, R_co],
@@ -42,14 +42,14 @@ class Workflow(Generic[P_contra, R_co]):
         publishes: Collection[str] | None = None,
         versioning: Versioning = "pinned",
     ) -> None:
-        fault = name_problem("the name of a workflow", name, WORKFLOW_NAME_MAX)
-        if fault:
-            raise ValueError(fault)
-        misfit = misfit_of(function, 2) if inspect.iscoroutinefunction(function) else ""
-        if misfit is not None:
+        problem = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
+        if problem:
+            raise ValueError(problem)
+        mismatch = signature_mismatch(function, 2) if inspect.iscoroutinefunction(function) else ""
+        if mismatch is not None:
             raise TypeError(
                 f"expected the workflow {name} to be an async function (event, step), "
-                f"found {function!r}{misfit and ': ' + misfit}"
+                f"found {function!r}{mismatch and ': ' + mismatch}"
             )
         self.name = name
         self.function = function
@@ -62,12 +62,12 @@ class Workflow(Generic[P_contra, R_co]):
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
         self._result: ValueType | None = None
-        found = params_of(name, function, WorkflowEvent)
-        #: None until all of the module is there: a type may be defined after the workflow.
-        self._params = None if found.fault else found
+        params = params_of(name, function, WorkflowEvent)
+        #: None until the whole module is imported: a type may be defined after the workflow.
+        self._params = None if params.problem else params
 
     def __call__(self, event: WorkflowEvent[P_contra], step: Step) -> Awaitable[R_co]:
-        """Calls the author's function."""
+        """Call the author's function."""
         return self.function(event, step)
 
     @override
@@ -75,19 +75,16 @@ class Workflow(Generic[P_contra, R_co]):
         return f"<workflow {self.name}>"
 
     def params_type(self) -> ValueType:
-        """The type that the author declared for the payload.
-
-        It is T where the first parameter is annotated `WorkflowEvent[T]`.
-        """
+        """Return the type of the params: T of `WorkflowEvent[T]`, as the function is annotated."""
         if self._params is None:
             self._params = params_of(self.name, self.function, WorkflowEvent)
         return self._params
 
     def check(self) -> None:
-        """See that params and output can be written and read, once everything is imported.
+        """Check that params and output can be encoded and read. Call it after all imports.
 
         Raises:
-            TypeError: A type cannot be.
+            TypeError: A type is not supported.
         """
         self._check("params", self.params_type())
         self._check("output", self.result_type())
@@ -102,7 +99,7 @@ class Workflow(Generic[P_contra, R_co]):
         try:
             declared.check()
         except TypeError as error:
-            if declared.fault:
+            if declared.problem:
                 raise
             raise TypeError(
                 f"expected the type of the {what} of the workflow {self.name}, {declared!r}, to be "
@@ -110,45 +107,47 @@ class Workflow(Generic[P_contra, R_co]):
             ) from error
 
 
-def _concurrency(name: str, given: object) -> Concurrency | None:
-    if given is None or isinstance(given, Concurrency):
-        return given
-    if isinstance(given, int):
-        return Concurrency(given)
+def _concurrency(name: str, value: object) -> Concurrency | None:
+    if value is None or isinstance(value, Concurrency):
+        return value
+    if isinstance(value, int):
+        return Concurrency(value)
     raise TypeError(
         f"expected the concurrency of the workflow {name} to be a number or a Concurrency, such as "
-        f'Concurrency(3, key="params.region"), found {given!r:.80}'
+        f'Concurrency(3, key="params.region"), found {value!r:.80}'
     )
 
 
-def _publishes(name: str, given: object) -> frozenset[str] | None:
-    if given is None:
+def _publishes(name: str, topics: object) -> frozenset[str] | None:
+    if topics is None:
         return None
-    listed = list(given) if isinstance(given, Collection) and not isinstance(given, str) else [0]
-    names = [each for each in listed if isinstance(each, str)]
+    listed = list(topics) if isinstance(topics, Collection) and not isinstance(topics, str) else [0]
+    names = [topic for topic in listed if isinstance(topic, str)]
     if len(names) < len(listed):
         raise TypeError(
             f"expected the topics that steps of the workflow {name} publish to as a list of names, "
-            f'such as publishes=["orders-kept"], found {given!r:.80}'
+            f'such as publishes=["orders-kept"], found {topics!r:.80}'
         )
-    for fault in filter(None, map(author_topic_problem, names)):
-        raise ValueError(f"of the workflow {name}: {fault}")
+    for problem in filter(None, map(authors_topic_fault, names)):
+        raise ValueError(f"of the workflow {name}: {problem}")
     return frozenset(names)
 
 
-def _follows_code(name: str, given: object) -> bool:
-    if given not in get_args(Versioning):
+def _follows_code(name: str, versioning: object) -> bool:
+    if versioning not in get_args(Versioning):
         raise ValueError(
             f"expected the versioning of the workflow {name} to be "
-            f"{' or '.join(map(repr, get_args(Versioning)))}, found {given!r:.80}"
+            f"{' or '.join(map(repr, get_args(Versioning)))}, found {versioning!r:.80}"
         )
-    return given == "latest"
+    return versioning == "latest"
 
 
 def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what the author declared
-    """The payload of a run, as the type that its workflow declares, read-only.
+    """Read the payload of a run as the type that its workflow declares, read-only.
 
-    Errors: as `ValueType.read`.
+    Raises:
+        msgspec.ValidationError: The params do not fit.
+        TypeError: The type is not supported.
     """
     return frozen(workflow.params_type().read(params))
 
@@ -162,18 +161,23 @@ def workflow(
     publishes: Collection[str] | None = None,
     versioning: Versioning = "pinned",
 ) -> Callable[[Author[P_contra, R_co]], Workflow[P_contra, R_co]]:
-    """Declares an async function (event, step) as a workflow.
+    """Declare an async function (event, step) as a workflow.
 
-    Shape:  name is 1 to 64 of a-z, A-Z, 0-9, _ and -, not beginning with -. With `strict`, a name
-            that repeats in a scope, and an entry in history that the code no longer visits, raise
-            HistoryDivergedError. With `replayed_lines`, what a replay logs again is kept, too,
-            marked as `is_replay`. With `concurrency`, no more runs than that are under way at once:
-            others wait for a slot, in the order of their arrival. With `publishes`, its steps may
-            publish to these topics alone, and a worker says at its start which of them are missing.
-            Where code is deployed, a run stays on the deployment that it began on; with
-            versioning "latest" it follows the code: that of the worker's app, or else of the active
+    Args:
+        name: 1 to 64 of a-z, A-Z, 0-9, _ and -, not beginning with -.
+        strict: Raise HistoryDivergedError for a name that repeats in a scope, and for a recorded
+            entry that the code no longer visits.
+        replayed_lines: Keep log lines that a replay repeats, marked as `is_replay`.
+        concurrency: Largest number of runs at the same time. Others wait for a slot, in the order
+            of their arrival.
+        publishes: Topics that its steps may publish to; any by default. A worker reports at its
+            start which of them are missing.
+        versioning: Where code is deployed, a "pinned" run stays on the deployment that it started
+            on. A "latest" run follows the code of the worker's app, or else of the active
             deployment.
-    Errors: ValueError for the name, for a limit below 1, and for a topic that cannot be.
+
+    Raises:
+        ValueError: The name is invalid, the limit is less than 1, or a topic is not permitted.
     """
     if callable(name):
         raise TypeError('expected a name: write @workflow("name") above the function')

@@ -29,7 +29,7 @@ from headwater.schemas.history import ReplySent
 from headwater.schemas.newer import Waiting, newer_schema_message, readable
 from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
-from headwater.streams.engine.quarantine import described
+from headwater.streams.engine.quarantine import describe_error
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.clients import start_consumer
 from headwater.streams.kafka.cluster import Cluster
@@ -285,7 +285,7 @@ def _not_sent(send: EffectCommand, error: Exception) -> ReplySent:
     return ReplySent(
         command_id=send.command_id,
         code=INTERNAL,
-        message=described(error),
+        message=describe_error(error),
         status="",
         run_number=0,
         partition=-1,

@@ -1,1 +1,1 @@
-"""Flow two on Kafka: the worker that owns partitions, and the client that sends commands."""
+"""The workflow engine on Kafka: the worker that owns partitions, and the command client."""

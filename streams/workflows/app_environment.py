@@ -1,8 +1,8 @@
-"""The environment variables that authors' code sees: an allow list.
+"""Environment variables that authors' code sees: an allow list.
 
-Credentials of the deployment are in the environment of its parts: those of Postgres, of the bucket
-of lab reports, of the sources of deliveries. Code of authors runs in child processes that get none
-of them unless an operator names the variable.
+The environment of Headwater's processes contains credentials: those of Postgres, of the bucket of
+lab reports, of the sources of deliveries. Authors' code runs in child processes, which get none of
+them unless an operator names the variable.
 """
 
 import os
@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-#: Headwater's own settings, keys among them. No pattern matches these.
+#: Headwater's own settings, including keys. No pattern matches these.
 _SETTINGS: Final = "HEADWATER_"
-#: What programs and libraries need to find their files, their language and their time zone.
+#: Needed by programs and libraries to find files, language and time zone.
 _ALWAYS: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "TZDIR", "LANG", "LANGUAGE", "LC_*"),
     *("PYTHON*", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_*"),
@@ -25,7 +25,7 @@ def environment_of_apps(passed: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables that authors' code sees.
 
     Args:
-        passed: Names that an operator has added; `*` stands for any characters.
+        passed: Names that an operator has added; `*` matches any characters.
     """
     patterns = (*_ALWAYS, *passed)
     return {
@@ -37,16 +37,18 @@ def environment_of_apps(passed: Iterable[str] = ()) -> dict[str, str]:
 
 
 def hint_of_withheld(error: str, seen: Collection[str] | Mapping[str, str]) -> str:
-    """Return a line about a variable that an error quotes and that apps do not get, or nothing.
+    """Return a hint about variables that an error quotes and that apps do not see, or "".
 
     Args:
         error: Why an app cannot be imported, with its traceback.
-        seen: The variables that the app got.
+        seen: The variables that the app saw.
     """
     quoted = re.findall(r"""["']([A-Za-z_][A-Za-z0-9_]*)["']""", error)
     withheld = [name for name in dict.fromkeys(quoted) if name in os.environ and name not in seen]
     names = [name for name in withheld if not name.startswith(_SETTINGS)]
     if not names:
         return ""
-    listed = ",".join(names)
-    return f"\nApps do not see {', '.join(names)}: HEADWATER_APP_ENVIRONMENT={listed} passes it on."
+    setting = ",".join(names)
+    return (
+        f"\nApps do not see {', '.join(names)}: HEADWATER_APP_ENVIRONMENT={setting} passes it on."
+    )

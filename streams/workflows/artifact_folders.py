@@ -1,4 +1,4 @@
-"""Artifacts of deployments on this machine's disk: fetched and unpacked when they are needed."""
+"""Artifacts of deployments on the local disk, fetched and unpacked on demand."""
 
 import asyncio
 import contextlib
@@ -13,62 +13,67 @@ from headwater.streams.clock import now_ms
 from headwater.streams.code_host.artifacts import check_app, unpack
 from headwater.streams.workflows.deployment_log import DeploymentLog
 
-#: What a process has left that was killed while it unpacked: no unpacking takes so long.
-_LEFT_MS: Final = 3_600_000
-_LEFT: Final = ".unpacking-"
+#: Age of unfinished folders of killed processes, longer than unpacking can take.
+_UNFINISHED_MS: Final = 3_600_000
+_UNFINISHED: Final = ".unpacking-"
 
 
 class ArtifactFolders:
-    """The folders that artifacts lie in, which several workers may share.
+    """The folders of artifacts, which several workers may share.
 
-    A folder of a deployment's name is whole and on disk: it gets its name when all of it is there.
+    A folder with the name of a deployment is complete and durable: it is renamed when it is
+    complete.
     """
 
     def __init__(self, deployments: DeploymentLog, folder: Path) -> None:
         self._deployments = deployments
         self._folder = folder
 
-    async def of(self, deployment: DeploymentCreated) -> Path:
-        """The folder with the code of a deployment.
+    async def folder_of(self, deployment: DeploymentCreated) -> Path:
+        """Return the folder with the code of a deployment.
 
-        Errors: BrokerUnavailable, ArtifactLost, ArtifactInvalid; OSError, of the disk.
+        Raises:
+            BrokerUnavailable: Kafka is not available.
+            ArtifactLost: The artifact is no longer in Kafka.
+            ArtifactInvalid: The artifact cannot be unpacked.
+            OSError: The disk failed.
         """
-        place = self._folder / deployment.id
-        if not place.is_dir():
+        path = self._folder / deployment.id
+        if not path.is_dir():
             artifact = await self._deployments.artifact(deployment)
-            await asyncio.to_thread(self._unpack, artifact, deployment, place)
-        return place
+            await asyncio.to_thread(self._unpack, artifact, deployment, path)
+        return path
 
-    def _unpack(self, artifact: bytes, deployment: DeploymentCreated, place: Path) -> None:
+    def _unpack(self, artifact: bytes, deployment: DeploymentCreated, path: Path) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._remove_left()
-        making = Path(tempfile.mkdtemp(prefix=_LEFT, dir=self._folder))
+        self._remove_unfinished()
+        temporary = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._folder))
         try:
-            unpack(artifact, making)
-            check_app(deployment.app, making)
-            for each in (*making.rglob("*"), making):
-                _on_disk(each)
-            making.rename(place)
-            _on_disk(self._folder)
+            unpack(artifact, temporary)
+            check_app(deployment.app, temporary)
+            for entry in (*temporary.rglob("*"), temporary):
+                _sync(entry)
+            temporary.rename(path)
+            _sync(self._folder)
         except OSError:
-            # Perhaps because another worker was faster.
-            if not place.is_dir():
+            # Another worker may have renamed its folder first.
+            if not path.is_dir():
                 raise
         finally:
-            shutil.rmtree(making, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
-    def _remove_left(self) -> None:
-        """Removes what was not unpacked to its end."""
-        for each in self._folder.glob(f"{_LEFT}*"):
-            # Whoever unpacks there may be done by now.
+    def _remove_unfinished(self) -> None:
+        """Remove folders of processes that were killed while unpacking."""
+        for folder in self._folder.glob(f"{_UNFINISHED}*"):
+            # Another process may rename its folder at this moment.
             with contextlib.suppress(FileNotFoundError):
-                if 1_000 * each.stat().st_mtime < now_ms() - _LEFT_MS:
-                    shutil.rmtree(each, ignore_errors=True)
+                if 1_000 * folder.stat().st_mtime < now_ms() - _UNFINISHED_MS:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _on_disk(place: Path) -> None:
-    """Sees that a file, or the list of a folder, outlives a loss of power."""
-    descriptor = os.open(place, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Flush a file, or a folder's entries, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,8 +1,8 @@
-"""Writes down the states of instances, so that a takeover need not read the whole history.
+"""Checkpoints of instances' states, so that restoring a partition need not read its whole history.
 
-A checkpoint of a partition says: all that its history holds before this position is in snapshots.
-Snapshots have no epoch that makes them void; a late one, of a superseded owner, is noticed by the
-next takeover, which then reads the history from where that snapshot is true (`restore.py`).
+A checkpoint of a partition states that everything in its history before a position is in snapshots.
+Snapshots cannot be fenced by epochs. A late snapshot of a superseded owner is detected when the
+partition is restored; the history is then read from the position of that snapshot (`restore.py`).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.streams.engine.instance_store import Mark, StoredState
+from headwater.streams.engine.instance_store import HistoryMark, StoredState
 from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.engine.state_records import COMPRESSED_FROM, records_of, snapshot_of
 from headwater.streams.engine.turns import Partition
@@ -19,44 +19,52 @@ from headwater.streams.workflows.log import WorkflowLog
 
 log = logging.getLogger(__name__)
 
-#: History records after which states are written down: a takeover reads no more than these.
+#: Number of history records after which a checkpoint is due: restoring reads no more than these.
 CHECKPOINT_RECORDS: Final = 20_000
-#: Seconds after which they are, if anything has changed.
+#: Seconds after which a checkpoint is due if anything has changed.
 CHECKPOINT_S: Final = 60.0
-#: How long a checkpoint waits for the replies before it.
+#: Longest wait for replies to commands before a checkpoint, in seconds.
 _REPLIES_S: Final = 10.0
-#: Bytes of states that are in memory at a time, on their way.
-_TAKEN_BYTES: Final = 32 * 1024 * 1024
+#: Bytes of encoded states in memory at a time.
+_STATES_BYTES: Final = 32 * 1024 * 1024
 
 
 class _Latest(NamedTuple):
-    """The latest checkpoint of a partition: up to which offset it goes, and when it was written."""
+    """The latest checkpoint of a partition: its offset, and when it was written."""
 
     position: int
     at_s: float
 
 
-class Taken(NamedTuple):
-    """States of a partition, of those that have changed up to a mark.
+class TakenStates(NamedTuple):
+    """Encoded states of instances that have changed up to a mark.
 
-    Shape:  states are as of `at`, the mark or later; the keys that are left are still to be taken.
+    Attributes:
+        mark: Mark of the whole checkpoint.
+        at: Mark of these states, the same or later.
+        left: Keys of the instances that are not encoded yet.
     """
 
     partition: Partition
-    mark: Mark
-    at: Mark
+    mark: HistoryMark
+    at: HistoryMark
     states: dict[str, StoredState]
     left: list[str]
 
     def put_back(self) -> None:
-        """Has them taken again by the next checkpoint."""
+        """Return the instances to the next checkpoint."""
         self.partition.owner.instances.changed.update(self.states, self.left)
 
 
 class Checkpoints:
     """The checkpoints of a worker's partitions.
 
-    Shape:  `replied` is awaited until the outcomes that a partition has given out were sent.
+    Args:
+        workflow_log: Writes the snapshots.
+        replied: Waits until all replies of a partition so far were sent.
+        commit: Commits offsets up to which commands have replies.
+        records: Number of history records after which a checkpoint is due.
+        seconds: Seconds after which a checkpoint is due.
     """
 
     def __init__(
@@ -76,49 +84,52 @@ class Checkpoints:
         self._latest: dict[Partition, _Latest] = {}
 
     def forget(self, partition: Partition) -> None:
-        """Forgets a partition that was given up."""
+        """Forget a partition that was released."""
         self._latest.pop(partition, None)
 
     def is_due(self, partition: Partition, now_s: float) -> bool:
-        """Whether enough happened in a partition."""
-        # The first time it is asked of a partition that was read from its latest checkpoint on.
+        """Whether a checkpoint of a partition is due."""
+        # On the first call, the partition was restored from its latest checkpoint.
         latest = self._latest.setdefault(partition, _Latest(partition.start, now_s))
         if partition.owner.has_staged():
-            return False  # What a takeover has decided waits for a turn.
+            return False  # Staged records must be appended first.
         if partition.owner.instances.has_deleted():
-            return True  # Their bytes are not to stay.
+            return True  # Their snapshots must be deleted.
         records = partition.position - latest.position
         return records >= self._records or (records > 0 and now_s - latest.at_s >= self._seconds)
 
-    def take(self, partition: Partition, before: Taken | None = None) -> Taken:
-        """Takes states as of now, when all that the owner has decided is durable.
+    def take_states(self, partition: Partition, before: TakenStates | None = None) -> TakenStates:
+        """Encode changed states. Everything that the owner has decided must be durable.
 
-        Shape:  before is what was taken first, and left others; each time so many bytes.
+        Args:
+            partition: The partition.
+            before: Result of the previous call for the same checkpoint. Each call is limited in
+                size.
         """
         instances, position = partition.owner.instances, partition.position
         claims = partition.owner.claims
-        at = Mark(position, partition.epoch, claims.cause, claims.leader_epoch)
+        at = HistoryMark(position, partition.epoch, claims.cause, claims.leader_epoch)
         left = before.left if before else list(instances.take_keys())
-        wanted = list(left)
+        keys = list(left)
         try:
-            states = instances.take(left, position, _TAKEN_BYTES)
+            states = instances.take_snapshots(left, position, _STATES_BYTES)
         except Exception:
-            # The next checkpoint has to have all of them.
-            instances.changed.update(wanted)
+            # The next checkpoint must include all of them.
+            instances.changed.update(keys)
             raise
-        return Taken(partition, before.mark if before else at, at, states, left)
+        return TakenStates(partition, before.mark if before else at, at, states, left)
 
-    async def write(self, taken: Taken, now_s: float) -> bool:
-        """Writes states, when the commands before them have their replies; gives whether it did.
+    async def write_checkpoint(self, taken: TakenStates, now_s: float) -> bool:
+        """Write states when the commands before them have replies. Return whether it was done.
 
-        The checkpoint follows the last of them: a state may be newer than that says.
+        The checkpoint itself follows the last of them, so states may be newer than it.
         """
         partition, mark, at, states, left = taken
         try:
             async with asyncio.timeout(_REPLIES_S):
                 await self._replied(partition)
             if partition.replied <= at.cause:
-                # After a takeover some commands are read again, and answered once more.
+                # A new owner may read commands again, whose replies were not committed.
                 taken.put_back()
                 return False
             await self._commit()
@@ -128,27 +139,27 @@ class Checkpoints:
                 return True
             checkpoint = snapshot_of(mark, StoredState("", 0, -1, mark.position, b""))
             await self._log.write_snapshots({partition.number: [(CHECKPOINT, checkpoint)]})
-        except Exception as error:  # noqa: BLE001, the next one has all that this one has
-            self._put_off(taken, now_s)
-            log.warning("states of partition %s are not written down: %r", partition.number, error)
+        except Exception as error:  # noqa: BLE001, the next checkpoint includes everything
+            self._postpone(taken, now_s)
+            log.warning("states of partition %s cannot be written: %r", partition.number, error)
             return False
         if partition in self._latest:
             self._latest[partition] = _Latest(mark.position, now_s)
-            # Not before: a takeover from the store has to read what is in no checkpoint.
+            # Only now: restoring from the store must read everything that is in no checkpoint.
             partition.owner.instances.store.set_mark(mark)
         return True
 
-    def _put_off(self, taken: Taken, now_s: float) -> None:
-        """Has it tried again when as much more has happened."""
+    def _postpone(self, taken: TakenStates, now_s: float) -> None:
+        """Try again when a further checkpoint would be due."""
         taken.put_back()
         if taken.partition in self._latest:
             self._latest[taken.partition] = _Latest(taken.mark.position, now_s)
 
 
 async def _snapshots(
-    mark: Mark, states: dict[str, StoredState]
+    mark: HistoryMark, states: dict[str, StoredState]
 ) -> list[tuple[bytes, SnapshotTaken]]:
-    """States as of a mark, as records; large ones are compressed beside the event loop."""
+    """Return states at a mark as records. Large ones are compressed in another thread."""
     small: list[tuple[str, StoredState]] = []
     large: list[tuple[str, StoredState]] = []
     for key, stored in states.items():

@@ -1,8 +1,8 @@
-"""Sending commands to workflows, and waiting for their outcomes.
+"""Client for workflow commands and their outcomes.
 
-Every command has exactly one outcome in the log, and its owner sends that to the partition of
-`workflow-replies` that the command names. A client listens to one partition, from before its first
-command on, without a consumer group: so no broker has to remember it, and a client that is gone
+Every command has exactly one outcome in the log. The owner sends it to the partition of
+`workflow-replies` that the command names. A client consumes one such partition, from before its
+first command, without a consumer group: brokers keep no state for it, and a client that exits
 leaves nothing behind. Clients may share a partition; each knows its own commands by their ids.
 """
 
@@ -29,19 +29,21 @@ from headwater.streams.workflows.presence import RESTARTED_WITHIN_S, Presence
 log = logging.getLogger(__name__)
 
 _POLL_MS: Final = 1_000
-#: When one who waits looks first, while workers are missed already.
-_LOOK_AT_ONCE_S: Final = 0.1
-#: How often one who waits looks whether there is a worker to wait for.
-_LOOK_EVERY_S: Final = 1.0
-#: How long listening may take to end.
+#: Interval until the first check for workers, if none was running at the last check.
+_FIRST_CHECK_S: Final = 0.1
+#: Interval between checks for workers while waiting.
+_CHECK_S: Final = 1.0
+#: Longest time to stop listening, in seconds.
 _STOP_S: Final = 5.0
 
 
 class OutcomeUnknown(HeadwaterError):
-    """Commands are in the log, or on their way there, and their outcomes did not arrive in time.
+    """Commands were, or may have been, appended to the log, but no outcome arrived in time.
 
-    `command_ids` are those without a reply; `known` has the replies to others sent with them.
-    `worked` is False where it is known that no worker runs.
+    Attributes:
+        command_ids: Ids of the commands without a reply.
+        known: Replies to other commands that were sent with them.
+        has_worker: False if it is known that no worker runs.
     """
 
     disposition = Disposition.RETRY
@@ -53,16 +55,16 @@ class OutcomeUnknown(HeadwaterError):
         command_ids: Iterable[str] = (),
         known: Mapping[str, ReplySent] | None = None,
         *,
-        worked: bool = True,
+        has_worker: bool = True,
     ) -> None:
         super().__init__(message)
-        self.worked = worked
+        self.has_worker = has_worker
         self.command_ids = tuple(command_ids)
         self.known = dict(known or {})
 
 
 class Addressed(msgspec.Struct, frozen=True):
-    """A command and whom it is for; without an id of its own it is given one."""
+    """A command and its instance. Without an id, the client assigns one."""
 
     workflow: str
     instance_id: str
@@ -71,11 +73,11 @@ class Addressed(msgspec.Struct, frozen=True):
 
 
 class Commands(Protocol):
-    """Whatever carries commands and brings their outcomes.
+    """Sends commands and returns their outcomes.
 
-    Contract: `send_many` returns outcomes in the order of the commands. It raises OutcomeUnknown
-    or BrokerUnavailable if that was not so in time; then commands may be carried out all the same.
-    It raises Overloaded if none of them was sent.
+    `send_many` returns outcomes in the order of the commands. It raises OutcomeUnknown or
+    BrokerUnavailable if they do not arrive in time; commands may then be executed nevertheless. It
+    raises Overloaded if none of them was sent.
     """
 
     @property
@@ -83,17 +85,17 @@ class Commands(Protocol):
         """Whether Kafka is connected."""
 
     async def start(self) -> None:
-        """Begins to connect."""
+        """Start to connect."""
 
     async def stop(self) -> None:
-        """Ends; those who still wait get BrokerUnavailable."""
+        """Stop. Pending calls raise BrokerUnavailable."""
 
     async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
-        """Sends commands together and returns their outcomes, refusals among them."""
+        """Send commands together and return their outcomes, including refusals."""
 
 
-class _Awaited:
-    """A command whose outcome somebody waits for."""
+class _PendingCommand:
+    """A command whose outcome is awaited."""
 
     __slots__ = ("outcome", "record", "waiters")
 
@@ -105,11 +107,11 @@ class _Awaited:
     def fail(self, error: BrokerUnavailable) -> None:
         if not self.outcome.done():
             self.outcome.set_exception(error)
-            self.outcome.exception()  # Retrieved, also if nobody waits any more.
+            self.outcome.exception()  # Mark it as retrieved in case nothing awaits it.
 
 
 class WorkflowClient:
-    """The topics `workflow-commands` and `workflow-replies`, for those who want something done."""
+    """Sends to `workflow-commands` and consumes `workflow-replies`."""
 
     def __init__(
         self,
@@ -130,150 +132,156 @@ class WorkflowClient:
         self._presence = Presence(cluster, restarted_within_s=restarted_within_s)
         self._commit = GroupCommit(self._producers, WORKFLOW_COMMANDS, settled=_settled)
         self._reply_to = -1
-        #: The next reply to read; None before the first connection, which begins at the end.
+        #: Offset of the next reply; None before the first connection, which starts at the end.
         self._next: int | None = None
-        self._awaited: dict[str, _Awaited] = {}
+        self._pending: dict[str, _PendingCommand] = {}
         self._listening: asyncio.Task[None] | None = None
-        self._hears = False
+        self._is_listening = False
 
     @property
     def ready(self) -> bool:
         """Whether Kafka is connected."""
-        return self._hears and self._commit.ready
+        return self._is_listening and self._commit.ready
 
     async def start(self) -> None:
-        """Starts in the background; Kafka may be down, now or later."""
+        """Start in the background. Kafka may be down now or later."""
         await self._commit.start()
-        self._listening = asyncio.create_task(self._listen(), name="listen to replies")
+        self._listening = asyncio.create_task(self._listen(), name="consume replies")
 
     async def stop(self) -> None:
-        """Ends within seconds; those who still wait get BrokerUnavailable."""
+        """Stop within seconds. Pending calls raise BrokerUnavailable."""
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait([self._listening], timeout=_STOP_S)
         await self._presence.stop()
         await self._commit.stop()
-        for awaited in self._awaited.values():
-            awaited.fail(BrokerUnavailable("expected a reply, found that this client was stopped"))
+        for pending in self._pending.values():
+            pending.fail(BrokerUnavailable("expected a reply, found that this client was stopped"))
 
     async def send(
         self, workflow: str, instance_id: str, command: Command, *, command_id: str | None = None
     ) -> ReplySent:
-        """Sends a command and returns its outcome, which may be a refusal.
+        """Send a command and return its outcome, which may be a refusal.
 
-        Errors: Overloaded; nothing was sent. OutcomeUnknown, BrokerUnavailable; the command may be
-                in the log all the same, and be carried out. Sending it once more is one more
-                command.
+        Raises:
+            Overloaded: Nothing was sent.
+            OutcomeUnknown: The command may be in the log and be executed. Sending it again is
+                another command.
+            BrokerUnavailable: As OutcomeUnknown.
         """
         (reply,) = await self.send_many([Addressed(workflow, instance_id, command, command_id)])
         return reply
 
     async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
-        """Sends commands together and returns their outcomes, in the order of the commands.
+        """Send commands together and return their outcomes, in the order of the commands.
 
-        Commands to one instance are carried out in this order, also over several calls that
-        overlap. A command with the id of one that is awaited already is that one.
-        Errors: as `send`, when it is so for any of them.
+        Commands to one instance are executed in this order, also across overlapping calls. A
+        command with the id of a pending one is the same command. Raises as `send`, if it is true
+        for any of them.
         """
         if not self.ready:
             raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
         if not commands:
             return []
-        awaited = self._enter(commands)
+        pending = self._enter(commands)
         try:
-            worked = await self._wait(awaited)
-            futures = [one.outcome for _, one in awaited]
-            missing = [each for each in futures if not each.done()]
-            if len(missing) == len(futures) and self._withdraw(awaited):
+            has_worker = await self._wait(pending)
+            futures = [command.outcome for _, command in pending]
+            missing = [future for future in futures if not future.done()]
+            if len(missing) == len(futures) and self._withdraw(pending):
                 raise BrokerUnavailable(
-                    f"expected Kafka at {self._cluster} to take commands within "
+                    f"expected Kafka at {self._cluster} to accept commands within "
                     f"{self._timeout_s} s, found that it stalls; they were not sent"
                 )
             if missing:
-                raise self._unknown(awaited, worked=worked)
+                raise self._unknown(pending, has_worker=has_worker)
             return [future.result() for future in futures]
         finally:
-            self._leave(awaited)
+            self._leave(pending)
 
-    async def _wait(self, awaited: Sequence[tuple[str, _Awaited]]) -> bool:
-        """Waits for outcomes, as long as there is time and a worker; returns whether one is."""
+    async def _wait(self, pending: Sequence[tuple[str, _PendingCommand]]) -> bool:
+        """Wait for outcomes while there is time and a worker. Return whether there is a worker."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
-        missing = {one.outcome for _, one in awaited}
-        look_in_s = _LOOK_AT_ONCE_S if self._presence.missed else _LOOK_EVERY_S
+        missing = {command.outcome for _, command in pending}
+        check_in_s = _FIRST_CHECK_S if self._presence.are_absent else _CHECK_S
         while (left_s := deadline_s - loop.time()) > 0:
-            _, missing = await asyncio.wait(missing, timeout=min(look_in_s, left_s))
-            look_in_s = _LOOK_EVERY_S
+            _, missing = await asyncio.wait(missing, timeout=min(check_in_s, left_s))
+            check_in_s = _CHECK_S
             if not missing:
                 break
-            if not await self._presence.anybody(max(deadline_s - loop.time(), 0)):
+            if not await self._presence.has_workers(max(deadline_s - loop.time(), 0)):
                 return False
         return True
 
-    def _enter(self, commands: Sequence[Addressed]) -> list[tuple[str, _Awaited]]:
-        """Queues commands, but for those that are awaited already."""
-        awaited: list[tuple[str, _Awaited]] = []
-        fresh: dict[str, _Awaited] = {}
-        for one in commands:
-            command_id = one.command_id or self._new_id()
-            known = self._awaited.get(command_id) or fresh.get(command_id)
-            if known is None:
-                known = fresh[command_id] = _Awaited(self._record(command_id, one))
-            awaited.append((command_id, known))
+    def _enter(self, commands: Sequence[Addressed]) -> list[tuple[str, _PendingCommand]]:
+        """Queue commands, except for those that are pending already."""
+        pending: list[tuple[str, _PendingCommand]] = []
+        fresh: dict[str, _PendingCommand] = {}
+        for addressed in commands:
+            command_id = addressed.command_id or self._new_id()
+            command = self._pending.get(command_id) or fresh.get(command_id)
+            if command is None:
+                command = fresh[command_id] = _PendingCommand(self._record(command_id, addressed))
+            pending.append((command_id, command))
         self._commit.add(list(fresh.values()))
-        self._awaited.update(fresh)
-        for _, each in awaited:
-            each.waiters += 1
-        return awaited
+        self._pending.update(fresh)
+        for _, command in pending:
+            command.waiters += 1
+        return pending
 
-    def _record(self, command_id: str, one: Addressed) -> Outgoing:
+    def _record(self, command_id: str, addressed: Addressed) -> Outgoing:
         sent = CommandSent(
             command_id=command_id,
-            workflow=one.workflow,
-            instance_id=one.instance_id,
+            workflow=addressed.workflow,
+            instance_id=addressed.instance_id,
             sent_at_ms=self._clock(),
             reply_to=self._reply_to,
-            command=one.command,
+            command=addressed.command,
         )
-        key = instance_key(one.workflow, one.instance_id).encode()
+        key = instance_key(addressed.workflow, addressed.instance_id).encode()
         partition = partition_of(key, self._commit.partitions)
         return Outgoing(WORKFLOW_COMMANDS, partition, key, encode(sent))
 
-    def _leave(self, awaited: Sequence[tuple[str, _Awaited]]) -> None:
-        """Ends a wait; commands that nobody waits for any more are withdrawn if they can be."""
-        for command_id, one in awaited:
-            one.waiters -= 1
-            if not one.waiters:
-                self._awaited.pop(command_id, None)
-                self._commit.withdraw(one)
+    def _leave(self, pending: Sequence[tuple[str, _PendingCommand]]) -> None:
+        """End a wait. Commands that no caller awaits any more are withdrawn if possible."""
+        for command_id, command in pending:
+            command.waiters -= 1
+            if not command.waiters:
+                self._pending.pop(command_id, None)
+                self._commit.withdraw(command)
 
-    def _withdraw(self, awaited: Sequence[tuple[str, _Awaited]]) -> bool:
-        """Takes commands back, if nobody else waits for them; returns whether none was sent."""
-        return all(one.waiters == 1 and self._commit.withdraw(one) for _, one in awaited)
+    def _withdraw(self, pending: Sequence[tuple[str, _PendingCommand]]) -> bool:
+        """Withdraw commands that no other caller awaits. Return whether none was sent."""
+        return all(
+            command.waiters == 1 and self._commit.withdraw(command) for _, command in pending
+        )
 
-    def _unknown(self, awaited: Sequence[tuple[str, _Awaited]], *, worked: bool) -> OutcomeUnknown:
-        unknown = [command_id for command_id, one in awaited if not one.outcome.done()]
+    def _unknown(
+        self, pending: Sequence[tuple[str, _PendingCommand]], *, has_worker: bool
+    ) -> OutcomeUnknown:
+        unknown = [command_id for command_id, command in pending if not command.outcome.done()]
         known = {
-            command_id: one.outcome.result()
-            for command_id, one in awaited
-            if one.outcome.done() and one.outcome.exception() is None
+            command_id: command.outcome.result()
+            for command_id, command in pending
+            if command.outcome.done() and command.outcome.exception() is None
         }
-        if worked:
-            why = (
-                f"expected a reply to {len(unknown)} of {len(awaited)} commands within "
+        if has_worker:
+            reason = (
+                f"expected a reply to {len(unknown)} of {len(pending)} commands within "
                 f"{self._timeout_s} s, found none for {unknown[0]}; usual cause: the worker of its "
-                "partition has just gone, or is far behind"
+                "partition has just exited, or is far behind"
             )
         else:
-            why = (
-                f"expected a worker that carries out {unknown[0]}, found that none runs; start one "
+            reason = (
+                f"expected a worker that executes {unknown[0]}, found that none runs; start one "
                 "with `headwater worker --app MODULE`"
             )
-        stays = "The command stays in the log and may still be carried out"
-        return OutcomeUnknown(f"{why}. {stays}", unknown, known, worked=worked)
+        stays = "The command stays in the log and may still be executed"
+        return OutcomeUnknown(f"{reason}. {stays}", unknown, known, has_worker=has_worker)
 
     async def _listen(self) -> None:
-        retrying = Retrying(log, "waiting for Kafka to listen to replies")
+        retrying = Retrying(log, "waiting for Kafka to consume replies")
         while True:
             consumer = AIOKafkaConsumer(
                 **self._cluster.options(),
@@ -282,13 +290,13 @@ class WorkflowClient:
             )
             try:
                 await consumer.start()
-                where = await self._find_partition()
+                partition = await self._find_partition()
                 retrying.succeeded()
-                await self._follow(consumer, where)
+                await self._follow(consumer, partition)
             except (KafkaError, OSError, BrokerUnavailable) as error:
                 failure = error
             finally:
-                self._hears = False
+                self._is_listening = False
                 await consumer.stop()
             await retrying.failed(failure)
 
@@ -297,34 +305,34 @@ class WorkflowClient:
         self._reply_to = partition_of(self._client_id.encode(), count)
         return TopicPartition(WORKFLOW_REPLIES, self._reply_to)
 
-    async def _follow(self, consumer: AIOKafkaConsumer, where: TopicPartition) -> NoReturn:
-        consumer.assign([where])
+    async def _follow(self, consumer: AIOKafkaConsumer, partition: TopicPartition) -> NoReturn:
+        consumer.assign([partition])
         if self._next is None:
-            await consumer.seek_to_end(where)
+            await consumer.seek_to_end(partition)
         else:
-            consumer.seek(where, self._next)
-        # Only now: a reply to a command sent before would be missed.
-        self._next = await consumer.position(where)
-        self._hears = True
+            consumer.seek(partition, self._next)
+        # Only now: the reply to a command sent earlier would be missed.
+        self._next = await consumer.position(partition)
+        self._is_listening = True
         while True:
-            for record in (await consumer.getmany(timeout_ms=_POLL_MS)).get(where, ()):
+            for record in (await consumer.getmany(timeout_ms=_POLL_MS)).get(partition, ()):
                 self._end_wait(record)
                 self._next = record.offset + 1
 
     def _end_wait(self, record: Incoming) -> None:
-        """Ends the wait for an outcome; replies that nobody waits for any more are ignored."""
+        """End the wait for an outcome. Replies that no caller awaits are ignored."""
         try:
             reply = decode(record.value, ReplySent)
         except HeadwaterError as error:
             log.warning("reply at %s/%s: %s", record.partition, record.offset, error)
             return
-        awaited = self._awaited.get(reply.command_id)
-        if awaited is not None and not awaited.outcome.done():
-            awaited.outcome.set_result(reply)
+        command = self._pending.get(reply.command_id)
+        if command is not None and not command.outcome.done():
+            command.outcome.set_result(reply)
 
 
-def _settled(entries: Iterable[_Awaited], error: BrokerUnavailable | None) -> None:
-    """Ends the wait for commands whose append failed; the others wait for their outcomes."""
+def _settled(entries: Iterable[_PendingCommand], error: BrokerUnavailable | None) -> None:
+    """Fail commands whose append failed. The others wait for their outcomes."""
     if error is not None:
-        for awaited in entries:
-            awaited.fail(error)
+        for command in entries:
+            command.fail(error)

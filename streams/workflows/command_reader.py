@@ -1,4 +1,4 @@
-"""Reads the commands of the partitions that a worker owns, and how far time may move them."""
+"""Reads the commands of a worker's partitions, and determines how far timers may advance."""
 
 import asyncio
 import contextlib
@@ -37,18 +37,18 @@ from headwater.streams.kafka.truncation import (
 log = logging.getLogger(__name__)
 
 _POLL_MS: Final = 25
-#: How long the broker may hold a fetch. Time moves instances only as far as the commands are known
-#: to have been read, so this is how late a timer may be.
+#: Longest time that the broker holds a fetch. Timers fire only as far as commands are known to have
+#: been read, so this is how late a timer may be.
 _FETCH_WAIT_MS: Final = 25
 _COMMANDS_MAX: Final = 2_000
-#: Commands of a partition that wait to be decided, and their bytes, from which on no more are
-#: fetched: what a turn decides in a second, and what is little beside the states of a partition.
+#: Limits of undecided commands of a partition, and of their bytes, above which no more are fetched:
+#: what a turn decides in a second, and little compared with the states of a partition.
 _UNDECIDED_MAX: Final = 4_000
 _UNDECIDED_BYTES: Final = 32 * 1024 * 1024
 _METADATA_AGE_MS: Final = 3_000
-#: How long the end of the commands is waited for: meanwhile no commands are read.
+#: Longest wait for the end offsets of the commands. No commands are read meanwhile.
 _END_S: Final = 2.0
-#: Kafka's name for times that are the broker's, not the producer's.
+#: Kafka's type of timestamps that are assigned by the broker, not by the producer.
 _LOG_APPEND_TIME: Final = 1
 
 
@@ -56,33 +56,34 @@ _LOG_APPEND_TIME: Final = 1
 class _Progress:
     """How far the commands of a partition were read.
 
-    `fetched` is the offset up to which they were; `ahead` a time, and where they ended then or
-    later, or None when nothing is due.
+    Attributes:
+        fetched: Offset up to which commands were fetched.
+        ahead: A time, and the end offset at that time or later; None if no timer is due.
     """
 
     fetched: int = 0
     ahead: tuple[int, int] | None = None
-    #: Bytes of the commands that were fetched since none waited to be decided.
+    #: Bytes of the commands that were fetched since none were undecided.
     waiting_bytes: int = 0
-    #: Whether nothing more is fetched until fewer wait.
+    #: Whether fetching is paused until fewer are undecided.
     held_back: bool = False
 
 
 class CommandReader:
-    """A consumer without a group: who owns a partition says which of them it reads, and from where.
+    """A consumer without a group: the caller decides which partitions it reads, and from where.
 
     Args:
         cluster: The cluster.
-        name: Names this client in the broker's logs.
-        driver: Gets the commands.
-        clock: The time of the worker's turns.
-        parked: Called with commands that cannot be read.
-        before_deciding: Awaited with commands before they are decided, if given.
-        waiting: Notes the partitions that wait for a newer release.
-        lost: Called with the number of a partition that cannot be read on, and why.
+        name: Client id, which appears in the broker's logs.
+        driver: Receives the commands.
+        clock: Clock of the worker's turns.
+        parked: Called with commands that cannot be decoded.
+        before_deciding: Awaited with commands before they are decided.
+        waiting: Tracks the partitions that wait for a newer release.
+        lost: Called with the number of a partition that can no longer be read, and the reason.
     """
 
-    def __init__(  # noqa: PLR0913, what a worker does with commands
+    def __init__(  # noqa: PLR0913, the dependencies of a reader
         self,
         *,
         cluster: Cluster,
@@ -101,17 +102,17 @@ class CommandReader:
         self._waiting = waiting
         self._lost = lost
         self._progress: dict[int, _Progress] = {}
-        # No pause: reading goes on meanwhile, and what it has read is not to wait.
+        # No pause, because reading continues meanwhile and its results must not wait.
         self._ends = Retrying(
             log,
-            "timers wait, as the end of the commands cannot be read",
+            "timers wait, because the end of the commands cannot be read",
             sleep=lambda _: asyncio.sleep(0),
         )
         self._options = {
             **cluster.options(),
             "client_id": name,
             "enable_auto_commit": False,
-            # What follows a loss is for `check` to say.
+            # `check` decides what follows a loss.
             "auto_offset_reset": "none",
             "fetch_max_wait_ms": _FETCH_WAIT_MS,
             "metadata_max_age_ms": _METADATA_AGE_MS,
@@ -130,44 +131,44 @@ class CommandReader:
         """Disconnect."""
         await self._consumer.stop()
 
-    # -- which partitions
+    # -- partitions
 
     def assign(self, numbers: Collection[int]) -> None:
-        """Replace the partitions that may be read; none is read before `begin`."""
-        if not numbers:  # aiokafka would ask for all topics of the cluster
+        """Replace the partitions that may be read. None is read before `begin`."""
+        if not numbers:  # aiokafka would request all topics of the cluster
             self._consumer.pause(*self._consumer.assignment())
             return
         assigned = [_commands(number) for number in sorted(numbers)]
         self._consumer.assign(assigned)
         self._consumer.pause(*assigned)
-        for where in assigned:
-            self._consumer.seek(where, 0)  # Else aiokafka looks for an offset of its group.
+        for partition in assigned:
+            self._consumer.seek(partition, 0)  # Otherwise aiokafka looks up an offset of its group.
 
     async def first_offset(self, number: int) -> int:
         """Return the first offset of the commands of a partition, waiting for its leader.
 
         Raises:
-            KafkaError: The broker does not answer.
+            KafkaError: The broker does not respond.
         """
-        where = _commands(number)
-        first: int = (await self._consumer.beginning_offsets([where]))[where]
+        partition = _commands(number)
+        first: int = (await self._consumer.beginning_offsets([partition]))[partition]
         return first
 
     async def check(self, partition: Partition, first: int) -> int:
-        """Compare the commands of a partition with what its owner remembers of them.
+        """Compare the commands of a partition with what its owner knows of them.
 
-        Where the broker lost commands that have their outcomes, the owner records it, so that what
-        is appended at their offsets is carried out.
+        If the broker lost commands that have outcomes, the owner records it, so that new commands
+        at their offsets are executed.
 
         Args:
-            partition: The partition, as its history is.
+            partition: The restored partition.
             first: The first offset of its commands.
 
         Returns:
-            The offset from which on to read.
+            The offset from which to read.
 
         Raises:
-            KafkaError: The broker does not answer.
+            KafkaError: The broker does not respond.
         """
         where, claims = _commands(partition.number), partition.owner.claims
         if claims.cause != NO_CAUSE and claims.leader_epoch != NO_LEADER_EPOCH:
@@ -178,49 +179,49 @@ class CommandReader:
             elif end is not None:
                 log.error(
                     "the broker has lost commands: %s/%d from offset %d to %d; their outcomes "
-                    "stay, and what is appended at their offsets is carried out",
+                    "stay valid, and new commands at their offsets are executed",
                     *(*where, end, claims.cause),
                 )
                 partition.lose_commands(end, claims.leader_epoch, partition.now_ms)
         if claims.cause + 1 < first:
             log.warning(
-                "%s/%d from offset %d to %d was deleted before it was read: it is older than its "
-                "topic keeps commands",
+                "%s/%d from offset %d to %d was deleted before it was read: it is older than the "
+                "topic's retention",
                 *(*where, claims.cause + 1, first - 1),
             )
         return max(partition.replied, first)
 
     async def _begin_another_log(self, partition: Partition) -> None:
-        """Continue in a log whose leader epochs do not show where the one before was cut."""
+        """Continue in a log whose leader epochs do not show where its predecessor was cut."""
         where, claims = _commands(partition.number), partition.owner.claims
         end = (await self._consumer.end_offsets([where]))[where]
         first = min(end, claims.cause + 1)
         log.error(
-            "%s/%d is another log than the one of which commands up to offset %d have their "
-            "outcomes, or an older copy of it: commands that were appended to it before offset %d "
-            "since then are not carried out; send them again",
+            "%s/%d is another log than the one whose commands up to offset %d have outcomes, or "
+            "an older copy of it: commands that were appended to it before offset %d since then "
+            "are not executed; send them again",
             *(*where, claims.cause, first),
         )
         partition.lose_commands(first, NO_LEADER_EPOCH, partition.now_ms)
 
     def begin(self, number: int, offset: int, leader_epoch: int) -> None:
-        """Read a partition from an offset on.
+        """Read a partition from an offset.
 
         Args:
             number: The partition.
-            offset: Where to begin.
-            leader_epoch: That of the commands before, if it is known.
+            offset: First offset to read.
+            leader_epoch: Leader epoch of the commands before, if known.
 
         Raises:
             ValueError: There is no such offset.
-            IllegalStateError: The partition may not be read.
+            IllegalStateError: The partition is not assigned.
         """
         seek_with_epoch(self._consumer, _commands(number), offset, leader_epoch)
         self._consumer.resume(_commands(number))
         self._progress[number] = _Progress()
 
     def pause(self, number: int) -> None:
-        """Read a partition no longer."""
+        """Stop reading a partition."""
         with contextlib.suppress(IllegalStateError):
             self._consumer.pause(_commands(number))
 
@@ -236,9 +237,9 @@ class CommandReader:
                     timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX
                 )
             except OffsetOutOfRangeError as error:
-                for where in error.args[0]:
-                    self.pause(where.partition)
-                    self._lost(where.partition, str(error))
+                for partition in error.args[0]:
+                    self.pause(partition.partition)
+                    self._lost(partition.partition, str(error))
                 continue
             except (KafkaError, OSError) as error:
                 await reading.failed(error)
@@ -253,14 +254,18 @@ class CommandReader:
 
     async def _read(self, fetched: Mapping[TopicPartition, Sequence[Incoming]]) -> None:
         read = [
-            (partition, self._decoded(partition, records), leader_epoch_of(self._consumer, where))
-            for where, records in fetched.items()
-            if (partition := self._driver.partitions.get(where.partition)) is not None
+            (
+                partition,
+                self._decoded(partition, records),
+                leader_epoch_of(self._consumer, topic_partition),
+            )
+            for topic_partition, records in fetched.items()
+            if (partition := self._driver.partitions.get(topic_partition.partition)) is not None
         ]
         if self._before_deciding is not None and read:
-            await self._before_deciding([sent for _, some, _ in read for _, sent in some])
+            await self._before_deciding([sent for _, commands, _ in read for _, sent in commands])
         for partition, commands, leader_epoch in read:
-            # One that was given up meanwhile is read again by whoever takes it over.
+            # A partition that was released meanwhile is read again by its next owner.
             if self._driver.drives(partition):
                 if leader_epoch > partition.owner.claims.leader_epoch:
                     noted = LeaderEpochNoted(leader_epoch)
@@ -268,21 +273,21 @@ class CommandReader:
                 partition.commands.extend(commands)
 
     def _hold_back(self) -> None:
-        """Fetch nothing more of partitions in which too many commands wait to be decided."""
+        """Pause partitions with too many undecided commands, and resume others."""
         for number, partition in self._driver.partitions.items():
-            waits = len(partition.commands)
-            reading = self._progress[number]
-            if not waits:
-                reading.waiting_bytes = 0
-            too_many = waits >= _UNDECIDED_MAX or reading.waiting_bytes >= _UNDECIDED_BYTES
-            if too_many == reading.held_back or number in self._waiting:
+            undecided = len(partition.commands)
+            progress = self._progress[number]
+            if not undecided:
+                progress.waiting_bytes = 0
+            too_many = undecided >= _UNDECIDED_MAX or progress.waiting_bytes >= _UNDECIDED_BYTES
+            if too_many == progress.held_back or number in self._waiting:
                 continue
             with contextlib.suppress(IllegalStateError):
                 if too_many:
                     self._consumer.pause(_commands(number))
                 else:
                     self._consumer.resume(_commands(number))
-                reading.held_back = too_many
+                progress.held_back = too_many
 
     def _decoded(
         self, partition: Partition, records: Sequence[Incoming]
@@ -292,13 +297,13 @@ class CommandReader:
             return commands
         known, newer = readable(records)
         if newer is not None:
-            # Instances go on with what they have; time stands still for them, as behind every
+            # Instances continue with the commands before. Their timers do not fire, as for every
             # command that was not read (see `_look_ahead`).
             self._waiting.begin(partition.number, newer_schema_message(newer))
             self._consumer.pause(_commands(partition.number))
             self._consumer.seek(_commands(partition.number), newer.offset)
-        reading = self._progress[partition.number]
-        reading.waiting_bytes += sum(len(record.value or b"") for record in known)
+        progress = self._progress[partition.number]
+        progress.waiting_bytes += sum(len(record.value or b"") for record in known)
         for record in known:
             try:
                 commands.append((record.offset, self._command_of(record)))
@@ -308,9 +313,9 @@ class CommandReader:
         return commands
 
     def _command_of(self, record: Incoming) -> CommandSent:
-        """Return the command of a record, which was sent before Kafka appended it.
+        """Return the command of a record.
 
-        If the clock of its sender was ahead, it was sent when it was appended.
+        If the clock of its sender was ahead, the time of the append counts as its sending time.
         """
         sent, appended_ms = decode(record.value, CommandSent), record.timestamp
         if sent.sent_at_ms <= appended_ms + self._clock.skew_max_ms:
@@ -320,22 +325,22 @@ class CommandReader:
         return msgspec.structs.replace(sent, sent_at_ms=appended_ms)
 
     async def _note_positions(self) -> None:
-        """Takes note of how far each partition was read: past its last record, if it has any."""
+        """Record how far every partition was read: after its last record, if it has any."""
         for number, partition in list(self._driver.partitions.items()):
-            reading = self._progress[number]
+            progress = self._progress[number]
             with contextlib.suppress(IllegalStateError):
-                reading.fetched = await self._consumer.position(_commands(number))
-            if reading.ahead is not None and reading.fetched >= reading.ahead[1]:
-                partition.reach(reading.ahead[0])
-                reading.ahead = None
+                progress.fetched = await self._consumer.position(_commands(number))
+            if progress.ahead is not None and progress.fetched >= progress.ahead[1]:
+                partition.reach(progress.ahead[0])
+                progress.ahead = None
 
     async def _look_ahead(self) -> None:
-        """Asks where the commands end, for partitions in which something is due.
+        """Fetch the end offsets of partitions in which a timer is due.
 
-        Time moves nothing beyond `reached_ms`: an event that was sent before the end of a wait, and
-        lies unread in the topic, has to be seen before the wait is said to have ended without it.
-        What was fetched does not show it: an answer may be as old as its request, and this process
-        may have been suspended in between.
+        Timers do not fire beyond `reached_ms`: an event that was sent before the end of a wait, and
+        is still unread in the topic, must be read before the wait times out. The latest fetch does
+        not prove that there is none: its response may be as old as its request, if this process was
+        suspended in between.
         """
         now_ms = self._clock.now_ms()
         due = [
@@ -349,24 +354,28 @@ class CommandReader:
         try:
             async with asyncio.timeout(_END_S):
                 ends = await self._consumer.end_offsets(
-                    [_commands(each.number) for each in due if self._has_leader(each.number)]
+                    [
+                        _commands(partition.number)
+                        for partition in due
+                        if self._has_leader(partition.number)
+                    ]
                 )
         except (KafkaError, OSError) as error:  # also TimeoutError
             await self._ends.failed(error)
             return
         self._ends.succeeded()
         for partition in due:
-            reading, end = self._progress[partition.number], ends.get(_commands(partition.number))
+            progress, end = self._progress[partition.number], ends.get(_commands(partition.number))
             if end is None:
                 continue
-            if reading.fetched >= end:
+            if progress.fetched >= end:
                 partition.reach(now_ms)
             else:
-                reading.ahead = now_ms, end
+                progress.ahead = now_ms, end
 
     def _has_leader(self, number: int) -> bool:
-        """Whether the commands of a partition have one: aiokafka would wait for it, 40 s long."""
-        cluster = self._consumer._client.cluster  # noqa: SLF001 (there is no other way to ask)
+        """Whether a partition has a leader. aiokafka would wait up to 40 s for one."""
+        cluster = self._consumer._client.cluster  # noqa: SLF001 (there is no public way)
         return cluster.leader_for_partition(_commands(number)) not in {None, -1}
 
 

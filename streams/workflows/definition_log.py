@@ -1,4 +1,4 @@
-"""The topic of graph definitions: followed by whoever runs, shows or deploys graphs."""
+"""The topic of graph definitions, for processes that run, show or deploy graphs."""
 
 from headwater.processors.graph.catalogue import Catalogue, Outcome
 from headwater.schemas.codec import decode, encode
@@ -9,7 +9,7 @@ from headwater.streams.kafka.folded_topic import FoldedTopic
 
 
 class DefinitionLog(FoldedTopic[Catalogue, Outcome]):
-    """Follows the topic, and deploys; connects when first used."""
+    """Follows the topic, and deploys definitions. Connects on first use."""
 
     def __init__(self, *, cluster: Cluster, client_id: str) -> None:
         super().__init__(
@@ -17,9 +17,10 @@ class DefinitionLog(FoldedTopic[Catalogue, Outcome]):
         )
 
     async def deploy(self, record: GraphDeployed) -> Outcome:
-        """Deploys a definition; says what came of it once it is durable.
+        """Deploy a definition. Return the outcome when it is durable.
 
-        Errors: BrokerUnavailable, when it may have been deployed: to say it again does no harm.
+        Raises:
+            BrokerUnavailable: It may have been deployed. It is safe to deploy it again.
         """
         return await self.append(record.name, encode(record))
 

@@ -1,4 +1,4 @@
-"""The graphs that were deployed, as a worker runs them: beside what its apps declare."""
+"""Deployed graphs as a worker runs them, in addition to the declarations of its apps."""
 
 import json
 import logging
@@ -20,12 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class DeployedGraphs:
-    """Makes new runs from what is deployed, and tells which host has the tasks.
+    """Creates new runs from deployed graphs, and determines which host has their tasks.
 
-    A name that an app declares is the app's: its workers make runs from what they have loaded, and
-    publish it when they start, so that others see it and nobody deploys over it.
+    A name that an app declares belongs to the app: its workers create runs from the code they have
+    loaded. They publish the declaration when they start, so that other processes see it and no
+    client deploys a graph under that name.
 
-    Shape:  `deploy` makes new runs of a graph's name from it, from then on.
+    Args:
+        definitions: Log of definitions.
+        deploy: Called with a graph that new runs of its name are created from.
+        clock: Returns the time in Unix milliseconds.
     """
 
     def __init__(
@@ -38,18 +42,18 @@ class DeployedGraphs:
         self._log = definitions
         self._deploy = deploy
         self._clock = clock
-        #: The kinds of the runs of deployed graphs, by their names: grows while partitions use it.
+        #: Kinds of the runs of deployed graphs, by name. Grows while partitions use it.
         self.kinds: dict[str, str] = {}
-        #: The numbers of the hosts that have the tasks of deployed graphs, by their digests.
+        #: Numbers of the hosts that have the tasks of deployed graphs, by digest.
         self.hosts: dict[str, int] = {}
         self._seen: dict[str, int] = {}
         self._declared: Collection[str] = ()
         self._hosts: Hosts
 
     async def start(self, hosts: Hosts, deployments: Deployments) -> None:
-        """Publishes what apps declare, and learns all that is deployed; waits for Kafka.
+        """Publish the declarations of apps, and read what is deployed, waiting for Kafka.
 
-        Shape:  of the deployments the active one has its graphs published, too.
+        Graphs of the active deployment are published, too.
         """
         self._hosts = hosts
         self._declared = hosts.kinds().keys()
@@ -57,9 +61,10 @@ class DeployedGraphs:
         await self._catch_up()
 
     async def follow(self, activated: Callable[[int], Awaitable[Deployments]]) -> None:
-        """Publishes the graphs of each deployment that is activated, until it is cancelled.
+        """Publish the graphs of every deployment that is activated, until it is cancelled.
 
-        Shape:  activated waits until there were more activations than so many.
+        Args:
+            activated: Waits until there were more activations than this number.
         """
         moves = 0
         while True:
@@ -68,16 +73,16 @@ class DeployedGraphs:
             await self._publish_all(deployments)
 
     async def _publish_all(self, deployments: Deployments) -> None:
-        """Says what new runs are made from: the active deployment comes before apps."""
+        """Publish what new runs are created from. The active deployment comes before apps."""
         retrying = Retrying(log, "graphs of apps and deployments cannot be published yet")
-        for record in self._to_say(deployments):
+        for record in self._declarations(deployments):
             await retrying.until_done(partial(self._publish, record))
 
-    def _to_say(self, deployments: Deployments) -> Iterator[GraphDeployed]:
-        """What the active deployment has or has no more, and then what the apps have beside it."""
+    def _declarations(self, deployments: Deployments) -> Iterator[GraphDeployed]:
+        """Yield the graphs that the active deployment has or removed, then those of apps."""
         active, graphs = deployments.active, deployments.graphs()
         for name, graph in graphs.items():
-            assert active is not None  # noqa: S101, there are none before the first activation
+            assert active is not None  # noqa: S101, graphs exist only after an activation
             if graph is not None:
                 yield self._record(active.app, name, graph.document, deployments.moves, active.id)
             elif name not in self._declared:
@@ -85,18 +90,18 @@ class DeployedGraphs:
         for app, declared in self._hosts.declared_by_app().items():
             for name in declared.workflows:
                 if graphs.get(name) is None:
-                    # Activations are of no account for a name that no deployment ever had.
+                    # Activations do not matter for a name that no deployment ever had.
                     moves = deployments.moves if name in graphs else 0
                     yield self._record(app, name, declared.graphs.get(name), moves)
 
     def _record(
         self, app: str, name: str, document: str | None, moves: int, deployment: str = ""
     ) -> GraphDeployed:
-        found = "" if document is None else digest(read_definition(document))
+        digest_ = "" if document is None else digest(read_definition(document))
         return GraphDeployed(
             name=name,
             document=document or "",
-            digest=found,
+            digest=digest_,
             app=app,
             after="",
             at_ms=self._clock(),
@@ -105,37 +110,37 @@ class DeployedGraphs:
         )
 
     async def _publish(self, record: GraphDeployed) -> None:
-        """Says something, unless it is known."""
+        """Publish a record unless it is known already."""
         catalogue = await self._log.catch_up()
         if not catalogue.has(record):
-            # The fold leaves it out if somebody has said more meanwhile.
+            # The fold skips it if a later record was published meanwhile.
             await self._log.deploy(record)
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
         await self._log.stop()
 
     # -- before commands are decided
 
-    async def before(self, commands: Iterable[CommandSent]) -> None:
-        """Waits until all is known that was deployed before commands came that begin runs of it.
+    async def before_deciding(self, commands: Iterable[CommandSent]) -> None:
+        """Wait until all versions deployed before these commands are known, if they need them.
 
-        So whoever hears that a version is deployed, and then creates an instance, gets this version
-        or a later one, whichever gateway and worker they reach.
+        A client that learns that a version is deployed, and then creates an instance, thus gets
+        this version or a later one, whichever gateway and worker process the request.
         """
-        if any(self._needs(each) for each in commands):
+        if any(self._may_start_run(command) for command in commands):
             await self._catch_up()
 
-    def _needs(self, sent: CommandSent) -> bool:
+    def _may_start_run(self, sent: CommandSent) -> bool:
         command = sent.command
         begins = creates(command) or isinstance(command, RestartRun)
         return begins and sent.workflow not in self._declared
 
     async def _catch_up(self) -> None:
-        retrying = Retrying(log, "new runs of deployed graphs have to wait")
-        self._take(await retrying.until_done(self._log.catch_up))
+        retrying = Retrying(log, "new runs of deployed graphs wait")
+        self._apply(await retrying.until_done(self._log.catch_up))
 
-    def _take(self, catalogue: Catalogue) -> None:
+    def _apply(self, catalogue: Catalogue) -> None:
         for name, versions in catalogue.versions.items():
             new = versions[self._seen.get(name, 0) :]
             if not new:
@@ -144,8 +149,8 @@ class DeployedGraphs:
             for version in new:
                 self.hosts[version.digest] = self._host_of(version)
             deployed = [version for version in new if not version.app]
-            # A name of an app that is not here is not run, as its workflows of code are not. One of
-            # a deployment is ready for the way back.
+            # A graph of an app that is not served here is not run here, like the app's workflows of
+            # code. One under a name of a deployment is kept for a rollback of that.
             of_app = name in catalogue.apps and name not in catalogue.deployments
             if deployed and name not in self._declared and not of_app:
                 self._make_ready(deployed[-1])
@@ -155,15 +160,15 @@ class DeployedGraphs:
         if number is not None:
             return number
         nodes = json.loads(version.document)["nodes"]
-        return self._hosts.number_with({each["task"] for each in nodes if each.get("task")})
+        return self._hosts.number_with({node["task"] for node in nodes if node.get("task")})
 
     def _make_ready(self, version: Version) -> None:
         try:
             self._deploy(graph_of(version.document))
-        except DefinitionInvalid as fault:
-            # A release with other rules deployed it. None are begun of an older version instead.
+        except DefinitionInvalid as error:
+            # Deployed by a release with other rules. No older version is used instead.
             log.error(  # noqa: TRY400
-                "version %d of the graph %s cannot be run: %s", version.number, version.name, fault
+                "version %d of the graph %s cannot be run: %s", version.number, version.name, error
             )
             self.kinds.pop(version.name, None)
         else:

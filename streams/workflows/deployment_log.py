@@ -1,4 +1,4 @@
-"""The topics of deployments and of their artifacts: for whoever runs, shows or deploys code."""
+"""The topics of deployments and artifacts, for processes that run, show or deploy code."""
 
 import hashlib
 
@@ -14,50 +14,54 @@ from headwater.streams.kafka.partition_reader import read_partition
 
 
 class ArtifactLost(HeadwaterError):
-    """What lies where an artifact was written is not that artifact."""
+    """The record at an artifact's offset is not that artifact."""
 
     disposition = Disposition.HALT
     code = "artifact_lost"
 
 
-class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
-    """Follows the deployments, and deploys; connects when first used."""
+class DeploymentLog(FoldedTopic[Deployments, Outcome]):
+    """Follows the deployments, and appends to them. Connects on first use."""
 
     def __init__(self, *, cluster: Cluster, client_id: str) -> None:
         self._cluster = cluster
         super().__init__(DEPLOYMENTS, Deployments(), _apply, cluster=cluster, client_id=client_id)
 
     async def upload(self, deployment_id: str, artifact: bytes) -> int:
-        """Makes an artifact durable; gives its offset, for the record of its deployment.
+        """Append an artifact. Return its offset, for the record of its deployment.
 
-        Errors: BrokerUnavailable, when it may lie there: one that nobody names costs its room.
+        Raises:
+            BrokerUnavailable: It may have been appended. It then only takes up space.
         """
         return await self.append_to(ARTIFACTS, deployment_id, artifact)
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
-        """Deploys or activates; says what came of it once it is durable.
+    async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+        """Append a deployment or activation. Return the outcome when it is durable.
 
-        Errors: BrokerUnavailable, when it may have been done: to say it again does no harm.
+        Raises:
+            BrokerUnavailable: It may have been appended. It is safe to append it again.
         """
         return await self.append(record.id, encode(record))
 
     async def artifact(self, deployment: DeploymentCreated) -> bytes:
-        """The artifact of a deployment, as it was uploaded.
+        """Return the artifact of a deployment, as it was uploaded.
 
-        Errors: BrokerUnavailable; ArtifactLost.
+        Raises:
+            BrokerUnavailable: Kafka is not available.
+            ArtifactLost: The record is missing, or another one.
         """
         end = deployment.offset + 1
-        reading = read_partition(
+        batches = read_partition(
             self._cluster, [ARTIFACTS], PARTITION, start=deployment.offset, end=end
         )
-        found = [record.value or b"" async for records in reading for record in records]
-        digest = hashlib.sha256(found[0]).hexdigest() if found else "nothing"
+        values = [record.value or b"" async for records in batches for record in records]
+        digest = hashlib.sha256(values[0]).hexdigest() if values else "nothing"
         if digest != deployment.digest:
             raise ArtifactLost(
                 f"expected the artifact {deployment.digest} of {deployment.id} at "
                 f"{ARTIFACTS}/{PARTITION}@{deployment.offset}, found {digest}"
             )
-        return found[0]
+        return values[0]
 
 
 def _apply(deployments: Deployments, value: bytes | None) -> DeploymentOutcome:

@@ -1,11 +1,11 @@
-"""Takes deleted instances out of the history: tombstones for the records that are about them.
+"""Erases deleted instances from the history: appends tombstones for their records.
 
-`InstanceDeleted` is what every reader of the history goes by. What an instance has left in the log
-before goes when Kafka compacts it, once each of its records has a tombstone. Whoever writes them
-need not own the partition: a tombstone says nothing, and one that is written twice changes nothing.
+Readers of the history act on `InstanceDeleted`. Earlier records of the instance are removed when
+Kafka compacts the log, once each of them has a tombstone. Tombstones may be written by a process
+that does not own the partition: they have no effect on state, and may be repeated.
 
-Of an instance the last record goes first, and its deletion last. So what a reader finds, wherever
-compaction stopped, is a beginning of a history, and then that it was deleted.
+The last record of an instance is erased first, and its deletion last. Wherever compaction stops, a
+reader finds the beginning of a history followed by its deletion.
 """
 
 from collections import defaultdict
@@ -23,34 +23,34 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 
-#: Tombstones of one append.
+#: Tombstones in one append.
 _TOGETHER: Final = 1_000
 
 
 async def erase_deleted(cluster: Cluster, appender: Appender) -> int:
-    """Writes tombstones for all that the history has of deleted instances; returns how many.
+    """Append tombstones for all records of deleted instances. Return their number.
 
-    Memory is that of the keys of their records.
+    The keys of these records are held in memory.
 
-    Errors: BrokerUnavailable; what is written by then stays, and the rest is written by another
-            call.
+    Raises:
+        BrokerUnavailable: Tombstones written so far stay; another call writes the rest.
     """
     count = 0
     for partition in range(await appender.partitions(WORKFLOW_HISTORY)):
         deleted = await _deleted(cluster, partition)
         keys = await _keys(cluster, partition, deleted) if deleted else []
-        for at in range(0, len(keys), _TOGETHER):
-            some = keys[at : at + _TOGETHER]
+        for first in range(0, len(keys), _TOGETHER):
+            batch = keys[first : first + _TOGETHER]
             await appender.append_or_stop(
-                [Outgoing(WORKFLOW_HISTORY, partition, key, None) for key in some]
+                [Outgoing(WORKFLOW_HISTORY, partition, key, None) for key in batch]
             )
         count += len(keys)
     return count
 
 
 async def _deleted(cluster: Cluster, partition: int) -> dict[bytes, int]:
-    """Where instances were deleted the last time, by their key."""
-    claims, found = Claims(), dict[bytes, int]()
+    """Return the offset of the latest deletion of instances, by key."""
+    claims, deletions = Claims(), dict[bytes, int]()
     async with aclosing(_history(cluster, partition)) as history:
         async for record in history:
             if record.value is None:
@@ -58,26 +58,26 @@ async def _deleted(cluster: Cluster, partition: int) -> dict[bytes, int]:
             try:
                 appended = decode(record.value, HistoryAppended)
             except (UndecodableRecord, UnknownSchema):
-                continue  # A projection says so.
+                continue  # Projections report it.
             counts = claims.admit(record.offset, appended)
             if counts and appended.instance_id and isinstance(appended.events[0], InstanceDeleted):
-                found[key_of_record(record.key or b"")] = record.offset
-    return found
+                deletions[key_of_record(record.key or b"")] = record.offset
+    return deletions
 
 
 async def _keys(cluster: Cluster, partition: int, deleted: dict[bytes, int]) -> list[bytes]:
-    """The keys of the records up to the deletion of their instance, in the order to remove them."""
-    found: dict[bytes, dict[bytes, None]] = defaultdict(dict)
+    """Return the keys of records up to the deletion of their instance, in the order to erase."""
+    keys_by_instance: dict[bytes, dict[bytes, None]] = defaultdict(dict)
     async with aclosing(_history(cluster, partition)) as history:
         async for record in history:
             key = record.key or b""
-            of = key_of_record(key)
+            instance = key_of_record(key)
             if record.value is None:
-                found[of].pop(key, None)
-            elif record.offset <= deleted.get(of, -1):
-                found[of][key] = None
+                keys_by_instance[instance].pop(key, None)
+            elif record.offset <= deleted.get(instance, -1):
+                keys_by_instance[instance][key] = None
     ordered: list[bytes] = []
-    for records in filter(None, found.values()):
+    for records in filter(None, keys_by_instance.values()):
         deletion, *before = reversed(records)
         ordered += [*before, deletion]
     return ordered

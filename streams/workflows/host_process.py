@@ -1,8 +1,9 @@
-"""The parent's end of a code host in a child process: starts, reads, watches and ends it.
+"""The parent's side of a code host in a child process: starts, reads, monitors and stops it.
 
-The child runs authors' code, so it may stand still or die at any time. Its parent sees both: the
-process ends, or its pulse in the black box does. In either case the parent says once how the host
-went, and whose code had its turn; its user informs the owners, and starts another.
+The child runs authors' code, so it may hang or crash at any time. The parent detects that the
+process has exited, or that its pulse in the crash record has stopped. In either case it reports
+once how the host exited, and which activation was executing; the caller informs the owners and
+starts another host.
 """
 
 import asyncio
@@ -23,40 +24,47 @@ from headwater.processors.runs.host_messages import HostMessage, Ping, Pong
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
-from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
+from headwater.streams.code_host.crash_record import (
+    EXIT_BROKEN,
+    EXIT_NO_THREADS,
+    CrashRecord,
+    crash_location,
+)
 from headwater.streams.code_host.frames import HOST_FRAME_MAX, Pipe
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import environment_of_apps, hint_of_withheld
 
 log = logging.getLogger(__name__)
 
-#: How long one turn of code may take. Longer than any honest one, shorter than an operator's
-#: patience: while it lasts, no other run of the app moves.
+#: Longest time that code may execute without yielding. Longer than any legitimate code needs, and
+#: short enough for an operator: no other run of the app makes progress meanwhile.
 STALL_S: Final = 10.0
-#: How long the import of an app may take; large libraries take some seconds.
+#: Longest time to import an app. Large libraries take some seconds.
 START_S: Final = 60.0
-#: How long a host may take to cancel and leave before it is killed.
+#: Longest time for a host to cancel its attempts and exit before it is killed.
 STOP_S: Final = 5.0
-#: How often a stall's time the pulse is looked at. Looks are counted, not time: when both processes
-#: were suspended, the child has not stood still.
-_LOOKS: Final = 10
-#: How long a child may take to say where it stands, or to end after it closed its pipe.
+#: Number of checks of the pulse in the time of STALL_S. Checks are counted rather than time: if
+#: both processes were suspended, the child did not hang.
+_CHECKS: Final = 10
+#: Longest time for a child to write its stacks, or to exit after it closed its pipe.
 _END_S: Final = 1.0
 
 _FROM_HOST: Final = msgspec.msgpack.Decoder(list[FromHost])
-#: What a child says first, in a frame of its own.
+#: First message of a child, in a separate frame.
 _HELLO: Final = msgspec.msgpack.Decoder(list[Declarations])
 _EXITS: Final = {
-    EXIT_BROKEN: "with an error of its own, which its log shows",
-    EXIT_NO_THREADS: "because callbacks that went on after their timeout held all threads "
+    EXIT_BROKEN: "with an internal error, which its log shows",
+    EXIT_NO_THREADS: "because callbacks that continued after their timeout held all threads "
     "(step_threads)",
 }
 
 
-class Gone(msgspec.Struct, frozen=True):
-    """How a host went, for `Owner.host_gone`.
+class HostExit(msgspec.Struct, frozen=True):
+    """How a host exited, for `Owner.host_lost`.
 
-    Shape:  turn is the activation whose own code had its turn; None if none had.
+    Attributes:
+        reason: Description of the exit.
+        turn: Activation whose workflow code was executing, if any.
     """
 
     reason: str
@@ -64,10 +72,11 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Program(NamedTuple):
-    """What a host runs: a module whose main program is that of `code_host.child`, or ends in it.
+    """The main program of a host: the module `code_host.child`, or one that calls its `main`.
 
-    Args:
-        environment: All variables that it sees; None gives it those that apps always see.
+    Attributes:
+        module: Name of the module.
+        environment: All variables that it sees; by default those that apps always see.
     """
 
     module: str = "headwater.streams.code_host.child"
@@ -82,20 +91,26 @@ class HostKilled(HeadwaterError):
 
 
 class HostProcess:
-    """A child process that hosts the workflows of one app; it is started once.
+    """A child process that hosts the workflows of one app. It is started once.
 
-    Shape:  schedules are those of other apps, for the house's own; `received` is called with
-            messages of the host, and `gone` at most once, after the last of them, when the host has
-            ended but not by `stop`; both by the event loop. It begins no step of a partition whose
-            deadline is over; without deadlines it always may.
+    Args:
+        app: Name of the app.
+        received: Called with messages of the host, by the event loop.
+        exited: Called at most once, after all messages, if the host exits other than by `stop`.
+        schedules: Schedules of other apps, for the built-in app.
+        program: Main program of the host.
+        stall_s: Longest time that code may execute without yielding, in seconds.
+        directory: Folder to import the app from.
+        threads_max: Number of threads for callbacks that are not async.
+        deadlines: No step of a partition starts after its deadline. Without, it always may.
     """
 
-    def __init__(  # noqa: PLR0913, what its user chooses
+    def __init__(  # noqa: PLR0913, the options of a host
         self,
         app: str,
         *,
         received: Callable[[list[FromHost]], None],
-        gone: Callable[[Gone], None],
+        exited: Callable[[HostExit], None],
         schedules: Sequence[str] = (),
         program: Program | None = None,
         stall_s: float = STALL_S,
@@ -110,14 +125,14 @@ class HostProcess:
         self._environment = environment_of_apps() if variables is None else variables
         self._schedules = schedules
         self._received = received
-        self._gone = gone
+        self._exited = exited
         self._stall_s = stall_s
         self._directory = directory
         self._process: asyncio.subprocess.Process
         self._pipe: Pipe
-        self._box: BlackBox
+        self._crash_record: CrashRecord
         self._attending: asyncio.Task[None] | None = None
-        self._hello: asyncio.Future[Declarations]
+        self._declarations: asyncio.Future[Declarations]
         self._timer: asyncio.TimerHandle | None = None
         self._pulse = self._still = 0
         self._stalled = self._stopping = False
@@ -125,25 +140,27 @@ class HostProcess:
 
     @property
     def threads_held(self) -> int:
-        """How many threads callbacks hold that were given up and have not returned."""
-        return self._box.threads_held
+        """Number of threads held by abandoned callbacks."""
+        return self._crash_record.threads_held
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
+        """Process id of the child."""
         return self._process.pid
 
     async def start(self, within_s: float = START_S) -> Declarations:
-        """Starts the child; gives what its app declares.
+        """Start the child, and return the declarations of its app.
 
-        Errors: AppNotLoaded, with the author's traceback; HostKilled.
+        Raises:
+            AppNotLoaded: The app cannot be imported. The message has the author's traceback.
+            HostKilled: The child was killed from outside.
         """
-        self._hello = asyncio.get_running_loop().create_future()
+        self._declarations = asyncio.get_running_loop().create_future()
         await self._launch()
         self._attending = asyncio.create_task(self._attend())
         try:
             async with asyncio.timeout(within_s):
-                hello = await self._hello
+                declared = await self._declarations
         except TimeoutError:
             await self.stop(0)
             raise AppNotLoaded(
@@ -152,26 +169,30 @@ class HostProcess:
         except BaseException:
             await self.stop(0)
             raise
-        if hello.error:
+        if declared.error:
             await self.stop()
             code = self._process.returncode
-            # Killed from outside, perhaps: that is no fault of the app's.
-            error = hello.error + hint_of_withheld(hello.error, self._environment)
+            # If the child was killed from outside, the app is not to blame.
+            error = declared.error + hint_of_withheld(declared.error, self._environment)
             raise (HostKilled if code is not None and code < 0 else AppNotLoaded)(error)
-        self._look()
-        return hello
+        self._check_pulse()
+        return declared
 
     async def _launch(self) -> None:
-        ours, theirs = socket.socketpair()
-        box = BlackBox.create()
+        parent_end, child_end = socket.socketpair()
+        record = CrashRecord.create()
         shared = -1 if self._deadlines is None else self._deadlines.descriptor
-        inherited = [each for each in (theirs.fileno(), box.descriptor, shared) if each >= 0]
+        inherited = [
+            descriptor
+            for descriptor in (child_end.fileno(), record.descriptor, shared)
+            if descriptor >= 0
+        ]
         try:
             self._process = await asyncio.create_subprocess_exec(
-                # Without the current directory, where an author may have a `streams` too.
+                # Without the current directory, where an author may have a package `streams`.
                 *(sys.executable, "-P", "-m", self._program.module),
-                *(str(theirs.fileno()), str(box.descriptor), str(shared)),
-                *(str(self._stall_s / _LOOKS), str(self._threads_max)),
+                *(str(child_end.fileno()), str(record.descriptor), str(shared)),
+                *(str(self._stall_s / _CHECKS), str(self._threads_max)),
                 *(self._app, *self._schedules),
                 pass_fds=inherited,
                 env=self._environment,
@@ -179,14 +200,14 @@ class HostProcess:
                 cwd=self._directory,
             )
         except BaseException:
-            ours.close()
-            box.close()
+            parent_end.close()
+            record.close()
             raise
         finally:
-            theirs.close()
-        self._box = box
+            child_end.close()
+        self._crash_record = record
         self._pipe = Pipe(
-            ours,
+            parent_end,
             received=self._receive,
             ended=self._pipe_ended,
             waits=False,
@@ -194,14 +215,14 @@ class HostProcess:
             garbled=self._end_garbled,
         )
 
-    # -- talking
+    # -- messages
 
     def send(self, messages: Sequence[HostMessage]) -> None:
-        """Sends messages, without waiting; those to a host that is gone concern nobody."""
+        """Send messages without waiting. Messages to a host that has exited are dropped."""
         self._pipe.send(messages)
 
     async def caught_up(self) -> None:
-        """Waits until the child has done all that it was sent, or has ended."""
+        """Wait until the child has handled all messages so far, or has exited."""
         if self._attending is None or self._attending.done():
             return
         ping = asyncio.get_running_loop().create_future()
@@ -211,29 +232,29 @@ class HostProcess:
 
     @property
     def full(self) -> bool:
-        """Whether the child reads far too slowly: new runs had better wait for `room`."""
+        """Whether the child reads too slowly, so that it should not be assigned new runs."""
         return self._pipe.full
 
-    async def room(self) -> None:
-        """Waits until it is not full, or gone."""
-        await self._pipe.room()
+    async def wait_for_capacity(self) -> None:
+        """Wait until it is no longer full, or has exited."""
+        await self._pipe.wait_for_capacity()
 
     def pause_reading(self) -> None:
-        """Reads nothing until `resume_reading`: the child soon stops reading too."""
+        """Stop reading until `resume_reading`. The child soon stops reading, too."""
         self._pipe.pause_reading()
 
     def resume_reading(self) -> None:
-        """Reads again."""
+        """Continue reading."""
         self._pipe.resume_reading()
 
     def _receive(self, frames: list[bytearray]) -> None:
         try:
-            if not self._hello.done():
-                (hello,) = _HELLO.decode(frames.pop(0))
-                self._hello.set_result(hello)
+            if not self._declarations.done():
+                (declared,) = _HELLO.decode(frames.pop(0))
+                self._declarations.set_result(declared)
             messages = [message for frame in frames for message in _FROM_HOST.decode(frame)]
         except Exception:
-            log.exception("code host %d sent what cannot be read", self.pid)
+            log.exception("code host %d sent a message that cannot be decoded", self.pid)
             self._end_garbled()
             return
         if self._pings:
@@ -242,33 +263,33 @@ class HostProcess:
             self._received(messages)
 
     def _end_garbled(self) -> None:
-        """End a host whose authors' code has written to a descriptor that is not its own."""
-        log.error("code host %d sent what is not a message; it is ended", self.pid)
+        """Kill a host whose authors' code wrote to a descriptor that is not its own."""
+        log.error("code host %d sent data that is not a message; killing it", self.pid)
         self._pipe.close()
         self._signal(signal.SIGKILL)
 
     def _is_pong(self, message: FromHost) -> bool:
         if not isinstance(message, Pong):
             return False
-        self._let_go_on(self._pings.popleft())
+        self._wake(self._pings.popleft())
         return True
 
-    def _let_go_on(self, waiter: asyncio.Future[None]) -> None:
-        if not waiter.done():  # It may have waited long enough.
+    def _wake(self, waiter: asyncio.Future[None]) -> None:
+        if not waiter.done():  # Its caller may have stopped waiting.
             waiter.set_result(None)
 
     # -- watching
 
-    def _look(self) -> None:
-        """Sees whether the pulse goes on."""
-        pulse = self._box.pulse
+    def _check_pulse(self) -> None:
+        """Check whether the pulse has changed since the last check."""
+        pulse = self._crash_record.pulse
         self._still = self._still + 1 if pulse == self._pulse else 0
         self._pulse = pulse
-        if self._still < _LOOKS:
-            self._later(self._stall_s / _LOOKS, self._look)
+        if self._still < _CHECKS:
+            self._later(self._stall_s / _CHECKS, self._check_pulse)
             return
         self._stalled = True
-        # The fault handler writes where the code stands, and the process ends.
+        # The fault handler writes the stacks, and the process aborts.
         self._signal(signal.SIGABRT)
         self._later(_END_S, self._kill)
 
@@ -285,57 +306,58 @@ class HostProcess:
         self._signal(signal.SIGKILL)
 
     def _pipe_ended(self) -> None:
-        """The child ends, or its code has closed what is not its own."""
+        """Handle the end of the pipe: the child exits, or authors' code closed the descriptor."""
         if not self._stalled:
             self._later(_END_S, self._kill)
 
     async def _attend(self) -> None:
-        """Waits for the child's end, and reports it."""
+        """Wait for the exit of the child, and report it."""
         code = await self._process.wait()
         if self._timer is not None:
             self._timer.cancel()
         try:
             self._pipe.drain()
         finally:
-            self._ended(code)
-            self._box.close()
+            self._handle_exit(code)
+            self._crash_record.close()
             for waiter in self._pings:
-                self._let_go_on(waiter)
+                self._wake(waiter)
 
-    def _ended(self, code: int) -> None:
-        if not self._hello.done():
-            self._hello.set_result(Declarations(error=self._not_loaded(code)))
-        elif not self._stopping and not self._hello.result().error:
+    def _handle_exit(self, code: int) -> None:
+        if not self._declarations.done():
+            self._declarations.set_result(Declarations(error=self._not_loaded(code)))
+        elif not self._stopping and not self._declarations.result().error:
             loop = asyncio.get_running_loop()
-            gone = Gone(self._reason(code), self._box.turn())
-            starting: list[FromHost] = [*self._box.starting()]
-            loop.call_soon(self._report_exit, starting, gone)
+            host_exit = HostExit(self._reason(code), self._crash_record.turn())
+            starting: list[FromHost] = [*self._crash_record.starting()]
+            loop.call_soon(self._report_exit, starting, host_exit)
 
-    def _report_exit(self, starting: list[FromHost], gone: Gone) -> None:
+    def _report_exit(self, starting: list[FromHost], host_exit: HostExit) -> None:
         if self._stopping:
             return
         if starting:
             self._received(starting)
-        self._gone(gone)
+        self._exited(host_exit)
 
     def _not_loaded(self, code: int) -> str:
         return (
-            f"expected {self._app} to be imported, found that the process {_how(code)} meanwhile\n"
-            f"{self._box.crash_report()}"
+            f"expected {self._app} to be imported, found that the process {_describe_exit(code)} "
+            "meanwhile\n"
+            f"{self._crash_record.crash_report()}"
         ).rstrip()
 
     def _reason(self, code: int) -> str:
-        report = self._box.crash_report()
-        how = f"stood still for {self._stall_s:g} s" if self._stalled else _how(code)
+        report = self._crash_record.crash_report()
+        how = f"was stuck for {self._stall_s:g} s" if self._stalled else _describe_exit(code)
         if report:
-            log.error("code host %d %s; its threads were here:\n%s", self.pid, how, report)
-        place = place_of(report)
-        return f"the code host {how}{f' at {place}' if place else ''}"
+            log.error("code host %d %s; stacks of its threads:\n%s", self.pid, how, report)
+        location = crash_location(report)
+        return f"the code host {how}{f' at {location}' if location else ''}"
 
     # -- ending
 
     async def stop(self, within_s: float = STOP_S) -> None:
-        """Ends the child: cancels what runs, and kills it if that takes too long."""
+        """Stop the child: cancel its attempts, and kill it if that takes too long."""
         if self._attending is None:
             return
         self._stopping = True
@@ -357,29 +379,29 @@ async def declarations_of(
     within_s: float = START_S,
     passed: Iterable[str] = (),
 ) -> Declarations:
-    """Loads an app in a host that ends at once, and returns what it declares.
+    """Load an app in a temporary host, and return its declarations.
 
     Args:
         app: The app, as `package.module:name`.
-        directory: The folder to import it from.
-        within_s: How long the import may take, in seconds.
-        passed: Variables that it sees besides those that apps always see.
+        directory: Folder to import it from.
+        within_s: Longest time for the import, in seconds.
+        passed: Variables that it sees in addition to those that apps always see.
 
     Raises:
-        AppNotLoaded: With the author's traceback.
-        HostKilled: It was ended from outside.
+        AppNotLoaded: The app cannot be imported. The message has the author's traceback.
+        HostKilled: The host was killed from outside.
     """
     program = Program(environment=environment_of_apps(passed))
     host = HostProcess(
-        app, received=lambda _: None, gone=lambda _: None, directory=directory, program=program
+        app, received=lambda _: None, exited=lambda _: None, directory=directory, program=program
     )
     declared = await host.start(within_s)
     await host.stop()
     return declared
 
 
-def _how(code: int) -> str:
-    """An exit code in words."""
+def _describe_exit(code: int) -> str:
+    """Describe an exit code."""
     if code >= 0:
         return f"ended {_EXITS.get(code, f'with exit code {code}')}"
     try:

@@ -1,4 +1,4 @@
-"""The code host of an app: one child process at a time, started again whenever it has ended."""
+"""Supervises the code host of an app: one child process at a time, restarted whenever it exits."""
 
 import asyncio
 import logging
@@ -12,26 +12,34 @@ from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
-from headwater.streams.workflows.host_process import Gone, HostKilled, HostProcess, Program
+from headwater.streams.workflows.host_process import HostExit, HostKilled, HostProcess, Program
 
 log = logging.getLogger(__name__)
 
-#: Starts of the first host: whoever kills it so often means it.
+#: Attempts to start the first host if it is killed each time.
 _FIRST_TRIES: Final = 3
 _RETRY_S: Final = 1.0
-#: What is deployed does not change: another start helps only where this machine or Kafka was it.
+#: Longest pause between attempts for deployments. They do not change, so another attempt helps only
+#: if this machine or Kafka was the cause.
 _LONGEST_S: Final = 30.0
-_NOBODY: Final = -1
+#: An activation that does not exist.
+_NO_ACTIVATION: Final = -1
 
 
 class HostSupervisor:
-    """The host of an app's workflows: what it sends, and that it ends, goes to the driver.
+    """The host of an app's workflows. Its messages and its exits are passed to the driver.
 
-    Shape:  number is its own among the hosts of the driver; schedules are those of other apps, for
-            the house's own, and program is what its host runs.
+    Args:
+        number: Number of the host, unique in the driver.
+        app: Name of the app.
+        driver: Receives messages and exits.
+        schedules: Schedules of other apps, for the built-in app.
+        program: Main program of the host.
+        threads_max: Number of threads for callbacks that are not async.
+        deadlines: Deadlines of partitions.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917, what its host is given
+    def __init__(  # noqa: PLR0913, PLR0917, the options of its host
         self,
         number: int,
         app: str,
@@ -45,26 +53,28 @@ class HostSupervisor:
         self._deadlines = deadlines
         self._threads_max = threads_max
         self.app = app
-        #: What people know it by.
+        #: Name in log messages.
         self.name = app
         self._fetch: Callable[[], Awaitable[Path]] | None = None
         self._driver = driver
         self._schedules = schedules
         self._program = program
         self._host: HostProcess | None = None
-        self._counts = False
-        #: What the app declared when it was first loaded; nothing before.
+        self._limits_attempts = False
+        #: Declarations of the app when it was first loaded; empty before.
         self.declared = Declarations()
         self._restarting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts the first host.
+        """Start the first host.
 
-        Errors: AppNotLoaded; HostKilled, when that happens again and again.
+        Raises:
+            AppNotLoaded: The app cannot be imported.
+            HostKilled: The host was killed repeatedly.
         """
         for tries_left in reversed(range(_FIRST_TRIES)):
             try:
-                self.declared = await self._begin()
+                self.declared = await self._start_host()
             except HostKilled as error:
                 if not tries_left:
                     raise
@@ -72,31 +82,34 @@ class HostSupervisor:
             else:
                 return
 
-    def start_when_there(
+    def start_when_fetched(
         self, name: str, workflows: Collection[str], fetch: Callable[[], Awaitable[Path]]
     ) -> None:
-        """Starts the first host in the background, as often as it takes.
+        """Start the first host in the background, retrying until it succeeds.
 
-        Shape:  workflows are what the app has to declare, and fetch gives the folder that it is in.
+        Args:
+            name: Name in log messages.
+            workflows: Workflows that the app must declare.
+            fetch: Returns the folder of the app.
         """
         self.name, self._fetch = name, fetch
         self.declared = Declarations(workflows=tuple(workflows))
-        self._restarting = asyncio.create_task(self._begin_again(_LONGEST_S))
+        self._restarting = asyncio.create_task(self._restart(_LONGEST_S))
 
     async def stop(self) -> None:
-        """Ends the host."""
+        """Stop the host."""
         if self._restarting is not None:
             self._restarting.cancel()
             await asyncio.gather(self._restarting, return_exceptions=True)
         if self._host is not None:
             await self._host.stop()
 
-    async def _begin(self) -> Declarations:
+    async def _start_host(self) -> Declarations:
         folder = None if self._fetch is None else await self._fetch()
         host = HostProcess(
             self.app,
             received=self._driver.host_sent,
-            gone=self._lost,
+            exited=self._lost,
             schedules=self._schedules,
             program=self._program,
             directory=folder,
@@ -106,48 +119,50 @@ class HostSupervisor:
         declared = await host.start()
         missing = set(self.declared.workflows) - set(declared.workflows)
         if missing:
-            # Their runs would fail for want of code.
+            # Their runs would fail for lack of code.
             await host.stop()
             raise AppNotLoaded(
-                f"expected {self.name} to declare what it did before, found no more "
-                f"{', '.join(sorted(missing))}; restart the worker if that is meant"
+                f"expected {self.name} to declare the same as before, found it without "
+                f"{', '.join(sorted(missing))}; restart the worker if this is intended"
             )
         self._host = host
-        if self._counts:
-            # How much was left to the one before it, nobody knows: it waits for the next tick.
-            host.send((AllowAttempts(0, 0),))
+        if self._limits_attempts:
+            # The remaining allowance of the previous host is unknown: wait for the next tick.
+            host.send((Allow(0, 0),))
         if self._fetch is not None:
-            # The turn that wanted it first may have given it something at once.
-            self._driver.host_gone(f"{self.name} was not there yet", _NOBODY, host=self.number)
+            # The turn that requested the host may have assigned instances to it already.
+            reason = f"{self.name} was not started yet"
+            self._driver.host_lost(reason, _NO_ACTIVATION, host=self.number)
         self._driver.host_started(self.number)
         return declared
 
     async def reload(self) -> None:
-        """Starts the host again, for code that has changed; what was under way begins anew."""
+        """Restart the host with changed code. Attempts that were running start again."""
         host, self._host = self._host, None
         if host is None:
-            return  # It is being started again as it is.
+            return  # It is being restarted anyway.
         await host.stop()
-        # Of no activation: what was under way has not failed.
-        self._driver.host_gone(f"{self.app} has changed", _NOBODY, host=self.number)
-        self._restarting = asyncio.create_task(self._begin_again())
+        # No activation is to blame, and attempts that were running have not failed.
+        reason = f"{self.app} has changed"
+        self._driver.host_lost(reason, _NO_ACTIVATION, host=self.number)
+        self._restarting = asyncio.create_task(self._restart())
 
-    def _lost(self, gone: Gone) -> None:
-        log.warning("%s; it is started again, for %s", gone.reason, self.name)
+    def _lost(self, host_exit: HostExit) -> None:
+        log.warning("%s; restarting it for %s", host_exit.reason, self.name)
         self._host = None
-        self._driver.host_gone(gone.reason, gone.turn, host=self.number)
-        self._restarting = asyncio.create_task(self._begin_again())
+        self._driver.host_lost(host_exit.reason, host_exit.turn, host=self.number)
+        self._restarting = asyncio.create_task(self._restart())
 
-    async def _begin_again(self, longest_s: float = _RETRY_S) -> None:
-        """Starts a host, as often as it takes, with pauses that become longer."""
+    async def _restart(self, longest_s: float = _RETRY_S) -> None:
+        """Start a host, retrying with increasing pauses until it succeeds."""
         pause_s = _RETRY_S
         while self._host is None:
             try:
-                await self._begin()
+                await self._start_host()
             except (HeadwaterError, OSError) as error:
                 log.error("the code host of %s cannot be started: %s", self.name, error)  # noqa: TRY400
             except Exception:
-                # Nothing else would ever start it again.
+                # No other code would start it again.
                 log.exception("the code host of %s cannot be started", self.name)
             else:
                 return
@@ -155,38 +170,38 @@ class HostSupervisor:
             pause_s = min(2 * pause_s, longest_s)
 
     def send(self, messages: Sequence[HostMessage]) -> None:
-        """Sends the host messages, if there is one."""
+        """Send messages to the host, if there is one."""
         if self._host is not None and messages:
             self._host.send(messages)
 
     async def caught_up(self) -> None:
-        """Waits until the host, if there is one, has done all that it was sent."""
+        """Wait until the host, if there is one, has handled all messages so far."""
         if self._host is not None:
             await self._host.caught_up()
 
     def allow(self, attempts: int | None) -> None:
-        """Lets the host begin so many attempts of steps, None any number."""
-        self._counts = attempts is not None
-        self.send((AllowAttempts(0, attempts),))
+        """Limit the number of step attempts that the host may start; None for no limit."""
+        self._limits_attempts = attempts is not None
+        self.send((Allow(0, attempts),))
 
-    # -- how much
+    # -- load
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a host that may be given more."""
+        """Whether there is a host that may be assigned instances."""
         return self._host is not None and not self._host.full
 
     @property
     def threads_held(self) -> int:
-        """How many threads callbacks hold that were given up and have not returned."""
+        """Number of threads held by abandoned callbacks."""
         return 0 if self._host is None else self._host.threads_held
 
     def pause_reading(self) -> None:
-        """Reads no more of the host."""
+        """Stop reading from the host."""
         if self._host is not None:
             self._host.pause_reading()
 
     def resume_reading(self) -> None:
-        """Reads it again."""
+        """Continue reading from the host."""
         if self._host is not None:
             self._host.resume_reading()

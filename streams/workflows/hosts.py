@@ -1,6 +1,6 @@
-"""The code hosts of a worker: one for each app that it serves, and one for the house's own.
+"""The code hosts of a worker: one for every app that it serves, and one for the built-in app.
 
-Those of deployments come and go.
+Hosts of deployments are started and stopped on demand.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from typing import Final
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import THREADS_MAX
 from headwater.processors.runs.slots import Concurrency
-from headwater.streams.code_host.apps import Declarations, side_by_side
-from headwater.streams.code_host.house_app import HOUSE_APP
+from headwater.streams.code_host.apps import Declarations, merge_declarations
+from headwater.streams.code_host.builtin_app import BUILTIN_APP
 from headwater.streams.deadlines import SessionDeadlines
 from headwater.streams.engine.driver import Driver
 from headwater.streams.workflows.app_environment import environment_of_apps
@@ -26,49 +26,49 @@ log = logging.getLogger(__name__)
 
 #: Messages of hosts that may wait for a turn.
 _MESSAGES_MAX: Final = 50_000
-#: How long a rebalance may wait for code that has its turn.
+#: Longest time that a rebalance waits for code that is executing.
 _CAUGHT_UP_S: Final = 2.0
-#: A host whose lines of output say which step printed them.
+#: Main program of a host that prefixes lines of output with their steps.
 _NAMED_OUTPUT: Final = "headwater.streams.code_host.named_output"
 
 
 class Hosts:
-    """The hosts of a worker, by their numbers: that of the house is 0.
+    """The hosts of a worker, by number; the built-in app's is 0.
 
-    Each is started, watched and started again alone. What apps declare is what they declared when
-    the worker started. A deployment has the same number whenever it has a host.
+    Each is started, monitored and restarted separately. Declarations of apps are those at the start
+    of the worker. A deployment has the same number whenever it has a host.
     """
 
-    def __init__(  # noqa: PLR0913, what each host is given
+    def __init__(  # noqa: PLR0913, the options of hosts
         self,
         apps: Sequence[str],
         driver: Driver,
-        house: Program | None = None,
+        builtin: Program | None = None,
         *,
         named: bool = False,
         threads_max: int = THREADS_MAX,
         passed: Iterable[str] = (),
         deadlines: SessionDeadlines | None = None,
     ) -> None:
-        """Make the hosts of some apps, and that of the built-in workflows.
+        """Create the hosts of some apps and of the built-in app.
 
         Args:
-            apps: The apps.
-            driver: What the messages of hosts go to.
-            house: The program of the built-in workflows.
-            named: Whether lines that steps print say whose they are.
-            threads_max: Threads of each for callbacks that are not async.
-            passed: Variables that apps see besides those that they always see.
-            deadlines: A step of a partition whose deadline is over is not begun.
+            apps: Names of the apps.
+            driver: Receives the messages of hosts.
+            builtin: Main program of the built-in app's host.
+            named: Whether lines that steps print are prefixed with the step.
+            threads_max: Number of threads of each host for callbacks that are not async.
+            passed: Variables that apps see in addition to those that they always see.
+            deadlines: No step of a partition starts after its deadline.
         """
         self._deadlines = deadlines
         self._threads_max = threads_max
-        #: What the hosts of apps see of the environment.
+        #: Environment of the hosts of apps.
         self.environment = environment_of_apps(passed)
         program = Program(environment=self.environment)
         self._program = program = program._replace(module=_NAMED_OUTPUT) if named else program
         self._driver = driver
-        self._house = house
+        self._builtin = builtin
         self._apps = [
             HostSupervisor(
                 *(number, app, driver),
@@ -83,29 +83,30 @@ class Hosts:
         self._numbers_of_deployments: dict[str, int] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._started = asyncio.Event()
-        self._held = False
+        self._paused = False
         self._without_code: set[str] = set()
-        #: The workflows that the apps declare together, and all schedules, those of the house too.
+        #: Workflows of all apps, and all schedules, including built-in ones.
         self.declared = Declarations()
 
     async def start(self) -> None:
-        """Starts all of them, the house's own last: it has to know the schedules of the others.
+        """Start all hosts. The built-in app is last, because it needs the others' schedules.
 
-        Errors: AppNotLoaded, also when two apps declare the same; HostKilled, when that happens
-                again and again.
+        Raises:
+            AppNotLoaded: An app cannot be imported, or two apps declare the same name.
+            HostKilled: A host was killed repeatedly.
         """
         try:
             await self._start_apps()
             apps = self.declared_by_app()
-            declared = side_by_side(apps)
-            names = [each.schedule for each in declared.schedules]
-            house = HostSupervisor(
-                *(0, HOUSE_APP, self._driver, names, self._house, self._threads_max),
+            declared = merge_declarations(apps)
+            names = [schedule.schedule for schedule in declared.schedules]
+            builtin = HostSupervisor(
+                *(0, BUILTIN_APP, self._driver, names, self._builtin, self._threads_max),
                 deadlines=self._deadlines,
             )
-            self._all.append(house)
-            await house.start()
-            everything = side_by_side({**apps, HOUSE_APP: house.declared})
+            self._all.append(builtin)
+            await builtin.start()
+            everything = merge_declarations({**apps, BUILTIN_APP: builtin.declared})
             self.declared = Declarations(
                 declared.workflows,
                 everything.schedules,
@@ -121,96 +122,101 @@ class Hosts:
     async def _start_apps(self) -> None:
         try:
             async with asyncio.TaskGroup() as starting:
-                for each in self._apps:
-                    starting.create_task(each.start())
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
+                for host in self._apps:
+                    starting.create_task(host.start())
+        except ExceptionGroup as error:
+            raise error.exceptions[0] from None
 
     async def started(self) -> None:
-        """Waits until all have started for the first time."""
+        """Wait until all hosts have started for the first time."""
         await self._started.wait()
 
     async def stop(self) -> None:
-        """Ends all of them."""
-        await asyncio.gather(*(each.stop() for each in self._everyone()), *self._ending)
+        """Stop all hosts."""
+        await asyncio.gather(*(host.stop() for host in self._all_hosts()), *self._ending)
 
-    # -- those of deployments
+    # -- hosts of deployments
 
-    def begin(
+    def start_deployment(
         self,
         deployment: str,
         app: str,
         workflows: Collection[str],
         fetch: Callable[[], Awaitable[Path]],
     ) -> int:
-        """Starts the host of a deployment, as soon as that can be; gives its number.
+        """Start the host of a deployment in the background, and return its number.
 
-        Shape:  workflows are what the app has to declare, and fetch gives the folder that it is in.
+        Args:
+            deployment: Id of the deployment.
+            app: Name of the app.
+            workflows: Workflows that the app must declare.
+            fetch: Returns the folder of the app.
         """
         numbers = self._numbers_of_deployments
         number = numbers.setdefault(deployment, 1 + len(self._apps) + len(numbers))
-        begun = self._deployed[number] = HostSupervisor(
+        host = self._deployed[number] = HostSupervisor(
             *(number, app, self._driver),
             program=self._program,
             threads_max=self._threads_max,
             deadlines=self._deadlines,
         )
-        begun.start_when_there(f"{app} of {deployment}", workflows, fetch)
+        host.start_when_fetched(f"{app} of {deployment}", workflows, fetch)
         return number
 
-    def end(self, number: int) -> None:
-        """Ends the host of a deployment, which has nothing in hand."""
+    def stop_deployment(self, number: int) -> None:
+        """Stop the host of a deployment, which must not hold runs."""
         ending = asyncio.create_task(self._deployed.pop(number).stop())
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    def _everyone(self) -> Iterable[HostSupervisor]:
+    def _all_hosts(self) -> Iterable[HostSupervisor]:
         return chain(self._all, self._deployed.values())
 
-    # -- what they have
+    # -- declarations
 
     def apps(self) -> list[str]:
-        """The apps, as they were named, without the house's own."""
-        return [each.app for each in self._apps]
+        """Return the names of the apps, without the built-in app."""
+        return [host.app for host in self._apps]
 
-    def of_apps(self) -> list[HostSupervisor]:
-        """The hosts of apps, without the house's own."""
+    def app_hosts(self) -> list[HostSupervisor]:
+        """Return the hosts of apps, without that of the built-in app."""
         return list(self._apps)
 
     def kinds(self) -> dict[str, str]:
-        """The kinds of the runs of all workflows that there is code of, by their names."""
-        return {name: kind for each in self._all for name, kind in each.declared.kinds.items()}
+        """Return the kinds of runs, by name, of all workflows with code."""
+        return {name: kind for host in self._all for name, kind in host.declared.kinds.items()}
 
     def params(self) -> dict[str, str]:
-        """The JSON Schemas of params, by the names of workflows that have one."""
-        return {name: each for one in self._all for name, each in one.declared.params.items()}
+        """Return the JSON Schemas of params, by name, of workflows that have one."""
+        return {name: schema for host in self._all for name, schema in host.declared.params.items()}
 
     def concurrency(self) -> dict[str, Concurrency]:
-        """Limits of concurrency, by the names of workflows that have one."""
-        return {name: each for one in self._all for name, each in one.declared.concurrency.items()}
+        """Return the concurrency limits, by name, of workflows that have one."""
+        limits: dict[str, Concurrency] = {}
+        for host in self._all:
+            limits.update(host.declared.concurrency)
+        return limits
 
     def numbers(self) -> dict[str, int]:
-        """The number of the host that has a workflow, by the names of workflows."""
-        return {name: each.number for each in self._all for name in each.declared.workflows}
+        """Return the numbers of hosts, by name of their workflows."""
+        return {name: host.number for host in self._all for name in host.declared.workflows}
 
     def declared_by_app(self) -> dict[str, Declarations]:
-        """What each app declares, without the house's own."""
-        return {each.app: each.declared for each in self._apps}
+        """Return the declarations of each app, without the built-in app."""
+        return {host.app: host.declared for host in self._apps}
 
     def number_of(self, app: str) -> int | None:
-        """The number of the host of an app, or None."""
-        return next((each.number for each in self._apps if each.app == app), None)
+        """Return the number of the host of an app, or None."""
+        return next((host.number for host in self._apps if host.app == app), None)
 
     def number_with(self, tasks: Collection[str]) -> int:
-        """The number of the host that has most of these tasks, the first of several."""
-        wanted = set(tasks)
-        found = max(
-            self._apps, key=lambda each: len(wanted & set(each.declared.tasks)), default=None
-        )
-        return found.number if found else 0
+        """Return the number of the host with most of these tasks; the first of several."""
+        needed = set(tasks)
+        host = max(self._apps, key=lambda h: len(needed & set(h.declared.tasks)), default=None)
+        return host.number if host else 0
 
-    def warn_of(self, without_code: Collection[str]) -> None:
-        """Log once of each workflow that its instances wait for code."""
+    def warn_without_code(self, without_code: Collection[str]) -> None:
+        """Log once for each workflow that its instances wait for code."""
         for name in set(without_code) - self._without_code:
             log.warning(
                 "instances of %s wait: no workflow of that name is in %s (there are %s), nor in "
@@ -221,41 +227,41 @@ class Hosts:
             )
         self._without_code.update(without_code)
 
-    # -- talking
+    # -- messages
 
     def send(self, messages: Mapping[int, Sequence[HostMessage]]) -> None:
-        """Sends each host what is for it."""
-        for each in self._everyone():
-            each.send(messages.get(each.number, ()))
+        """Send messages to their hosts."""
+        for host in self._all_hosts():
+            host.send(messages.get(host.number, ()))
 
     async def caught_up(self) -> None:
-        """Waits until they have done all that they were sent, though not for very long."""
+        """Wait a limited time until the hosts have handled all messages so far."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CAUGHT_UP_S):
-                await asyncio.gather(*(each.caught_up() for each in self._everyone()))
+                await asyncio.gather(*(host.caught_up() for host in self._all_hosts()))
 
     def all_numbers(self) -> list[int]:
-        """The numbers of all of them."""
-        return [each.number for each in self._everyone()]
+        """Return the numbers of all hosts."""
+        return [host.number for host in self._all_hosts()]
 
     def allow(self, number: int, attempts: int | None) -> None:
-        """Lets one of them begin so many attempts of steps, None any number."""
-        for each in self._everyone():
-            if each.number == number:
-                each.allow(attempts)
+        """Limit the number of step attempts that a host may start; None for no limit."""
+        for host in self._all_hosts():
+            if host.number == number:
+                host.allow(attempts)
 
     def threads_held(self) -> dict[str, int]:
-        """By app, how many threads callbacks hold that were given up and have not returned."""
-        return {each.name: each.threads_held for each in self._everyone()}
+        """Return the number of threads held by abandoned callbacks, by app."""
+        return {host.name: host.threads_held for host in self._all_hosts()}
 
     def closed(self) -> set[int]:
-        """The numbers of those that may not be given more now."""
-        return {each.number for each in self._everyone() if not each.is_open}
+        """Return the numbers of hosts that must not be assigned instances now."""
+        return {host.number for host in self._all_hosts() if not host.is_open}
 
-    def hold(self) -> None:
-        """Reads no more of them while too much of what they sent has to wait, and then again."""
+    def apply_backpressure(self) -> None:
+        """Stop reading from hosts while too many of their messages wait for a turn."""
         too_much = self._driver.messages_waiting() > _MESSAGES_MAX
-        if too_much != self._held:
-            self._held = too_much
-            for each in self._everyone():
-                (each.pause_reading if too_much else each.resume_reading)()
+        if too_much != self._paused:
+            self._paused = too_much
+            for host in self._all_hosts():
+                (host.pause_reading if too_much else host.resume_reading)()

@@ -1,4 +1,4 @@
-"""Errors that cost one command or run of a worker: logged with their tracebacks, and counted."""
+"""Logs and counts errors that cost one command or run of a worker."""
 
 import logging
 from collections import Counter
@@ -12,47 +12,49 @@ from headwater.streams.workflows.log import unwritable
 
 log = logging.getLogger(__name__)
 
-#: Tracebacks that are logged in a minute: whoever sends what fails must not fill the disk.
+#: Tracebacks logged per minute, so that repeated failing commands do not fill the disk.
 _LOGGED_MAX: Final = 20
 _WINDOW_S: Final = 60.0
 
 
 class Incidents:
-    """The errors that one worker has contained."""
+    """The errors that a worker has contained."""
 
     def __init__(self) -> None:
-        #: How many there were since the worker started, by what failed.
+        #: Number of errors since the start of the worker, by what failed.
         self.counts: Counter[str] = Counter()
         self._window_s = monotonic()
         self._logged = self._not_logged = 0
-        #: Why no record can hold what instances have decided, by partition and key.
+        #: Why decisions of instances cannot be stored in a record, by partition and key.
         self._unwritable: dict[int, dict[str, str]] = {}
 
     def cannot_write(
         self, partition: int, records: Iterable[tuple[bytes, HistoryAppended]]
     ) -> bool:
-        """Note which instances have decided what no record can hold; return whether one has.
+        """Record instances whose decision does not fit into a record. Return whether any has one.
 
-        The next owner would decide the same: it is to quarantine them.
+        The next owner would make the same decision, so it must quarantine them.
         """
-        faults = unwritable(records)
-        self._unwritable.setdefault(partition, {}).update(faults)
-        return bool(faults)
+        problems = unwritable(records)
+        self._unwritable.setdefault(partition, {}).update(problems)
+        return bool(problems)
 
     def take_unwritable(self, partition: int) -> dict[str, str]:
-        """Return, once, the instances of a partition of which no record can hold what follows."""
+        """Remove and return the instances of a partition whose decision does not fit a record."""
         return self._unwritable.pop(partition, {})
 
     def note(self, incidents: Iterable[Incident]) -> None:
-        """Log errors, so many in a minute, and count all of them."""
-        for each in incidents:
-            self.counts[each.kind] += 1
+        """Count errors, and log a limited number per minute."""
+        for incident in incidents:
+            self.counts[incident.kind] += 1
             if not self._may_log():
                 continue
-            if each.quarantined:
-                log.error("an instance is quarantined: %s", each.what, exc_info=each.error)
+            if incident.quarantined:
+                log.error("an instance is quarantined: %s", incident.what, exc_info=incident.error)
             else:
-                log.error("%s failed, and all else continues", each.what, exc_info=each.error)
+                log.error(
+                    "%s failed; everything else continues", incident.what, exc_info=incident.error
+                )
 
     def _may_log(self) -> bool:
         now_s = monotonic()

@@ -1,4 +1,4 @@
-"""The instances of a worker's partitions, on disk: those that rest, and those that have ended."""
+"""Stores on disk for resting and ended instances of a worker's partitions."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
@@ -7,88 +7,93 @@ import msgspec
 
 from headwater.processors.runs.engine import Engines
 from headwater.schemas.topics import WORKFLOW_HISTORY
-from headwater.streams.engine.instance_store import InstanceStore, Mark, MemoryStore, StoredState
+from headwater.streams.engine.instance_store import (
+    HistoryMark,
+    InstanceStore,
+    MemoryStore,
+    StoredState,
+)
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.cluster_id import cluster_id
 from headwater.streams.kafka.state_store import Family, StateStore, StoreIdentity
 from headwater.streams.kafka.state_stores import StateStores
 
 GROUP: Final = "workflows"
-#: Version of what is kept under which key; states have versions of their engines besides.
+#: Version of the key layout. Engines have separate versions of their states.
 _FORM: Final = 1
 _STATES: Final = Family("i")
-#: When time moves an instance, for those that it does: a takeover must not look at all others.
+#: Wake-up times of instances with a timer, so that restoring need not read all others.
 _WAKES: Final = Family("w")
 _MARK: Final = Family("m")
 _TIME_BYTES: Final = 8
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _state: Final = msgspec.msgpack.Decoder(StoredState).decode
-_mark: Final = msgspec.msgpack.Decoder(Mark).decode
+_mark: Final = msgspec.msgpack.Decoder(HistoryMark).decode
 
 
 class DiskStore:
     """The instances of a partition in a store on disk; see `InstanceStore`.
 
-    Errors: StoreCorrupted, from everything.
+    All methods raise StoreTorn if the store is damaged.
     """
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
 
-    def mark(self) -> Mark | None:
-        """From where the history has to be read."""
+    def mark(self) -> HistoryMark | None:
+        """Return from where the history has to be read."""
         data = self._store.get(_MARK, b"")
         return None if data is None else _mark(data)
 
-    def set_mark(self, mark: Mark) -> None:
-        """Keeps a mark."""
+    def set_mark(self, mark: HistoryMark) -> None:
+        """Store a mark."""
         self._store.write({_MARK: {b"": _encode(mark)}}, {WORKFLOW_HISTORY: mark.position})
 
     def get(self, key: str) -> StoredState | None:
-        """The state of an instance."""
+        """Return the state of an instance."""
         data = self._store.get(_STATES, key.encode())
         return None if data is None else _state(data)
 
     def put(self, states: Mapping[str, StoredState]) -> None:
-        """Keeps states."""
+        """Replace states."""
         if not states:
             return
-        kept: dict[bytes, bytes | None] = {}
+        encoded: dict[bytes, bytes | None] = {}
         wakes: dict[bytes, bytes | None] = {}
         for key, state in states.items():
             name, at_ms = key.encode(), state.wake_at_ms
-            kept[name] = _encode(state)
+            encoded[name] = _encode(state)
             wakes[name] = at_ms.to_bytes(_TIME_BYTES, "big") if at_ms >= 0 else None
-        self._store.write({_STATES: kept, _WAKES: wakes}, {})
+        self._store.write({_STATES: encoded, _WAKES: wakes}, {})
 
     def remove(self, keys: Collection[str]) -> None:
-        """Forgets the states of instances, and has their bytes leave the disk."""
+        """Remove states, also from the files on disk."""
         if not keys:
             return
-        gone: dict[bytes, bytes | None] = dict.fromkeys(key.encode() for key in keys)
-        self._store.write({_STATES: gone, _WAKES: gone}, {})
+        deleted: dict[bytes, bytes | None] = dict.fromkeys(key.encode() for key in keys)
+        self._store.write({_STATES: deleted, _WAKES: deleted}, {})
         for family in (_STATES, _WAKES):
-            self._store.purge(family, gone)
+            self._store.purge(family, deleted)
 
     def wakes(self) -> Iterator[tuple[int, str]]:
-        """Times and keys of the instances that time moves."""
-        found = self._store.scan(_WAKES)
-        while found:
-            yield from ((int.from_bytes(at_ms, "big"), key.decode()) for key, at_ms in found)
-            found = self._store.scan(_WAKES, after=found[-1][0])
+        """Yield times and keys of the instances with a timer."""
+        rows = self._store.scan(_WAKES)
+        while rows:
+            yield from ((int.from_bytes(at_ms, "big"), key.decode()) for key, at_ms in rows)
+            rows = self._store.scan(_WAKES, after=rows[-1][0])
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Remove everything."""
         self._store.clear()
 
     def close(self) -> None:
-        """Lets others have it."""
+        """Close the store."""
         self._store.close()
 
 
 class InstanceStores:
-    """Opens the stores of partitions: on disk, or in memory where there is none for them."""
+    """Opens the stores of partitions, on disk or in memory."""
 
     def __init__(self, cluster: Cluster, engines: Engines, stores: StateStores | None) -> None:
         self._cluster = cluster
@@ -98,9 +103,12 @@ class InstanceStores:
         self._cluster_id = ""
 
     async def open(self, partition: int) -> InstanceStore:
-        """Opens the store of a partition.
+        """Open the store of a partition.
 
-        Errors: BrokerUnavailable; StoreLocked, StoreCorrupted.
+        Raises:
+            BrokerUnavailable: The id of the cluster is not known yet.
+            StoreLocked: Another process has the store.
+            StoreTorn: The store is damaged.
         """
         if self._stores is None:
             return MemoryStore()

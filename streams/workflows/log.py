@@ -1,20 +1,21 @@
-"""The Kafka side of the workflow log: what the owner of a partition reads and writes.
+"""Kafka access to the workflow log, for owners of partitions.
 
 Ownership. `claim` appends a claim to a partition of `workflow-history`; its offset is the epoch of
-everything that its writer appends from then on. Kafka refuses no one, so an acknowledgement alone
-says nothing: `append` compares the offsets with those it expected. If they follow what we wrote
-last, nobody else has written. If they do not, what lies between is read, and a claim in it means
-that the partition has another owner: our records are void for every reader, and OwnershipLost says
-so before the caller can act on them. `processors.runs.claims` has the fold, ADR 0006 the argument.
+all further records of its writer. Kafka accepts records of any producer, so an acknowledgement
+alone proves nothing: `append` compares the returned offsets with the expected ones. If they follow
+the last record, no other process has written. Otherwise the records in between are read. A claim
+among them means that the partition has another owner and every reader ignores our records; `append`
+then raises OwnershipLost before the caller can act on them. `processors.runs.claims` has the fold,
+ADR 0006 the argument.
 
-Fail-stop. After any error a partition takes nothing more until it is claimed again, for then the
-caller's memory may be ahead of the log; claiming means to read it up to the claim. A producer that
-has failed a partition is of no more use to that one, and takes no more claims. The others that were
-claimed through it go on with it: they may have a leader where that one has none.
+Fail-stop. After any error, a partition accepts no more records until it is claimed again, because
+the caller's memory may be ahead of the log; claiming includes reading the log up to the claim. A
+producer that failed a partition is not used for that partition or for new claims. Other partitions
+that were claimed through it continue to use it: they may have a leader when the failed one has not.
 
-Order. Appends may overlap. What the log holds of an epoch is always a beginning of what was handed
-over: all of it goes through one producer, batches are queued one call after the other, and the
-broker refuses those of a producer whose predecessor is missing.
+Order. Appends may overlap. The records of an epoch in the log are always a prefix of what was
+passed to `append`: they go through one producer, batches are queued in the order of the calls, and
+the broker refuses batches of a producer whose predecessor is missing.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ from headwater.schemas.topics import (
     WORKFLOW_REPLIES,
     WORKFLOW_SNAPSHOTS,
 )
-from headwater.streams.engine.quarantine import described
+from headwater.streams.engine.quarantine import describe_error
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
@@ -58,21 +59,21 @@ from headwater.streams.kafka.retrying import Retrying
 log = logging.getLogger(__name__)
 
 #: A record with its offset.
-Placed: TypeAlias = tuple[int, HistoryAppended]
+PositionedRecord: TypeAlias = tuple[int, HistoryAppended]
 
-#: How long a producer may take to end: longer than an append of its last batches, and bounded
-#: because while Kafka is away it would wait for ever.
+#: Longest time to stop a producer, in seconds: longer than an append of its last batches. Without
+#: a limit it would wait forever while Kafka is down.
 _STOP_S: Final = 10.0
 
 
-#: The header of a tombstone that says as of when an instance has no state any more.
+#: Header of the tombstone of a snapshot; it has the position of the deletion.
 _REMOVED: Final = "removed"
-#: How often it is tried again to append what not everybody reads yet.
+#: Pause before claiming again when a record cannot be written until all readers are upgraded.
 _UNWRITABLE_S: Final = 5.0
 
 
-#: A reply to a command that nobody has sent.
-_NOBODYS: Final = encode(
+#: A reply to a command that does not exist.
+_EMPTY_REPLY: Final = encode(
     ReplySent(command_id="", code="", message="", status="", run_number=0, partition=0, position=0)
 )
 
@@ -80,8 +81,11 @@ _NOBODYS: Final = encode(
 class OwnershipLost(HeadwaterError):
     """A partition must be claimed before anything can be appended to it.
 
-    What was just appended counts for nobody, or it is not known whether it does. `pause_s` is how
-    long to wait before claiming again, because the same would happen at once.
+    The last append has no effect, or its effect is unknown.
+
+    Attributes:
+        pause_s: How long to wait before claiming again, in seconds, because the same error would
+            occur at once.
     """
 
     disposition = Disposition.RETRY
@@ -93,12 +97,15 @@ class OwnershipLost(HeadwaterError):
 
 
 @dataclass(slots=True, eq=False)
-class Tenure:
-    """A claimed partition, as its claimant knows it.
+class ClaimedPartition:
+    """A claimed partition.
 
-    Shape:  producer is what it was claimed through; next is the offset at which our next record
-            lies if nobody else writes; stopped says why nothing is taken any more, and is empty
-            while it is; pause_s how long not to claim it again.
+    Attributes:
+        epoch: Offset of the claim.
+        producer: Producer through which it was claimed.
+        next: Offset of the next record if no other process writes.
+        stopped: Why no more records are accepted; empty while they are.
+        pause_s: How long not to claim it again, in seconds.
     """
 
     epoch: int
@@ -106,16 +113,16 @@ class Tenure:
     next: int
     stopped: str = ""
     pause_s: float = 0.0
-    #: Records that were handed over.
+    #: Number of records passed to `append`.
     taken: int = 0
-    #: Held while batches are queued, so that those of one call stay together.
+    #: Held while batches are queued, so that those of one call are consecutive.
     queueing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    #: Done when the append before the next one was checked.
+    #: Done when the latest append was checked.
     checked: asyncio.Future[None] | None = None
 
-    def stop(self, why: str) -> None:
-        """Takes nothing more; the first reason stays."""
-        self.stopped = self.stopped or why
+    def stop(self, reason: str) -> None:
+        """Accept no more records. The first reason is kept."""
+        self.stopped = self.stopped or reason
 
 
 class WorkflowLog:
@@ -128,42 +135,44 @@ class WorkflowLog:
         client_id: str,
         clock: BrokerClock,
     ) -> None:
-        """Make it; it connects when it is started.
+        """Create the log. `start` connects it.
 
         Args:
             cluster: The cluster.
-            client_id: Names the clients in the broker's logs, and begins the keys of claims.
-            clock: Learns the brokers' time from each append.
+            client_id: Prefix of client ids in the broker's logs, and of the keys of claims.
+            clock: Is updated with the brokers' time by every append.
         """
         self._cluster = cluster
         self._clock = clock
         self._producers = Producers(cluster, f"{client_id}-history", self._clock)
-        # A producer of its own: what is no history waits for none, and its errors stop none.
+        # A separate producer: other records do not wait for the history, nor fail it.
         self._aside = Appender(
             cluster=cluster, client_id=f"{client_id}-aside", broker_clock=self._clock
         )
-        self._tenures: dict[int, Tenure] = {}
+        self._claimed: dict[int, ClaimedPartition] = {}
         self._claimant = client_id.encode()
         self._claims = 0
 
     async def start(self) -> None:
-        """Connects.
+        """Connect.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: Kafka is not available.
         """
         await self._producers.current.start()
         await self._aside.start()
 
     async def stop(self) -> None:
-        """Gives up all partitions and disconnects."""
-        for partition in list(self._tenures):
+        """Release all partitions and disconnect."""
+        for partition in list(self._claimed):
             self.release(partition)
         await asyncio.gather(self._producers.stop(), self._aside.stop(_STOP_S))
 
     async def partitions(self) -> int:
-        """The number of partitions of the workflow topics.
+        """Return the number of partitions of the workflow topics.
 
-        Errors: BrokerUnavailable, also when there are no such topics.
+        Raises:
+            BrokerUnavailable: Kafka is not available, or there are no such topics.
         """
         return await self._producers.current.partitions(WORKFLOW_HISTORY)
 
@@ -175,166 +184,191 @@ class WorkflowLog:
         params: Mapping[str, str] = NO_PARAMS,
         limits: Mapping[str, Concurrency] = NO_LIMITS,
     ) -> int:
-        """Claims a partition; returns the epoch, which is the offset of the claim.
+        """Claim a partition. Return the epoch, which is the offset of the claim.
 
-        The caller reads the partition up to and including its claim before it appends anything.
+        The caller must read the partition up to and including its claim before it appends.
 
-        Shape:  workflows, params and limits are those of `claim_of`.
-        Errors: BrokerUnavailable; the claim may then be in the log, or come there later, and is
-                then one more claim that is not ours.
+        Args:
+            partition: The partition.
+            owner: Name of the owner.
+            workflows: As for `claim_of`.
+            params: As for `claim_of`.
+            limits: As for `claim_of`.
+
+        Raises:
+            BrokerUnavailable: The claim may be appended, also later. It then counts as a claim of
+                another owner.
         """
         record = claim_of(owner, workflows or {}, self._clock.now_ms(), params, limits)
         self.release(partition)
         producer = self._producers.producer_for(partition)
         try:
-            epoch = await _place(
+            epoch = await _append_claim(
                 producer, Outgoing(WORKFLOW_HISTORY, partition, self._claim_key(), encode(record))
             )
         except BrokerUnavailable:
             self._producers.replace_failed(partition, producer)
             raise
         self.release(partition)
-        self._tenures[partition] = Tenure(epoch, producer, epoch + 1)
+        self._claimed[partition] = ClaimedPartition(epoch, producer, epoch + 1)
         return epoch
 
     def _claim_key(self) -> bytes:
-        """A key that no other claim has: none of them is ever superseded."""
+        """Return a unique key for a claim, because no claim may be compacted."""
         self._claims += 1
         return record_key(self._claimant, self._clock.now().ms, self._claims)
 
     def release(self, partition: int) -> None:
-        """Gives up a partition; appends under way raise OwnershipLost, whatever becomes of them."""
-        tenure = self._tenures.pop(partition, None)
-        if tenure is not None:
-            tenure.stop("it was given up")
-            self._producers.leave_partition(partition)
+        """Release a partition. Appends in flight raise OwnershipLost, whatever their outcome."""
+        claimed = self._claimed.pop(partition, None)
+        if claimed is not None:
+            claimed.stop("it was released")
+            self._producers.leave(partition)
 
-    async def read(self, partition: int, start: int, end: int) -> AsyncGenerator[list[Placed]]:
-        """Yields the records from start on and before end, some at a time, with their offsets.
+    async def read(
+        self, partition: int, start: int, end: int
+    ) -> AsyncGenerator[list[PositionedRecord]]:
+        """Yield the records from `start` to before `end` in batches, with their offsets.
 
-        Shape:  an end that the log has reached; offsets may have holes. Whether a record counts
-                is for `Claims` to say.
-        Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema; NewerSchema, when all before
-                that record was given.
+        Args:
+            partition: The partition.
+            start: First offset, inclusive.
+            end: Last offset, exclusive; must already exist. Offsets may have gaps. `Claims`
+                decides which records count.
+
+        Raises:
+            BrokerUnavailable: Kafka is not available.
+            UndecodableRecord: A record cannot be decoded.
+            UnknownSchema: A record has an unknown schema.
+            NewerSchema: A record was written by a newer release. All records before were yielded.
         """
         topics = [WORKFLOW_HISTORY]
-        reading = read_partition(self._cluster, topics, partition, start=start, end=end)
-        async with aclosing(reading) as batches:
+        batch_reader = read_partition(self._cluster, topics, partition, start=start, end=end)
+        async with aclosing(batch_reader) as batches:
             async for records in batches:
                 known, newer = readable(records)
-                yield [each for record in known if (each := _decoded(record)) is not None]
+                yield [decoded for record in known if (decoded := _decoded(record)) is not None]
                 if newer is not None:
                     raise NewerSchema(newer_schema_message(newer))
 
     async def append(self, partition: int, records: Sequence[tuple[bytes, HistoryAppended]]) -> int:
-        """Appends records, each with its instance's key; returns where they begin once they count.
+        """Append records with their instances' keys. Return their first offset once they count.
 
-        Shape:  the offset of the first; the others follow it. Calls may overlap; they take effect
-                in the order in which they were made.
-        Errors: OwnershipLost. InvariantViolation for a record too large for Kafka.
+        The records have consecutive offsets. Calls may overlap, and take effect in order.
+
+        Raises:
+            OwnershipLost: The partition has another owner, or the outcome is not known.
+            InvariantViolation: A record is too large for Kafka.
         """
-        tenure = self._taking(partition, records)
+        claimed = self._accepting(partition, records)
         checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         firsts: list[int] = []
         try:
-            async with tenure.queueing:
-                self._taking(partition, records)
-                before, tenure.checked = tenure.checked, checked
-                outgoing = [_outgoing(partition, key, each, tenure) for key, each in records]
-                sent = await tenure.producer.send(outgoing)
-            firsts = await tenure.producer.acknowledged(sent)
+            async with claimed.queueing:
+                self._accepting(partition, records)
+                before, claimed.checked = claimed.checked, checked
+                outgoing = [_outgoing(partition, key, record, claimed) for key, record in records]
+                sent = await claimed.producer.send(outgoing)
+            firsts = await claimed.producer.acknowledged(sent)
             if before is not None and not before.done():
                 await asyncio.wait((before,))
-            await self._check(partition, tenure, firsts, sent)
+            await self._check(partition, claimed, firsts, sent)
         except NotYetReadable as error:
-            tenure.stop(error.message)
-            tenure.pause_s = _UNWRITABLE_S
+            claimed.stop(error.message)
+            claimed.pause_s = _UNWRITABLE_S
         except BrokerUnavailable as error:
-            tenure.stop(error.message)
-            self._producers.replace_failed(partition, tenure.producer)
+            claimed.stop(error.message)
+            self._producers.failed(partition, claimed.producer)
         except BaseException as error:
-            tenure.stop(f"an append ended with {error!r}")
+            claimed.stop(f"an append ended with {error!r}")
             raise
         finally:
             checked.set_result(None)
-        if tenure.stopped:
-            raise _lost(partition, tenure.stopped, tenure.pause_s)
+        if claimed.stopped:
+            raise _lost(partition, claimed.stopped, claimed.pause_s)
         return firsts[0]
 
-    def _taking(
+    def _accepting(
         self, partition: int, records: Iterable[tuple[bytes, HistoryAppended]] = ()
-    ) -> Tenure:
-        """The tenure of a partition.
+    ) -> ClaimedPartition:
+        """Return a claimed partition that accepts records.
 
-        Errors: OwnershipLost, when it takes nothing, or not these records.
+        Raises:
+            OwnershipLost: It accepts none, or not these records.
         """
-        tenure = self._tenures.get(partition)
-        if tenure is None:
+        claimed = self._claimed.get(partition)
+        if claimed is None:
             raise _lost(partition, "it is not claimed")
-        if tenure.stopped:
-            raise _lost(partition, tenure.stopped, tenure.pause_s)
-        epoch = tenure.epoch
+        if claimed.stopped:
+            raise _lost(partition, claimed.stopped, claimed.pause_s)
+        epoch = claimed.epoch
         if any(record.epoch != epoch for _, record in records):
-            why = f"the records are of another epoch than its claim at offset {epoch}"
-            raise _lost(partition, why)
-        return tenure
+            reason = f"the records are of another epoch than its claim at offset {epoch}"
+            raise _lost(partition, reason)
+        return claimed
 
     async def _check(
         self,
         partition: int,
-        tenure: Tenure,
+        claimed: ClaimedPartition,
         firsts: Sequence[int],
         sent: Sequence[Sent],
     ) -> None:
-        """Compare where records are with where they should be, after all appends before did."""
+        """Compare offsets of records with the expected ones, after all earlier appends."""
         for number, (first, batch) in enumerate(zip(firsts, sent, strict=True)):
-            if tenure.stopped:
+            if claimed.stopped:
                 return
-            if first < tenure.next:
-                tenure.stop(f"expected offset {tenure.next}, found {first}: the log was cut")
-            elif first > tenure.next and number:
-                # The caller counts on consecutive offsets; claiming again, it reads the true ones.
-                tenure.stop(f"somebody wrote between our records, before offset {first}")
-            elif first > tenure.next:
-                await self._look_for_claims(partition, tenure, first)
-            tenure.next = first + batch.records
+            if first < claimed.next:
+                claimed.stop(
+                    f"expected offset {claimed.next}, found {first}: the log was truncated"
+                )
+            elif first > claimed.next and number:
+                # The caller relies on consecutive offsets. When it claims again, it reads the log.
+                claimed.stop(f"another process wrote between our records, before offset {first}")
+            elif first > claimed.next:
+                await self._look_for_claims(partition, claimed, first)
+            claimed.next = first + batch.records
 
-    async def _look_for_claims(self, partition: int, tenure: Tenure, end: int) -> None:
-        """Stops a tenure if a claim was appended since our last record; ours lies before that."""
+    async def _look_for_claims(self, partition: int, claimed: ClaimedPartition, end: int) -> None:
+        """Stop a partition if a claim was appended between the last record and `end`."""
         try:
-            async for placed in self.read(partition, tenure.next, end):
-                for offset, record in placed:
+            async for records in self.read(partition, claimed.next, end):
+                for offset, record in records:
                     claim = record.events[0]
                     if isinstance(claim, PartitionClaimed):
-                        tenure.stop(f"{claim.owner} claimed it at offset {offset}")
+                        claimed.stop(f"{claim.owner} claimed it at offset {offset}")
         except NewerSchema as error:
-            tenure.stop(error.message)  # Whoever wrote it has claimed the partition, or will.
+            claimed.stop(error.message)  # Its writer has claimed the partition, or will.
 
     async def settle_time(self) -> None:
-        """End a doubt about the time, by a reply that is nobody's; wait for Kafka if it is away.
+        """Resolve a doubt about the time by appending an empty reply, waiting for Kafka.
 
-        What was decided meanwhile might get a time that is hours wrong.
+        Otherwise decisions might be made with a time that is hours off.
         """
-        nothing = [Outgoing(WORKFLOW_REPLIES, 0, None, _NOBODYS)]
-        waiting = Retrying(log, "workflows wait, as it is not known what time it is")
+        records = [Outgoing(WORKFLOW_REPLIES, 0, None, _EMPTY_REPLY)]
+        retrying = Retrying(log, "workflows wait until the time is known")
         await self._clock.settle(
-            lambda: waiting.until_done(lambda: self._aside.append_or_stop(nothing))
+            lambda: retrying.until_done(lambda: self._aside.append_or_stop(records))
         )
 
     async def write_snapshots(
         self, snapshots: Mapping[int, Sequence[tuple[bytes, SnapshotTaken]]]
     ) -> None:
-        """Writes states of instances; tombstones for those that have none any more.
+        """Append states of instances, and tombstones for instances that were deleted.
 
-        Shape:  (key, snapshot) by partition. Only of records whose append has returned: a
-                snapshot, unlike a record, has no epoch to make it void.
-        Errors: OwnershipLost, BrokerUnavailable.
+        Args:
+            snapshots: Keys and snapshots by partition. All their events must be durable: snapshots,
+                unlike records, are not fenced by epochs.
+
+        Raises:
+            OwnershipLost: A partition is not owned.
+            BrokerUnavailable: Kafka is not available.
         """
         for partition in snapshots:
-            self._taking(partition)
+            self._accepting(partition)
         await self._aside.append_or_stop(
             [
-                _of_snapshot(partition, key, snapshot)
+                _outgoing_snapshot(partition, key, snapshot)
                 for partition, group in snapshots.items()
                 for key, snapshot in group
             ]
@@ -343,10 +377,12 @@ class WorkflowLog:
     async def read_snapshots(
         self, partition: int
     ) -> AsyncGenerator[tuple[bytes, SnapshotTaken | None]]:
-        """Yields all snapshots of a partition by key; of several for one key the last is valid.
+        """Yield all snapshots of a partition by key. The last one of a key is valid.
 
-        Snapshots are disposable: one that a newer release wrote is one that is not there.
-        Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema.
+        Snapshots are disposable: None is yielded for one that a newer release wrote.
+
+        Raises:
+            BrokerUnavailable: Kafka is not available.
         """
         async with aclosing(
             read_partition(self._cluster, [WORKFLOW_SNAPSHOTS], partition)
@@ -361,77 +397,84 @@ class WorkflowLog:
 
 
 def unwritable(records: Iterable[tuple[bytes, HistoryAppended]]) -> dict[str, str]:
-    """Return why records cannot be written, by the keys of their instances; those that can are not.
+    """Return why records cannot be written, by the keys of their instances.
 
     Args:
         records: Records with the keys of their instances.
     """
-    faults: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for key, record in records:
         try:
             size = len(encode(record))
         except NotYetReadable:
             continue
-        except Exception as error:  # noqa: BLE001, whatever it is, the record has no bytes
-            faults[key.decode()] = f"no record can hold what was decided: {described(error)}"
+        except Exception as error:  # noqa: BLE001, any error means that it cannot be written
+            problems[key.decode()] = (
+                f"the decision does not fit into a record: {describe_error(error)}"
+            )
             continue
         if size > MAX_VALUE_BYTES:
-            found = f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {size}"
-            faults[key.decode()] = f"no record can hold what was decided: {found}"
-    return faults
+            reason = f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {size}"
+            problems[key.decode()] = f"the decision does not fit into a record: {reason}"
+    return problems
 
 
-def _decoded(record: Incoming) -> Placed | None:
-    """Return a record with its offset; None for one that is deleted, or that nobody can read."""
+def _decoded(record: Incoming) -> PositionedRecord | None:
+    """Return a record with its offset; None for a tombstone or a record that cannot be decoded."""
     if record.value is None:
         return None
     try:
         return record.offset, decode(record.value, HistoryAppended)
     except (UndecodableRecord, UnknownSchema) as error:
-        # Readers of all kinds pass over it; if events depend on it, its instance is quarantined.
+        # All readers skip it. If later events depend on it, its instance is quarantined.
         log.error("a record of the history cannot be read: %s", error)  # noqa: TRY400
         return None
 
 
 def _snapshot(value: bytes | None) -> SnapshotTaken | None:
-    """Return a snapshot; None for one that nobody can read, as if it were not there."""
+    """Return a snapshot, or None if it cannot be decoded."""
     try:
         return decode(value, SnapshotTaken)
     except (UndecodableRecord, UnknownSchema):
         return None
 
 
-async def _place(producer: Appender, claim: Outgoing) -> int:
-    """Appends a claim; returns its offset.
+async def _append_claim(producer: Appender, claim: Outgoing) -> int:
+    """Append a claim, and return its offset.
 
-    Errors: BrokerUnavailable.
+    Raises:
+        BrokerUnavailable: The claim, or its offset, is not acknowledged.
     """
     (epoch,) = await producer.acknowledged(await producer.send([claim]))
     if epoch < 0:
         raise BrokerUnavailable(
             f"expected the offset of the claim of partition {claim.partition}, found that the "
-            "broker has the claim and does not know where; claim again"
+            "broker acknowledged the claim without its offset; claim again"
         )
     return epoch
 
 
-def _outgoing(partition: int, key: bytes, record: HistoryAppended, tenure: Tenure) -> Outgoing:
+def _outgoing(
+    partition: int, key: bytes, record: HistoryAppended, claimed: ClaimedPartition
+) -> Outgoing:
     value = encode(record)
-    tenure.taken += 1
+    claimed.taken += 1
     if len(value) > MAX_VALUE_BYTES:
         raise InvariantViolation(
             f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {len(value)} for "
-            f"{key.decode()}; usual cause: results that nobody has limited"
+            f"{key.decode()}; usual cause: a result without a size limit"
         )
-    return Outgoing(WORKFLOW_HISTORY, partition, record_key(key, tenure.epoch, tenure.taken), value)
+    return Outgoing(
+        WORKFLOW_HISTORY, partition, record_key(key, claimed.epoch, claimed.taken), value
+    )
 
 
-def _of_snapshot(partition: int, key: bytes, snapshot: SnapshotTaken) -> Outgoing:
+def _outgoing_snapshot(partition: int, key: bytes, snapshot: SnapshotTaken) -> Outgoing:
     value = encode(snapshot)
     if snapshot.state or not key:
         return Outgoing(WORKFLOW_SNAPSHOTS, partition, key, value)
     return Outgoing(WORKFLOW_SNAPSHOTS, partition, key, None, [(_REMOVED, value)])
 
 
-def _lost(partition: int, why: str, pause_s: float = 0.0) -> OwnershipLost:
-    return OwnershipLost(f"expected to own partition {partition}, found: {why}", pause_s)
+def _lost(partition: int, reason: str, pause_s: float = 0.0) -> OwnershipLost:
+    return OwnershipLost(f"expected to own partition {partition}, found: {reason}", pause_s)

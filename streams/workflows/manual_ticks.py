@@ -1,7 +1,7 @@
-"""Ticks: a worker that runs code only on request, by somebody else's clock.
+"""Ticks: a worker that runs code only on request, for example by an external scheduler.
 
-What has no code in it goes on by itself: commands are decided, timers end sleeps and waits, and
-attempts time out. Only an instance that is ready waits for a tick to be given to the code host.
+Everything without authors' code continues on its own: commands are decided, timers end sleeps and
+waits, and attempts time out. Only the assignment of ready instances to code hosts waits for ticks.
 """
 
 import asyncio
@@ -11,26 +11,28 @@ from typing import Final, NamedTuple
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.turns import Turn
 
-#: Instances that are given out at a time when steps are counted: those that find none left are
-#: handed back, and have been replayed for nothing.
+#: Instances assigned at a time if attempts are limited. Those for which no attempt is left are
+#: yielded back, and were replayed in vain.
 _SLICE: Final = 10
-#: As many instances as there are.
+#: Effectively no limit.
 _ALL: Final = 1_000_000_000
 
 
-class Done(NamedTuple):
-    """What a tick did: instances that were given out, attempts of steps that have ended."""
+class TickResult(NamedTuple):
+    """Result of a tick: assigned instances, and ended attempts of steps."""
 
     processed: int
     steps: int
 
 
 class Ticks:
-    """What the ticks of a worker have left to give out.
+    """The ticks of a worker.
 
-    Shape:  `wake_up` makes the worker take a turn; `owners` are those of its partitions; `hosts`
-            gives the numbers of its hosts, and `allow` lets one of them begin so many attempts of
-            steps, None any number.
+    Args:
+        wake_up: Makes the worker take a turn.
+        owners: Returns the owners of its partitions.
+        hosts: Returns the numbers of its hosts.
+        allow: Limits the number of step attempts that a host may start; None for no limit.
     """
 
     def __init__(
@@ -45,31 +47,31 @@ class Ticks:
         self._hosts = hosts
         self._allow = allow
         self._left = 0
-        self._given = 0
+        self._started = 0
         self._steps = 0
         self._turned = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._only: int | None = None
-        #: Whether no instance may begin.
+        #: Whether no run may start.
         self.continuing = False
 
     @property
     def closed(self) -> set[int]:
-        """Hosts whose turn it is not: steps are counted by each host, so one has all that are left.
+        """Hosts that get no instances: with limited attempts, hosts are served one at a time.
 
-        One that has begun since the tick did waits for the next.
+        A host that was started during the tick waits for the next one.
         """
         return set() if self._only is None else set(self._hosts()) - {self._only}
 
     @property
     def left(self) -> int:
-        """How many instances the tick may still begin."""
+        """Number of instances that the tick may still assign."""
         return self._left
 
-    def turned(self, turn: Turn) -> None:
-        """Takes note of a turn: how many instances were begun, how many attempts have ended."""
-        self._left = 0 if turn.handed_back else self._left - turn.started
-        self._given += turn.started
+    def record_turn(self, turn: Turn) -> None:
+        """Record the result of a turn."""
+        self._left = 0 if turn.yielded_back else self._left - turn.started
+        self._started += turn.started
         self._steps += turn.attempts_ended
         self._turned.set()
 
@@ -79,39 +81,43 @@ class Ticks:
         max_steps: int | None = None,
         *,
         continuing: bool = False,
-    ) -> Done:
-        """Takes what is ready now until it waits or ends; those that go on before those that begin.
+    ) -> TickResult:
+        """Run ready instances until they wait or end. Those that continue come first.
 
-        Shape:  at most so many instances, and so many attempts of steps: an instance that would
-                begin one more goes on with the next tick; with continuing none that begin. Of
-                several calls at once each has its own turn.
+        Concurrent calls are executed one after the other.
+
+        Args:
+            max_instances: Largest number of instances.
+            max_steps: Largest number of step attempts. An instance that would start another one
+                continues with the next tick.
+            continuing: Whether no run may start.
         """
         async with self._one_at_a_time:
-            wanted = _ALL if max_instances is None else max_instances
-            self._given = self._steps = 0
+            limit = _ALL if max_instances is None else max_instances
+            self._started = self._steps = 0
             self.continuing = continuing
             if max_steps is None:
                 for host in self._hosts():
                     self._allow(host, None)
-                await self._give(wanted)
+                await self._run_slice(limit)
             else:
-                await self._give_by_host(wanted, max_steps)
-            return Done(self._given, self._steps)
+                await self._run_by_host(limit, max_steps)
+            return TickResult(self._started, self._steps)
 
-    async def _give_by_host(self, wanted: int, max_steps: int) -> None:
+    async def _run_by_host(self, limit: int, max_steps: int) -> None:
         try:
-            for host in sorted(self._hosts(), reverse=True):  # that of the house comes last
+            for host in sorted(self._hosts(), reverse=True):  # the built-in app's host is last
                 self._only = host
                 before = -1
-                while before < self._given < wanted and self._steps < max_steps:
-                    before = self._given
+                while before < self._started < limit and self._steps < max_steps:
+                    before = self._started
                     self._allow(host, max_steps - self._steps)
-                    await self._give(min(wanted - self._given, _SLICE))
+                    await self._run_slice(min(limit - self._started, _SLICE))
         finally:
             self._only = None
 
-    async def _give(self, count: int) -> None:
-        """Gives out at most so many, and waits until all of them rest."""
+    async def _run_slice(self, count: int) -> None:
+        """Assign up to `count` instances, and wait until all of them rest."""
         self._left = count
         try:
             await self._turn()

@@ -1,8 +1,8 @@
 """The outbox of a worker: what its instances send to other instances, and publish to topics.
 
-The commands of an instance are sent in their order, and so are its records for one topic. An
-instance learns up to which of its posts Kafka has acknowledged all. A topic that cannot be written
-to delays no other, nor does a partition of commands.
+The commands of an instance are sent in order, and so are its records for one topic. The instance is
+informed up to which post all are acknowledged. A topic or partition that cannot be written to does
+not delay others.
 """
 
 import asyncio
@@ -28,15 +28,17 @@ from headwater.streams.workflows.publishing import Publishing
 
 log = logging.getLogger(__name__)
 
-#: How long a producer may take to end.
+#: Longest time to stop a producer, in seconds.
 _STOP_S: Final = 2.0
 
 
-class _Waiting(NamedTuple):
-    """A command that is to be sent.
+class _PendingCommand(NamedTuple):
+    """A command to be sent.
 
-    Shape:  sent is called when it is durable; partition is that of the instance which sends it, or
-            to which the command came that was refused.
+    Attributes:
+        make: Returns the command.
+        sent: Called when it is durable.
+        partition: Partition of the sending instance, or of the refused command.
     """
 
     make: Callable[[], CommandSent]
@@ -47,9 +49,13 @@ class _Waiting(NamedTuple):
 class Outbox:
     """Sends the posts of a worker's instances.
 
-    Shape:  `sent` is called with (partition, instance key, number of a post) when that one and
-            those before it are durable. Nothing is sent of a partition while `may_release` is
-            false of its number.
+    Args:
+        cluster: The cluster.
+        client_id: Client id of its producers.
+        clock: Returns the time in Unix milliseconds.
+        sent: Called with (partition, instance key, number of a post) when that post and all posts
+            before it are durable.
+        may_release: Returns whether posts of a partition may be sent.
     """
 
     def __init__(
@@ -61,11 +67,11 @@ class Outbox:
         sent: Callable[[int, str, int], None],
         may_release: Callable[[int], bool],
     ) -> None:
-        self._commands = PartitionQueues[_Waiting](
+        self._commands = PartitionQueues[_PendingCommand](
             cluster=cluster,
             client_id=client_id,
             topic=WORKFLOW_COMMANDS,
-            what="what workflows send has to wait",
+            what="commands of workflows have to wait",
             records=self._records,
             appended=lambda waiting: waiting.sent(),
             ready=lambda waiting: may_release(waiting.partition),
@@ -81,11 +87,11 @@ class Outbox:
         self._publishing = Publishing(cluster=cluster, sent=self._done, may_release=may_release)
         self._clock = clock
         self._sent = sent
-        #: Numbers of posts and whether they are durable, by partition and instance.
+        #: Numbers of posts, and whether they are durable, by partition and instance.
         self._open: dict[int, dict[str, dict[int, bool]]] = defaultdict(dict)
 
     def queue(self, partition: int, queued: Queued) -> None:
-        """Takes posts of an instance."""
+        """Queue posts of an instance."""
         self._open[partition].setdefault(queued.key, {}).update(
             (post.number, False) for post in queued.posts
         )
@@ -100,7 +106,7 @@ class Outbox:
         key = instance_key(post.workflow or "", post.instance_id or "")
         make = partial(command_of, sender, post, self._clock())
         sent = partial(self._done, partition, sender, post.number)
-        self._queue(key, _Waiting(make, sent, partition))
+        self._queue(key, _PendingCommand(make, sent, partition))
 
     def deliver(
         self, partition: int, commands: Sequence[CommandSent], sent: Callable[[], None]
@@ -108,19 +114,19 @@ class Outbox:
         """Send commands of a partition that no instance posted.
 
         Args:
-            partition: The partition that they come from.
+            partition: Partition that they come from.
             commands: The commands.
-            sent: Called for each that is durable.
+            sent: Called for each one that is durable.
         """
         for command in commands:
             key = instance_key(command.workflow, command.instance_id)
-            self._queue(key, _Waiting(partial(_as_it_is, command), sent, partition))
+            self._queue(key, _PendingCommand(partial(_identity, command), sent, partition))
 
-    def _queue(self, key: str, waiting: _Waiting) -> None:
-        self._commands.add(partition_of(key.encode(), self._commands.count), waiting)
+    def _queue(self, key: str, pending: _PendingCommand) -> None:
+        self._commands.add(partition_of(key.encode(), self._commands.count), pending)
 
     def park(self, record: Incoming, error: HeadwaterError) -> None:
-        """Takes a command that cannot be read, for the dead letters."""
+        """Send a command that cannot be decoded to the dead letters."""
         parked = dead_letter(
             record,
             stage="workflows",
@@ -132,29 +138,30 @@ class Outbox:
         self._dead_letters.add(parked.partition, parked)
 
     def forget(self, partition: int) -> None:
-        """Drops the posts of a partition that has another owner now, who will send them."""
+        """Drop the posts of a partition that was released; its next owner sends them."""
         self._open.pop(partition, None)
         self._commands.drop(lambda waiting: waiting.partition == partition)
         self._publishing.forget(partition)
 
     async def connect(self) -> None:
-        """Connects, before anything is queued.
+        """Connect. Must be called before anything is queued.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: Kafka is not available.
         """
         await self._commands.connect()
 
     async def run(self) -> None:
-        """Raises the first error that nobody expects."""
+        """Run until an unexpected error occurs, and raise it."""
         await asyncio.gather(self._commands.run(), self._dead_letters.run())
 
     async def stop(self) -> None:
-        """Ends; what is not durable by then is sent by the next owner."""
+        """Stop. Posts that are not durable are sent by the next owner."""
         await self._publishing.stop()
         await asyncio.gather(self._commands.stop(_STOP_S), self._dead_letters.stop(_STOP_S))
 
     def _done(self, partition: int, key: str, number: int) -> None:
-        """Takes note of a durable post; the instance learns of it when all before it are, too."""
+        """Record a durable post. The instance is informed when all before it are durable, too."""
         posts = self._open[partition].get(key, {})
         if number in posts:
             posts[number] = True
@@ -169,31 +176,32 @@ class Outbox:
         if through is not None:
             self._sent(partition, key, through)
 
-    def _records(self, waiting: Sequence[_Waiting]) -> list[Outgoing]:
+    def _records(self, waiting: Sequence[_PendingCommand]) -> list[Outgoing]:
         records = []
-        for each in waiting:
-            sent, value = self._sendable(each.make())
+        for pending in waiting:
+            sent, value = self._sendable(pending.make())
             if sent is not None:
                 key = instance_key(sent.workflow, sent.instance_id).encode()
-                place = partition_of(key, self._commands.count)
-                records.append(Outgoing(WORKFLOW_COMMANDS, place, key, value))
+                partition = partition_of(key, self._commands.count)
+                records.append(Outgoing(WORKFLOW_COMMANDS, partition, key, value))
         return records
 
     def _sendable(self, command: CommandSent) -> tuple[CommandSent | None, bytes]:
-        """The command and its bytes; in place of one that is too large, its refusal for the sender.
+        """Return a command and its encoding, or a refusal for its sender if it is too large.
 
-        No decision leads to such a one; but Kafka would never take it, and all others would wait.
+        Decisions never lead to such a command, but Kafka would never accept it, and all others
+        would wait.
         """
         value = encode(command)
         if len(value) <= MAX_VALUE_BYTES:
             return command, value
         what = f"{command.workflow}/{command.instance_id}"
-        fault = f"expected a command of at most {MAX_VALUE_BYTES} bytes, found {len(value)}"
-        log.error("what %s sends to %s is dropped: %s", command.command_id, what, fault)
-        refused = Rejection(RECORD_TOO_LARGE, fault)
-        back = refusal_notice(command, refused, None, self._clock())
-        return back, b"" if back is None else encode(back)
+        message = f"expected a command of at most {MAX_VALUE_BYTES} bytes, found {len(value)}"
+        log.error("the command %s to %s is dropped: %s", command.command_id, what, message)
+        refused = Rejection(RECORD_TOO_LARGE, message)
+        notice = refusal_notice(command, refused, None, self._clock())
+        return notice, b"" if notice is None else encode(notice)
 
 
-def _as_it_is(command: CommandSent) -> CommandSent:
+def _identity(command: CommandSent) -> CommandSent:
     return command

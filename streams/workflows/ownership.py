@@ -1,9 +1,8 @@
-"""Which partitions a worker owns: they come and go with the consumer group of the commands.
+"""Partition ownership of a worker, assigned by the consumer group of the commands.
 
-The membership of the group has a thread of its own (`kafka.group_member`), so it does not depend on
-how long the worker decides. A partition that is assigned is claimed and read in the background, and
-its commands are paused meanwhile. After any error a partition is dropped and taken over again from
-the log.
+The group membership has its own thread (`kafka.group_member`), so it does not depend on how long
+the worker decides. An assigned partition is claimed and restored in the background, while its
+commands are paused. After any error, a partition is released and restored again from the log.
 """
 
 import asyncio
@@ -41,25 +40,35 @@ from headwater.streams.workflows.log import WorkflowLog
 log = logging.getLogger(__name__)
 
 GROUP: Final = "headwater-workflows"
-#: How long a rebalance may wait for a commit: without it the next owner replies again.
+#: Longest wait of a rebalance for a commit, without which the next owner replies again.
 _COMMIT_S: Final = 2.0
 _RETRY_S: Final = 1.0
-_RETRY_AFTER_FAULT_S: Final = 30.0
-#: How often a takeover looks whether the group has confirmed this worker since it was suspended.
-_LOOK_S: Final = 0.05
+_RETRY_AFTER_BUG_S: Final = 30.0
+#: Poll interval while waiting for the group to confirm a worker that was suspended.
+_POLL_S: Final = 0.05
 
 
 class Ownership:
     """The partitions of one worker.
 
-    Shape:  `take_over` makes a Partition of (number, offset up to which commands have their
-            replies); `before_deciding` is awaited with commands before they are decided;
-            `before_giving_up` is awaited before partitions are given up in order,
-            `given_up` called for each that is, and `after_giving_up` awaited before anybody else
-            may take them over; `parked` gets commands that cannot be read.
+    Args:
+        cluster: The cluster.
+        name: Name of the worker, used as client id.
+        member: Static member name in the group.
+        driver: Drives the partitions.
+        workflow_log: Log of the worker.
+        deadlines: Deadlines of partitions.
+        clock: Clock of the worker's turns.
+        acquire: Claims and restores a partition. Its arguments are the partition, and the offset
+            up to which commands have replies.
+        before_release: Awaited before partitions are released in a rebalance.
+        released: Called for every released partition.
+        after_release: Awaited before another worker may acquire them.
+        parked: Called with commands that cannot be decoded.
+        before_deciding: Awaited with commands before they are decided.
     """
 
-    def __init__(  # noqa: PLR0913, what a worker does with its partitions
+    def __init__(  # noqa: PLR0913, the dependencies of ownership
         self,
         *,
         cluster: Cluster,
@@ -69,24 +78,24 @@ class Ownership:
         workflow_log: WorkflowLog,
         deadlines: SessionDeadlines,
         clock: BrokerClock,
-        take_over: Callable[[int, int], Awaitable[Partition]],
-        before_giving_up: Callable[[Collection[int]], Awaitable[None]],
-        given_up: Callable[[Partition], None],
-        after_giving_up: Callable[[], Awaitable[None]],
+        acquire: Callable[[int, int], Awaitable[Partition]],
+        before_release: Callable[[Collection[int]], Awaitable[None]],
+        released: Callable[[Partition], None],
+        after_release: Callable[[], Awaitable[None]],
         parked: Callable[[Incoming, HeadwaterError], None],
         before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None = None,
     ) -> None:
         self._driver = driver
         self._log = workflow_log
         self._deadlines = deadlines
-        self._take = take_over
-        self._before_giving_up = before_giving_up
-        self._given_up = given_up
-        self._after_giving_up = after_giving_up
+        self._acquire_partition = acquire
+        self._before_release = before_release
+        self._released = released
+        self._after_release = after_release
         self._waiting = Waiting()
-        self._takeovers: dict[int, asyncio.Task[None]] = {}
-        #: Others may have these as soon as they are revoked, so until the next assignment there
-        #: are none.
+        self._acquiring: dict[int, asyncio.Task[None]] = {}
+        #: Empty between a revocation and the next assignment, as other workers may acquire the
+        #: revoked partitions at once.
         self._assigned: frozenset[int] = frozenset()
         self._generation = deadlines.generation
         self._reader = CommandReader(
@@ -116,12 +125,12 @@ class Ownership:
 
     async def stop(self) -> None:
         """Leave the group."""
-        takeovers = list(self._takeovers.values())
-        self._takeovers.clear()
-        for task in takeovers:
+        tasks = list(self._acquiring.values())
+        self._acquiring.clear()
+        for task in tasks:
             task.cancel()
-        # They read, and close what they read with.
-        await asyncio.gather(*takeovers, return_exceptions=True)
+        # They must finish before the clients that they read with are closed.
+        await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(KafkaError, IllegalStateError):
             await self.commit()
         await self._member.stop()
@@ -131,12 +140,12 @@ class Ownership:
         """Read commands until it is cancelled.
 
         Raises:
-            MemberFenced: Another worker joined under the name of this one.
+            MemberFenced: Another worker joined under the same name.
         """
         await self._member.during(self._reader.run())
 
     async def commit(self) -> None:
-        """Commit to the group up to where commands have their replies; only takeovers use it."""
+        """Commit offsets up to which commands have replies, for the next owners."""
         offsets = {
             _commands(number): Committed(partition.replied)
             for number, partition in self._driver.partitions.items()
@@ -149,78 +158,78 @@ class Ownership:
     # -- the group: see `Rebalances`
 
     async def assigned(self, numbers: frozenset[int]) -> None:
-        """Take partitions over, in the background; these are all that are assigned now."""
+        """Acquire partitions in the background. These are all that are assigned now."""
         self._assigned = numbers
         self._generation = self._deadlines.generation
         self._reader.assign(numbers)
-        self._begin_takeovers(numbers, 0.0)
+        self._start_acquiring(numbers, 0.0)
 
     async def revoked(self, numbers: frozenset[int]) -> None:
-        """Give partitions up, when what is under way has ended."""
+        """Release partitions when their work in flight has finished."""
         self._assigned = frozenset()
-        for number in numbers & self._takeovers.keys():
-            self._takeovers.pop(number).cancel()
-        await self._before_giving_up(numbers)
+        for number in numbers & self._acquiring.keys():
+            self._acquiring.pop(number).cancel()
+        await self._before_release(numbers)
         with contextlib.suppress(KafkaError, IllegalStateError, TimeoutError):
             async with asyncio.timeout(_COMMIT_S):
                 await self.commit()
         for number in numbers:
-            self._drop(number)
-        await self._after_giving_up()
+            self._release(number)
+        await self._after_release()
 
     def confirmed(self, sent_s: float) -> None:
-        """Extend the deadlines of all partitions; called in the thread of the member."""
+        """Extend the deadlines of all partitions. Called in the member's thread."""
         self._deadlines.confirm(sent_s)
         with contextlib.suppress(RuntimeError):  # The loop has ended.
             self._loop.call_soon_threadsafe(self._driver.release_confirmed)
 
     def revocation_ended(self) -> None:
-        """End the ownership of all partitions; called in the thread of the member."""
+        """End the ownership of all partitions. Called in the member's thread."""
         self._deadlines.end_generation()
 
     # -- partitions
 
-    def _begin_takeovers(self, numbers: Iterable[int], pause_s: float) -> None:
+    def _start_acquiring(self, numbers: Iterable[int], pause_s: float) -> None:
         for number in numbers:
-            if number not in self._driver.partitions and number not in self._takeovers:
+            if number not in self._driver.partitions and number not in self._acquiring:
                 self._reader.pause(number)
-                self._takeovers[number] = asyncio.create_task(self._take_over(number, pause_s))
+                self._acquiring[number] = asyncio.create_task(self._acquire(number, pause_s))
 
-    def lose(self, partition: Partition, why: str, pause_s: float = 0.0) -> None:
-        """Drops a partition, and takes it over again if it is still assigned.
+    def reacquire(self, partition: Partition, reason: str, pause_s: float = 0.0) -> None:
+        """Release a partition, and acquire it again if it is still assigned.
 
-        What happened to one that was given up is of no concern to whoever took it over since.
+        Does nothing if the partition was released already.
         """
         if not self._driver.drives(partition):
             return
         number = partition.number
-        log.warning("partition %s is taken over again: %s", number, why)
-        self._drop(number)
-        self._begin_takeovers(self._assigned & {number}, pause_s)
+        log.warning("restoring partition %s again: %s", number, reason)
+        self._release(number)
+        self._start_acquiring(self._assigned & {number}, pause_s)
 
-    def _lose_commands(self, number: int, why: str) -> None:
+    def _lose_commands(self, number: int, reason: str) -> None:
         partition = self._driver.partitions.get(number)
         if partition is not None:
-            self.lose(partition, why, _RETRY_S)
+            self.reacquire(partition, reason, _RETRY_S)
 
-    def _drop(self, number: int) -> None:
+    def _release(self, number: int) -> None:
         self._waiting.end(number)
         self._reader.pause(number)
         self._deadlines.release(number)
         self._log.release(number)
-        partition = self._driver.give_up(number)
+        partition = self._driver.remove_partition(number)
         if partition is not None:
-            self._given_up(partition)
+            self._released(partition)
 
-    async def _take_over(self, number: int, pause_s: float) -> None:
+    async def _acquire(self, number: int, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
-        while self._takes_over(number):
+        while self._is_acquiring(number):
             try:
-                await self._try_to_take_over(number)
+                await self._try_to_acquire(number)
             except NewerSchema as error:
-                # Until this process is replaced, or the partition is somebody else's.
-                why = f"partition {number} cannot be taken over: {error.message}"
-                self._waiting.begin(number, why)
+                # Until this process is replaced, or the partition has another owner.
+                reason = f"cannot acquire partition {number}: {error.message}"
+                self._waiting.begin(number, reason)
                 await asyncio.get_running_loop().create_future()
             except (
                 BrokerUnavailable,
@@ -231,46 +240,46 @@ class Ownership:
                 KafkaError,
                 OSError,
             ) as error:
-                log.warning("partition %s cannot be taken over yet: %s", number, error)
+                log.warning("cannot acquire partition %s yet: %s", number, error)
                 await asyncio.sleep(_RETRY_S)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                # Let out by a library: nobody else would ever take this partition over.
-                log.warning("partition %s cannot be taken over yet: %r", number, error)
+                # A library leaked it. No other task would acquire this partition.
+                log.warning("cannot acquire partition %s yet: %r", number, error)
                 await asyncio.sleep(_RETRY_S)
             except Exception:
-                # A bug, or a record that nobody can read: seldom better a second later.
-                log.exception("partition %s cannot be taken over", number)
-                await asyncio.sleep(_RETRY_AFTER_FAULT_S)
+                # A bug, or a record that cannot be read: a retry seldom helps at once.
+                log.exception("cannot acquire partition %s", number)
+                await asyncio.sleep(_RETRY_AFTER_BUG_S)
             else:
                 return
 
-    def _takes_over(self, number: int) -> bool:
-        """Whether it is for this task: libraries may swallow that it was cancelled."""
-        return self._takeovers.get(number) is asyncio.current_task()
+    def _is_acquiring(self, number: int) -> bool:
+        """Whether this task is still current: libraries may swallow its cancellation."""
+        return self._acquiring.get(number) is asyncio.current_task()
 
-    async def _try_to_take_over(self, number: int) -> None:
-        # Without a leader of the commands a claim would be in vain, and the next one, too.
+    async def _try_to_acquire(self, number: int) -> None:
+        # Without a leader of the commands, this claim and the next one would be in vain.
         first = await self._reader.first_offset(number)
-        # A worker that was suspended in between claims nothing that may be another's by now.
+        # A worker that was suspended must not claim what may belong to another worker by now.
         while not self._deadlines.is_member():  # noqa: ASYNC110, another thread confirms it
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         generation = self._generation
         committed = await self._member.committed(_commands(number))
-        partition = await self._take(number, committed.offset if committed else 0)
+        partition = await self._acquire_partition(number, committed.offset if committed else 0)
         try:
             start = await self._reader.check(partition, first)
-            if not self._takes_over(number) or not self._deadlines.acquire(number, generation):
-                self._given_up(partition)
+            if not self._is_acquiring(number) or not self._deadlines.acquire(number, generation):
+                self._released(partition)
                 return
             self._reader.begin(number, start, partition.owner.claims.leader_epoch)
         except BaseException:
-            self._given_up(partition)
+            self._released(partition)
             raise
-        self._takeovers.pop(number, None)
-        self._driver.take_on(partition)
+        self._acquiring.pop(number, None)
+        self._driver.add_partition(partition)
 
 
 def _commands(number: int) -> TopicPartition:

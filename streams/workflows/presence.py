@@ -1,8 +1,8 @@
-"""Whether any worker of workflows is there, as Kafka knows: so that nobody waits for none.
+"""Detects whether any workflow worker runs, so that clients do not wait in vain.
 
-All who ask at a time share one question, and its answer is good for a second. A worker that is
-restarted is gone for a moment, so nobody is said to be there only after some seconds of asking.
-While that lasts it is asked on, every second, so that who comes later need not wait for as long.
+Concurrent callers share one query to Kafka, whose answer is valid for a second. A worker that is
+restarted is absent for a moment, so workers count as absent only after some seconds. Meanwhile the
+query is repeated every second, so that later callers need not wait as long.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.ownership import GROUP
 
-_GOOD_FOR_S: Final = 1.0
+_VALID_S: Final = 1.0
 _ANSWER_MS: Final = 2_000
-#: A worker that is restarted is back by then.
+#: Time in which a restarted worker is back.
 RESTARTED_WITHIN_S: Final = 3.0
 
 
@@ -26,27 +26,27 @@ class Presence:
     def __init__(self, cluster: Cluster, *, restarted_within_s: float = RESTARTED_WITHIN_S) -> None:
         self._cluster = cluster
         self._restarted_within_s = restarted_within_s
-        self._asking: asyncio.Task[bool] | None = None
-        self._asked_at_s = 0.0
-        #: Since when all answers were that nobody is there, as long as somebody asks.
+        self._query: asyncio.Task[bool] | None = None
+        self._queried_at_s = 0.0
+        #: Since when all answers were that there are no members.
         self._absent_since_s: float | None = None
         self._watching: asyncio.Task[None] | None = None
 
     @property
-    def missed(self) -> bool:
-        """Whether nobody was there when it was last asked."""
+    def are_absent(self) -> bool:
+        """Whether there was no worker at the last query."""
         return self._absent_since_s is not None
 
-    async def anybody(self, within_s: float) -> bool:
-        """Whether there may be a worker; True as well where Kafka does not answer in time."""
+    async def has_workers(self, within_s: float) -> bool:
+        """Return whether there may be a worker; True if Kafka does not respond in time."""
         now_s = asyncio.get_running_loop().time()
-        if self._asking is None or (self._asking.done() and now_s - self._asked_at_s > _GOOD_FOR_S):
-            if now_s - self._asked_at_s > self._restarted_within_s:
+        if self._query is None or (self._query.done() and now_s - self._queried_at_s > _VALID_S):
+            if now_s - self._queried_at_s > self._restarted_within_s:
                 self._absent_since_s = None
-            self._asked_at_s = now_s
-            self._asking = asyncio.create_task(self._ask(), name="ask for workers")
-        await asyncio.wait([self._asking], timeout=within_s)
-        if not self._asking.done() or self._asking.result():
+            self._queried_at_s = now_s
+            self._query = asyncio.create_task(self._query_group(), name="query workers")
+        await asyncio.wait([self._query], timeout=within_s)
+        if not self._query.done() or self._query.result():
             self._absent_since_s = None
             return True
         if self._absent_since_s is None:
@@ -56,29 +56,29 @@ class Presence:
         return now_s - self._absent_since_s < self._restarted_within_s
 
     async def stop(self) -> None:
-        """Waits until nothing is asked any more: within seconds."""
+        """Stop, within seconds."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
-        if self._asking is not None:
-            await asyncio.wait([self._asking])
+        if self._query is not None:
+            await asyncio.wait([self._query])
 
     async def _watch(self) -> None:
-        """Asks on for as long as nobody is there."""
-        while self.missed:
-            await asyncio.sleep(_GOOD_FOR_S)
-            await self.anybody(_ANSWER_MS / 1_000)
+        """Repeat the query while there are no workers."""
+        while self.are_absent:
+            await asyncio.sleep(_VALID_S)
+            await self.has_workers(_ANSWER_MS / 1_000)
 
-    async def _ask(self) -> bool:
+    async def _query_group(self) -> bool:
         admin = AIOKafkaAdminClient(**self._cluster.options(), request_timeout_ms=_ANSWER_MS)
         try:
             await admin.start()
-            (answer,) = await admin.describe_consumer_groups([GROUP])
+            (description,) = await admin.describe_consumer_groups([GROUP])
         except GroupCoordinatorNotAvailableError:  # a cluster that has had no group yet
             return False
         except (KafkaError, OSError):
             return True
         finally:
             await admin.close()
-        ((_, _, _, _, _, members, *_),) = answer.groups  # type: ignore[attr-defined]
+        ((_, _, _, _, _, members, *_),) = description.groups  # type: ignore[attr-defined]
         return bool(members)

@@ -1,13 +1,13 @@
-"""Publishes what steps have given to `tx.publish`: every record once.
+"""Publishes the records of `tx.publish`, each exactly once.
 
-A partition of the history is the input, and how far it is published is committed together with the
-records, in one transaction of Kafka's. Each (partition, topic) has a producer of its own, whose
-transactional id says so: when it begins, the producer of an owner before it is fenced off and what
-that had not committed is undone; then the group's offset says which records are there already.
+The input is a partition of the history. Its published position is committed together with the
+records in one Kafka transaction. Every (partition, topic) has its own producer, whose transactional
+id is derived from both: when it starts, the producer of an earlier owner is fenced and its open
+transaction is aborted. The group's offset then shows which records were published.
 
-Records are sent in their `order`, a portion of those that wait in each transaction. So the offset
-parts what was published from what was not, and no record before it is unsent: an owner queues all
-records that its predecessors left before any of its own.
+Records are sent in the order of `order`, in portions of one transaction each. The offset thus
+separates published from unpublished records: an owner queues all records that its predecessors left
+before any of its own.
 """
 
 import asyncio
@@ -31,28 +31,28 @@ from headwater.streams.kafka.topics import create_topic_hint
 
 log = logging.getLogger(__name__)
 
-#: How long a transaction may stay open: nobody reads past it meanwhile, if its producer dies.
+#: Longest time that a transaction may stay open. Readers cannot pass it if its producer dies.
 _TRANSACTION_S: Final = 15.0
-#: How long a producer may take to be ready: a partition of the topic may have no leader.
+#: Longest time for a producer to become ready: a partition of the topic may have no leader.
 _BEGIN_S: Final = 30.0
-#: How long a producer may take to end.
+#: Longest time to stop a producer, in seconds.
 _STOP_S: Final = 5.0
-#: How often it is looked whether the partition is surely owned.
-_LOOK_S: Final = 0.05
+#: Poll interval until the partition is certainly owned.
+_POLL_S: Final = 0.05
 
-#: What goes into a transaction at most, but for records of one order: a third of a second's worth.
-#: It has to end in time, however many records have waited for a topic that was away.
+#: Limits of a transaction, except that records of one order stay together: a third of a second's
+#: work. It must end in time, however many records have waited for an unavailable topic.
 PORTION_RECORDS: Final = 5_000
 PORTION_BYTES: Final = 16 * 1024 * 1024
-#: What is over by itself, or when somebody has mended it.
-_COME_BACK: Final = (KafkaError, OSError, BrokerUnavailable)
+#: Errors that are transient, or that an operator can resolve.
+_TRANSIENT: Final = (KafkaError, OSError, BrokerUnavailable)
 
-#: Called when a post is durable: whose it is, and its number.
+#: Called when a post is durable, with the instance's key and the number of the post.
 Sent: TypeAlias = Callable[[str, int], None]
 
 
-class Waiting(NamedTuple):
-    """A record that is to be published."""
+class PendingRecord(NamedTuple):
+    """A record to be published."""
 
     key: str
     post: Post
@@ -61,8 +61,8 @@ class Waiting(NamedTuple):
 _order: Final = attrgetter("post.order")
 
 
-def portion(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
-    """The first of those that wait, in their order, and whole orders of them."""
+def portion(waiting: Sequence[PendingRecord]) -> Sequence[PendingRecord]:
+    """Return a prefix of pending records for one transaction. Orders are not split."""
     size = 0
     for index, (key, post) in enumerate(waiting):
         full = index >= PORTION_RECORDS or size >= PORTION_BYTES
@@ -73,7 +73,7 @@ def portion(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
 
 
 class Publisher:
-    """What the owner of a partition publishes to one topic."""
+    """Publishes the records of one partition to one topic."""
 
     def __init__(
         self,
@@ -91,42 +91,42 @@ class Publisher:
         self._name = f"headwater-publish-{partition}-{topic}"
         self._group = f"headwater-publish-{topic}"
         self._input = TopicPartition(WORKFLOW_HISTORY, partition)
-        self._waiting: list[Waiting] = []
+        self._waiting: list[PendingRecord] = []
         self._wake = asyncio.Event()
         self._producer: AIOKafkaProducer | None = None
-        #: What lies before is published.
+        #: Everything before this order is published.
         self._reached = 0
 
     def queue(self, key: str, posts: Sequence[Post]) -> None:
-        """Takes posts of an instance; those of one call of the owner come before the next await."""
-        self._waiting.extend(Waiting(key, post) for post in posts)
+        """Queue posts of an instance. All posts of one batch must be queued without awaiting."""
+        self._waiting.extend(PendingRecord(key, post) for post in posts)
         self._wake.set()
 
     async def run(self) -> None:
-        """Publishes until it is cancelled."""
+        """Publish until it is cancelled."""
         retrying = Retrying(log, f"records for {self._topic} have to wait", longest_s=5.0)
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._waiting:
-                    await retrying.until_done(self._publish_waiting, _COME_BACK)
+                    await retrying.until_done(self._publish_waiting, _TRANSIENT)
         finally:
             await self._end_producer()
 
     async def _publish_waiting(self) -> None:
         while not self._ready():  # noqa: ASYNC110, another thread confirms it
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         try:
             async with asyncio.timeout(_BEGIN_S):
                 producer = self._producer or await self._begin()
             self._waiting.sort(key=_order)
             waiting = list(portion(self._waiting))
-            fresh = [each for each in waiting if self._is_fresh(each.post)]
+            fresh = [pending for pending in waiting if self._is_fresh(pending.post)]
             if fresh:
                 await self._transact(producer, fresh)
-        except _COME_BACK:
-            # Whether it was committed, the next producer will learn.
+        except _TRANSIENT:
+            # The next producer finds out whether it was committed.
             await self._end_producer()
             raise
         del self._waiting[: len(waiting)]
@@ -137,7 +137,7 @@ class Publisher:
         return post.order >= self._reached
 
     async def _begin(self) -> AIOKafkaProducer:
-        """Fences off who published before, and learns how far that was."""
+        """Start a producer, which fences an earlier one, and fetch the published position."""
         producer = AIOKafkaProducer(
             **self._cluster.options(),
             client_id=self._name,
@@ -147,7 +147,7 @@ class Publisher:
         )
         self._producer = producer
         await producer.start()
-        # Before a transaction holds anything open.
+        # Before a transaction is opened.
         await self._find_topic(producer)
         consumer = AIOKafkaConsumer(
             **self._cluster.options(), group_id=self._group, enable_auto_commit=False
@@ -160,31 +160,30 @@ class Publisher:
         return producer
 
     async def _find_topic(self, producer: AIOKafkaProducer) -> None:
-        """Sees that there is such a topic; aiokafka would wait for one, and not say for what.
+        """Check that the topic exists. aiokafka would wait for it without saying so.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: It does not exist.
         """
         client = producer.client
         await client.add_topic(self._topic)
-        looked = await client.force_metadata_update()
-        if looked and client.cluster.partitions_for_topic(self._topic) is None:
-            raise BrokerUnavailable(
-                f"expected a topic of that name: {create_topic_hint(self._topic)}"
-            )
+        updated = await client.force_metadata_update()
+        if updated and client.cluster.partitions_for_topic(self._topic) is None:
+            raise BrokerUnavailable(f"expected a topic of that name: {creating(self._topic)}")
 
-    async def _transact(self, producer: AIOKafkaProducer, waiting: Sequence[Waiting]) -> None:
+    async def _transact(self, producer: AIOKafkaProducer, waiting: Sequence[PendingRecord]) -> None:
         reached = max(self._reached, _order(waiting[-1]) + 1)
         count = len(await producer.partitions_for(self._topic))
         try:
             async with asyncio.timeout(_TRANSACTION_S):
                 await producer.begin_transaction()
-                acknowledged = [await self._send(producer, count, *each) for each in waiting]
+                acknowledged = [await self._send(producer, count, *pending) for pending in waiting]
                 await asyncio.gather(*acknowledged)
                 await producer.send_offsets_to_transaction({self._input: reached}, self._group)
                 await producer.commit_transaction()
         except BaseException:
-            # Else it stays open until the next producer begins. It may be of no more use, or have
-            # been committed after all: then this fails, or waits for a broker that is away.
+            # Otherwise it stays open until the next producer starts. The producer may be unusable,
+            # or the transaction committed after all: then this fails, or waits for the broker.
             with contextlib.suppress(KafkaError, OSError, AssertionError):
                 await asyncio.wait_for(producer.abort_transaction(), _STOP_S)
             raise
@@ -209,7 +208,7 @@ class Publisher:
             stopping = asyncio.create_task(producer.stop())
             await asyncio.wait([stopping], timeout=_STOP_S)
             if not stopping.done():
-                # A producer that was fenced, or whose broker is away, may never end by itself.
+                # A producer that was fenced, or whose broker is down, may never stop by itself.
                 stopping.cancel()
                 producer._sender.sender_task.cancel()  # noqa: SLF001 (nothing else ends it)
                 await producer.client.close()
@@ -219,8 +218,10 @@ class Publisher:
 class Publishing:
     """The publishers of a worker.
 
-    Shape:  `sent` is called with (partition, instance key, number of a post) when it is durable.
-            Nothing is published of a partition while `may_release` is false of its number.
+    Args:
+        cluster: The cluster.
+        sent: Called with (partition, instance key, number of a post) when it is durable.
+        may_release: Returns whether records of a partition may be published.
     """
 
     def __init__(
@@ -236,7 +237,7 @@ class Publishing:
         self._publishers: dict[tuple[int, str], tuple[Publisher, asyncio.Task[None]]] = {}
 
     def queue(self, partition: int, key: str, posts: Sequence[Post]) -> None:
-        """Takes records of an instance, in their order."""
+        """Queue records of an instance, in order."""
         by_topic: dict[str, list[Post]] = {}
         for post in posts:
             by_topic.setdefault(post.topic or "", []).append(post)
@@ -244,8 +245,8 @@ class Publishing:
             self._publisher(partition, topic).queue(key, group)
 
     def _publisher(self, partition: int, topic: str) -> Publisher:
-        known = self._publishers.get((partition, topic))
-        if known is None:
+        entry = self._publishers.get((partition, topic))
+        if entry is None:
             publisher = Publisher(
                 cluster=self._cluster,
                 partition=partition,
@@ -253,17 +254,17 @@ class Publishing:
                 sent=partial(self._sent, partition),
                 ready=partial(self._may_release, partition),
             )
-            known = publisher, asyncio.create_task(publisher.run(), name=f"publish to {topic}")
-            self._publishers[partition, topic] = known
-        return known[0]
+            entry = publisher, asyncio.create_task(publisher.run(), name=f"publish to {topic}")
+            self._publishers[partition, topic] = entry
+        return entry[0]
 
     def forget(self, partition: int) -> None:
-        """Ends what is published of a partition that has another owner now."""
-        for place in [place for place in self._publishers if place[0] == partition]:
-            self._publishers.pop(place)[1].cancel()
+        """Stop publishing for a partition that was released."""
+        for key in [key for key in self._publishers if key[0] == partition]:
+            self._publishers.pop(key)[1].cancel()
 
     async def stop(self) -> None:
-        """Ends everything; what was not committed is undone by the next owner."""
+        """Stop. Uncommitted records are published by the next owner."""
         tasks = [task for _, task in self._publishers.values()]
         self._publishers.clear()
         for task in tasks:

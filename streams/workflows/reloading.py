@@ -1,7 +1,7 @@
-"""Apps that are written while they run: a change of an app's files starts its host again, alone.
+"""Reloads apps during development: a change of an app's files restarts only its host.
 
-Before that the new code is loaded, and replayed against the open runs, in a process of its own: if
-it cannot be loaded, the old one stays at work; runs that do not fit it are told of.
+The new code is first loaded, and replayed against the open runs, in a separate process. If it
+cannot be loaded, the old code keeps running. Runs that do not fit the new code are logged.
 """
 
 import asyncio
@@ -18,20 +18,20 @@ import msgspec
 from headwater.processors.replay.host_messages import Activate
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import Declarations
-from headwater.streams.code_host.fitting import Fitting
+from headwater.streams.code_host.compatibility import CompatibilityReport
 from headwater.streams.workflows.host_process import START_S
 from headwater.streams.workflows.host_supervisor import HostSupervisor
 from headwater.streams.workflows.hosts import Hosts
 
 log = logging.getLogger(__name__)
 
-#: Open runs that are replayed after a change: enough for a machine of one's own.
+#: Open runs that are replayed after a change, enough for a development machine.
 _RUNS_MAX: Final = 1_000
 _SHOWN: Final = 10
 
 
 class AppChanged(HeadwaterError):
-    """An app declares something else than when its worker started, which has to start again."""
+    """The declarations of an app have changed, so its worker must restart."""
 
     disposition = Disposition.HALT
     code = "app_changed"
@@ -40,7 +40,9 @@ class AppChanged(HeadwaterError):
 class Reloading:
     """Watches the files of apps.
 
-    Shape:  open_runs gives those of a worker, of all of its workflows.
+    Args:
+        hosts: Hosts of the worker.
+        open_runs: Returns the open runs of the worker, of all workflows.
     """
 
     def __init__(self, hosts: Hosts, open_runs: Callable[[], Iterable[Activate]]) -> None:
@@ -48,79 +50,83 @@ class Reloading:
         self._open_runs = open_runs
 
     async def run(self) -> None:
-        """Watches until it is cancelled.
+        """Watch until it is cancelled.
 
-        Errors: AppChanged.
+        Raises:
+            AppChanged: The declarations of an app have changed.
         """
         try:
             async with asyncio.TaskGroup() as watching:
-                for each in self._hosts.of_apps():
-                    watching.create_task(self._watch(each))
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
+                for host in self._hosts.app_hosts():
+                    watching.create_task(self._watch(host))
+        except ExceptionGroup as error:
+            raise error.exceptions[0] from None
 
     async def _watch(self, host: HostSupervisor) -> None:
         from watchfiles import PythonFilter, awatch  # noqa: PLC0415, of an extra
 
         async for changes in awatch(folder_of(host.app), watch_filter=PythonFilter()):
             names = ", ".join(sorted({Path(path).name for _, path in changes}))
-            log.warning("%s has changed: %s is loaded again", names, host.app)
+            log.warning("%s has changed: reloading %s", names, host.app)
             await self.reload(host)
 
     async def reload(self, host: HostSupervisor) -> None:
-        """Starts the host of an app again, if its code can be loaded.
+        """Restart the host of an app, if its code can be loaded.
 
-        Errors: AppChanged.
+        Raises:
+            AppChanged: The declarations of the app have changed.
         """
-        ours = (each for each in self._open_runs() if each.workflow in host.declared.workflows)
-        runs = list(islice(ours, _RUNS_MAX))
-        found = await _fitting(host.app, runs, self._hosts.environment)
-        if found.declared.error:
-            log.error("%s; the code before that stays at work", found.declared.error)
+        matching = (run for run in self._open_runs() if run.workflow in host.declared.workflows)
+        runs = list(islice(matching, _RUNS_MAX))
+        report = await _check_compatibility(host.app, runs, self._hosts.environment)
+        if report.declared.error:
+            log.error("%s; keeping the previous code", report.declared.error)
             return
-        for each in found.misfits[:_SHOWN]:
-            log.warning("%s no longer fits its code: %s", each.instance, each.why)
-        if len(found.misfits) > _SHOWN:
-            log.warning("… and %d more do not", len(found.misfits) - _SHOWN)
-        fit = len(runs) - len(found.misfits)
-        log.warning("%s: of %d open runs %d fit the new code", host.app, len(runs), fit)
-        if _names(found.declared) != _names(host.declared):
+        for run in report.incompatible[:_SHOWN]:
+            log.warning("%s no longer fits its code: %s", run.instance, run.reason)
+        if len(report.incompatible) > _SHOWN:
+            log.warning("… and %d more", len(report.incompatible) - _SHOWN)
+        compatible = len(runs) - len(report.incompatible)
+        log.warning("%s: of %d open runs %d fit the new code", host.app, len(runs), compatible)
+        if _names(report.declared) != _names(host.declared):
             raise AppChanged(
-                f"expected {host.app} to declare what it did when the worker started, found other "
-                "workflows, schedules or tasks; the worker starts again"
+                f"expected {host.app} to declare the same as when the worker started, found other "
+                "workflows, schedules or tasks; the worker restarts"
             )
         await host.reload()
 
 
 def folder_of(app: str) -> Path:
-    """Where the files of an app are: its package, or the folder that its module lies in."""
+    """Return the folder of an app: its package, or the folder of its module."""
     top = app.partition(":")[0].partition(".")[0]
-    found = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
-    if found is None or found.origin is None:
+    spec = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    if spec is None or spec.origin is None:
         return Path.cwd()
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def _names(declared: Declarations) -> object:
-    """What a worker has taken over from its apps when it started."""
+    """Return the declarations that a worker uses from its start on."""
     return msgspec.structs.astuple(declared)
 
 
-async def _fitting(app: str, runs: list[Activate], environment: Mapping[str, str]) -> Fitting:
-    """Loads an app in a process of its own, and replays runs there."""
+async def _check_compatibility(
+    app: str, runs: list[Activate], environment: Mapping[str, str]
+) -> CompatibilityReport:
+    """Load an app in a separate process, and replay runs there."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "headwater.streams.code_host.fitting", app),
+        *(sys.executable, "-P", "-m", "headwater.streams.code_host.compatibility", app),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env=environment,
     )
     try:
         async with asyncio.timeout(START_S):
-            answer, _ = await process.communicate(msgspec.msgpack.encode(runs))
-        return msgspec.json.decode(answer, type=Fitting)
+            output, _ = await process.communicate(msgspec.msgpack.encode(runs))
+        return msgspec.json.decode(output, type=CompatibilityReport)
     except (TimeoutError, msgspec.DecodeError):
-        why = f"expected {app} to be loaded and replayed within {START_S:g} s, found it was not"
-        return Fitting(Declarations(error=why))
+        error = f"expected {app} to be loaded and replayed within {START_S:g} s, found it was not"
+        return CompatibilityReport(Declarations(error=error))
     finally:
         if process.returncode is None:
             process.kill()

@@ -1,4 +1,4 @@
-"""Sends the outcomes of commands: to clients, and to workflows whose commands were refused."""
+"""Sends outcomes of commands to clients, and to workflows whose commands were refused."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -16,7 +16,7 @@ from headwater.streams.kafka.partition_queues import PartitionQueues
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.workflows.outbox import Outbox
 
-#: How long a producer may take to end.
+#: Longest time to stop a producer, in seconds.
 _STOP_S: Final = 2.0
 
 
@@ -30,7 +30,7 @@ class _Open:
 
 @dataclass(slots=True, eq=False)
 class _Reply:
-    """An outcome on its way, and the others that it belongs to."""
+    """A reply to be sent, and the outcomes that it belongs to."""
 
     to: int
     reply: ReplySent
@@ -38,11 +38,11 @@ class _Reply:
 
 
 class Replies:
-    """Sends outcomes, those for one receiver in the order of the commands of a partition.
+    """Sends outcomes. Those for one receiver are in the order of the commands of a partition.
 
-    When all up to one are acknowledged, the partition takes note of it: an owner that takes it over
-    replies again from there on. What nobody waits for, or names no partition of the topic, is left
-    out. Nothing is sent of a partition while `may_release` is false of its number.
+    When all up to a command are acknowledged, the partition is informed: its next owner replies
+    again only from there on. Replies without a valid partition are skipped. Nothing is sent for a
+    partition while `may_release` returns False for its number.
     """
 
     def __init__(
@@ -63,40 +63,40 @@ class Replies:
             appended=lambda sent: self._sent(sent.open),
             ready=lambda reply: may_release(reply.open.answers.partition.number),
         )
-        #: Of each partition, in order; and whoever waits for those before.
+        #: Outcomes of each partition in order, and futures of callers that wait for those before.
         self._open: defaultdict[Partition, deque[_Open | asyncio.Future[None]]] = defaultdict(deque)
 
     def send(self, answers: Answers) -> None:
-        """Takes outcomes."""
-        wanted = [(to, reply) for to, reply in answers.replies if 0 <= to < self._replies.count]
-        opened = _Open(answers, len(wanted) + len(answers.notices))
-        self._open[answers.partition].append(opened)
-        for to, reply in wanted:
-            self._replies.add(to, _Reply(to, reply, opened))
+        """Queue outcomes."""
+        addressed = [(to, reply) for to, reply in answers.replies if 0 <= to < self._replies.count]
+        outcomes = _Open(answers, len(addressed) + len(answers.notices))
+        self._open[answers.partition].append(outcomes)
+        for to, reply in addressed:
+            self._replies.add(to, _Reply(to, reply, outcomes))
         number = answers.partition.number
-        self._outbox.deliver(number, answers.notices, partial(self._sent, opened))
+        self._outbox.deliver(number, answers.notices, partial(self._sent, outcomes))
         self._note(answers.partition)
 
     def forget(self, partition: Partition) -> None:
-        """Forget a partition that was given up; its next owner sends what was not sent."""
+        """Forget a partition that was released. Its next owner sends what was not sent."""
         self._replies.drop(lambda reply: reply.open.answers.partition is partition)
-        for each in self._open.pop(partition, ()):
-            if isinstance(each, asyncio.Future) and not each.done():
-                each.set_result(None)
+        for item in self._open.pop(partition, ()):
+            if isinstance(item, asyncio.Future) and not item.done():
+                item.set_result(None)
 
     async def all_sent(self, partition: Partition) -> None:
-        """Waits until the outcomes of a partition that were given until now are sent."""
+        """Wait until all outcomes of a partition so far are sent."""
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open[partition].append(reached)
         self._note(partition)
         await reached
 
-    def _sent(self, opened: _Open) -> None:
-        opened.left -= 1
-        self._note(opened.answers.partition)
+    def _sent(self, outcomes: _Open) -> None:
+        outcomes.left -= 1
+        self._note(outcomes.answers.partition)
 
     def _note(self, partition: Partition) -> None:
-        """Has a partition take note of what is sent, as far as all before it is."""
+        """Inform a partition of the outcomes that are sent, if all before them are."""
         queue = self._open.get(partition)
         while queue:
             first = queue[0]
@@ -110,20 +110,21 @@ class Replies:
             queue.popleft()
 
     async def connect(self) -> None:
-        """Connects, before anything is to be sent.
+        """Connect. Must be called before anything is sent.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: Kafka is not available.
         """
         await self._replies.connect()
 
     async def run(self) -> None:
-        """Raises the first error that nobody expects."""
+        """Run until an unexpected error occurs, and raise it."""
         await self._replies.run()
 
     async def stop(self) -> None:
-        """Ends; what is not durable by then is sent by the next owner."""
+        """Stop. Replies that are not durable are sent by the next owner."""
         await self._replies.stop(_STOP_S)
 
 
 def _records(replies: Sequence[_Reply]) -> list[Outgoing]:
-    return [Outgoing(WORKFLOW_REPLIES, each.to, None, encode(each.reply)) for each in replies]
+    return [Outgoing(WORKFLOW_REPLIES, reply.to, None, encode(reply.reply)) for reply in replies]

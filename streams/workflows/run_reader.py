@@ -1,9 +1,9 @@
-"""Reads what the history says of one run: those of its records that count, from its first one on.
+"""Reads the history of one run: its records that count, from the first one on.
 
-Nobody who is asked about a run need own its partition. The record that began it counts, which the
-projection knew when it wrote down where it lies; so its epoch is that of the latest claim before
-it, and from there on the fold that everybody uses decides (`processors.runs.claims`). Records of
-other instances are passed over by their keys, without being decoded.
+The reader need not own the partition. The projection stored the offset of the run's first record
+and knew that it counts, so its epoch is that of the latest claim before it. From there on, the same
+fold as everywhere decides (`processors.runs.claims`). Records of other instances are skipped by
+their keys, without being decoded.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming
 
-#: Who waits longer for an answer has gone. Some million records of others are passed over by then.
+#: Longest read in seconds; clients do not wait longer. It passes some million records of others.
 WITHIN_S: Final = 20.0
 _SLASH: Final = b"/"
 
 
 class RunReader:
-    """Reads runs from Kafka, each within a time."""
+    """Reads runs from Kafka, within a time limit."""
 
     def __init__(self, cluster: Cluster, within_s: float = WITHIN_S) -> None:
         self._cluster = cluster
@@ -36,20 +36,22 @@ class RunReader:
     async def read(
         self, partition: int, start: int, key: str
     ) -> AsyncGenerator[list[HistoryAppended]]:
-        """Yields the records of an instance that count, from that at `start` on, some at a time.
+        """Yield the records of an instance that count, from the one at `start`, in batches.
 
-        Shape:  up to the end as of now. Nothing if the record at `start` is not there any more:
-                then the instance was deleted.
-        Errors: BrokerUnavailable, also when it takes longer, or when a newer release has written
-                what lies between.
+        Reads up to the current end. Yields nothing if the record at `start` no longer exists: the
+        instance was then deleted.
+
+        Raises:
+            BrokerUnavailable: Kafka is not available, the read takes too long, or a newer release
+                has written to the partition.
         """
-        reading = read_partition(self._cluster, [WORKFLOW_HISTORY], partition, start=start)
-        counting = _Counting(start, key.encode())
+        batch_reader = read_partition(self._cluster, [WORKFLOW_HISTORY], partition, start=start)
+        filter_ = _RunFilter(start, key.encode())
         deadline = asyncio.get_running_loop().time() + self._within_s
-        async with aclosing(reading) as batches:
+        async with aclosing(batch_reader) as batches:
             while True:
                 try:
-                    # Around each batch alone: between them whoever reads has the turn.
+                    # For each batch separately: between batches, the caller of this generator runs.
                     async with asyncio.timeout_at(deadline):
                         records = await anext(batches, None)
                 except TimeoutError as error:
@@ -57,43 +59,43 @@ class RunReader:
                 if records is None:
                     return
                 known, newer = readable(records)
-                found = list(counting.of(known))
-                if counting.is_gone:
+                matching = list(filter_.matching(known))
+                if filter_.is_deleted:
                     return
-                if found:
-                    yield found
+                if matching:
+                    yield matching
                 if newer is not None:
                     raise BrokerUnavailable(newer_schema_message(newer))
 
     def _too_long(self, partition: int, start: int, key: str) -> BrokerUnavailable:
         return BrokerUnavailable(
             f"expected to read {key} from {WORKFLOW_HISTORY}/{partition}@{start} on within "
-            f"{self._within_s:.0f} s, found it to take longer; of a graph, ask for an earlier "
+            f"{self._within_s:.0f} s, found it to take longer; for a graph, request an earlier "
             "event, with `at`"
         )
 
 
-class _Counting:
-    """Which records of a partition are of a run, and count."""
+class _RunFilter:
+    """Selects the records of a run that count."""
 
     def __init__(self, start: int, key: bytes) -> None:
         self._start = start
         self._key = key
         self._claims: Claims | None = None
-        self.is_gone = False
+        self.is_deleted = False
 
-    def of(self, records: Iterable[Incoming]) -> Iterator[HistoryAppended]:
+    def matching(self, records: Iterable[Incoming]) -> Iterator[HistoryAppended]:
         for record in records:
-            of = key_of_record(record.key or b"")
+            instance = key_of_record(record.key or b"")
             if self._claims is None:
-                is_first = record.offset == self._start and of == self._key
-                self.is_gone = not is_first or record.value is None
-                if self.is_gone:
+                is_first = record.offset == self._start and instance == self._key
+                self.is_deleted = not is_first or record.value is None
+                if self.is_deleted:
                     return
                 self._claims = Claims(decode(record.value, HistoryAppended).epoch)
-            # Claims have keys of their owners, whose names have no slash.
-            if record.value is None or (of != self._key and _SLASH in of):
+            # Keys of claims contain the owner's name, which has no slash.
+            if record.value is None or (instance != self._key and _SLASH in instance):
                 continue
             appended = decode(record.value, HistoryAppended)
-            if self._claims.admit(record.offset, appended) and of == self._key:
+            if self._claims.admit(record.offset, appended) and instance == self._key:
                 yield appended

@@ -1,4 +1,4 @@
-"""What a worker can run: workflows of its apps, those that need no host, and what is deployed."""
+"""The code that a worker can run: that of its apps and deployments, and workflows without code."""
 
 import asyncio
 from collections import ChainMap
@@ -17,10 +17,10 @@ class RunnableCode:
     """The code of a worker.
 
     Args:
-        hosts: Of the apps.
-        without_host: Workflows that need no code, with their kinds.
-        graphs: Deployed graphs, or None where they are not followed.
-        deployed: Deployed code, or None where it is not followed.
+        hosts: Hosts of the apps.
+        without_host: Kinds of workflows that need no code.
+        graphs: Deployed graphs; None if they are not followed.
+        deployed: Deployed code; None if it is not followed.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class RunnableCode:
     ) -> None:
         self._hosts, self._without_host = hosts, dict(without_host)
         self._graphs, self._deployed = graphs, deployed
-        self._followed = [each for each in (graphs, deployed) if each is not None]
+        self._followed = [source for source in (graphs, deployed) if source is not None]
 
     async def start(self, changed: Callable[[], None]) -> None:
-        """Read what is deployed; `changed` is called whenever that changes."""
+        """Read what is deployed. `changed` is called whenever that changes."""
         if self._deployed is not None:
             await self._deployed.start(self._hosts, changed)
         if self._graphs is not None:
@@ -44,22 +44,22 @@ class RunnableCode:
     def follow(
         self, hosts_in_use: Callable[[], Collection[int]]
     ) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield what follows changes until it is cancelled."""
+        """Yield coroutines that follow changes until they are cancelled."""
         if self._deployed is not None:
             yield self._deployed.run(hosts_in_use)
             if self._graphs is not None:
                 yield self._graphs.follow(self._deployed.activated)
 
     async def stop(self) -> None:
-        """Follow nothing any more."""
-        await asyncio.gather(*(each.stop() for each in self._followed))
+        """Stop following."""
+        await asyncio.gather(*(source.stop() for source in self._followed))
 
     async def before_deciding(self, commands: Sequence[CommandSent]) -> None:
         """Read what is deployed as far as these commands need it."""
-        await asyncio.gather(*(each.before(commands) for each in self._followed))
+        await asyncio.gather(*(source.before_deciding(commands) for source in self._followed))
 
     def workflows(self) -> Mapping[str, str]:
-        """What may be started; grows with what is deployed."""
+        """Return the kinds of workflows that can be started. Grows with what is deployed."""
         deployed = {} if self._graphs is None else self._graphs.kinds
         return ChainMap(self._hosts.kinds(), self._without_host, deployed)
 
@@ -67,7 +67,7 @@ class RunnableCode:
         return Deployments() if self._deployed is None else self._deployed.deployments
 
     def code(self) -> Code:
-        """What owners decide by."""
+        """Return the code for owners' decisions."""
         deployed = {} if self._graphs is None else self._graphs.hosts
         numbers = ChainMap(self._hosts.numbers(), deployed)
         params, limits = self._hosts.params(), self._hosts.concurrency()

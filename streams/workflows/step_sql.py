@@ -1,4 +1,4 @@
-"""Runs the SQL of steps for a worker: beside its turns, because Postgres takes its time."""
+"""Runs the SQL of steps for a worker, concurrently with its turns."""
 
 import logging
 from collections import defaultdict
@@ -19,9 +19,12 @@ log = logging.getLogger(__name__)
 class StepSql:
     """The SQL of a worker's steps.
 
-    Shape:  `settled` is called with what became of a step; `superseded` with a partition that
-            somebody else has claimed in Postgres; `confirmed` waits until a partition is surely
-            owned, and gives False once it is given up.
+    Args:
+        database: The database, if there is one.
+        settled: Called with the outcome of a step.
+        waits: Called with a step that waits for Postgres.
+        superseded: Called with a partition that another worker has claimed in Postgres.
+        confirmed: Waits until a partition is certainly owned. Returns False if it is released.
     """
 
     def __init__(
@@ -41,22 +44,22 @@ class StepSql:
         self._recorded: dict[Partition, list[StepId]] = defaultdict(list)
 
     async def run(self, step: StepTransaction) -> None:
-        """Commits a step that has returned, as long as its result is still wanted."""
+        """Commit a step that has returned, while its result is still needed."""
         partition, commit = step.partition, step.commit
         what = f'the SQL of step "{commit.returned.step.name}" of {commit.key}'
         retrying = Retrying(log, f"{what} has to wait")
         is_unknown = False
-        # A result that comes too late may take no effect: after its row was removed nobody would
-        # know that the step took effect before.
+        # A result that arrives too late must not take effect: after its row is deleted, it would
+        # not be known that the step took effect before.
         while True:
             if not await self._confirmed(partition):
                 return
             try:
-                if not partition.owner.sql.tries(commit):
+                if not partition.owner.sql.mark_sent(commit):
                     break
                 done = await self._commit(partition, commit)
             except StoreUnavailable as error:
-                # What would undo it is held until it is known whether it took effect.
+                # Requests that would undo it are held back until its outcome is known.
                 is_unknown = is_unknown or isinstance(error, EffectUnknown)
                 if not is_unknown:
                     self._waits(step)
@@ -68,9 +71,9 @@ class StepSql:
             except HeadwaterError as error:
                 done = Failure(error.code, error.message)
             except Exception as error:
-                # A fault of ours, or of what this SQL meets: it costs its step, which is tried
-                # again as its policy says and then finds its row if the SQL did take effect. A
-                # takeover would meet it again, and hold up the whole partition.
+                # A bug, or an error specific to this SQL. The step fails, and its retry finds the
+                # row if the SQL did take effect. Acquiring the partition again would only repeat
+                # the error and delay the whole partition.
                 log.exception("%s could not be run", what)
                 done = Failure(type(error).__name__, f"expected to run {what}, found: {error!r}")
             outcome = failed(commit.returned, done) if isinstance(done, Failure) else done
@@ -86,10 +89,12 @@ class StepSql:
             )
         return await self._database.commit(partition.number, partition.epoch, commit)
 
-    async def take_over(self, partition: Partition, now_ms: int) -> None:
-        """Completes the steps whose SQL took effect and of which the log does not know.
+    async def recover_steps(self, partition: Partition, now_ms: int) -> None:
+        """Complete the steps whose SQL took effect and whose result is not in the log.
 
-        Errors: StoreUnavailable, Superseded.
+        Raises:
+            StoreUnavailable: Postgres is not available.
+            Superseded: Another worker has claimed the partition.
         """
         if self._database is None:
             return
@@ -97,15 +102,15 @@ class StepSql:
             recover(partition, commit, now_ms)
 
     def recorded(self, partition: Partition, step: StepId) -> None:
-        """Takes note that the log knows of a step."""
+        """Record that the result of a step is in the log."""
         self._recorded[partition].append(step)
 
     def forget(self, partition: Partition) -> None:
-        """Forgets a partition that was given up; whoever has it now finds its rows."""
+        """Forget a partition that was released. Its next owner finds the rows."""
         self._recorded.pop(partition, None)
 
     async def tidy(self, partition: Partition) -> None:
-        """Removes the rows of steps that the log knows of; a row that stays does no harm."""
+        """Delete the rows of steps whose results are in the log. A row that stays is harmless."""
         known = self._recorded.pop(partition, [])
         if self._database is None or not known:
             return

@@ -1,7 +1,7 @@
 """The workflow worker: owns partitions of the workflow log, and runs their instances in hosts.
 
-It brings the world to the driver's turns: what comes from Kafka, hosts and Postgres goes in, the
-batches of a turn are appended, and what the driver releases goes out.
+It does the I/O for the driver's turns: input from Kafka, hosts and Postgres is passed in, the
+batches of a turn are appended, and released effects are sent.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import take_over
-from headwater.streams.engine.room import Room
+from headwater.streams.engine.restore import restore_partition
+from headwater.streams.engine.run_size_limit import RunSizeLimit
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.kafka.broker_clock import BrokerClock
@@ -45,7 +45,7 @@ from headwater.streams.workflows.housekeeping import Housekeeping
 from headwater.streams.workflows.incidents import Incidents
 from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
-from headwater.streams.workflows.manual_ticks import Done, Ticks
+from headwater.streams.workflows.manual_ticks import TickResult, Ticks
 from headwater.streams.workflows.outbox import Outbox
 from headwater.streams.workflows.ownership import Ownership
 from headwater.streams.workflows.reloading import Reloading
@@ -57,30 +57,29 @@ from headwater.streams.workflows.worker_settings import Bounds, Pace
 
 log = logging.getLogger(__name__)
 
-#: How long a partition rests after a fault that the next takeover is likely to meet again.
-_PAUSE_AFTER_FAULT_S: Final = 30.0
-#: How long appends under way are waited for where that is good, and not necessary.
+#: Pause before a partition is acquired again after an error that is likely to recur.
+_PAUSE_AFTER_BUG_S: Final = 30.0
+#: Longest wait for appends in flight where it is useful but not required.
 _APPENDED_S: Final = 5.0
-#: How long a rebalance may wait for replies.
+#: Longest wait of a rebalance for replies.
 _REPLIED_S: Final = 1.0
-#: How often it is looked whether a partition is confirmed since this worker was suspended.
-_LOOK_S: Final = 0.05
+#: Poll interval until a partition of a suspended worker is confirmed.
+_POLL_S: Final = 0.05
 
 
 class WorkflowWorker:
-    """A worker for the workflows of some apps, and for those that come with Headwater.
+    """A worker for the workflows of some apps, and for the built-in ones.
 
-    Shape:  apps are each `package.module` or `package.module:attribute`; engines decide for the
-            kinds of their runs; workflows are those that need no code, with their kinds; name tells
-            workers apart in the log and is not kept; member is a name that a worker keeps over
-            restarts; one that is ticked runs code only then; joined returns when it is known what
-            others read; stores have the instances that rest, which without any lie in memory; house
-            is the program of the house's own app, which without one has schedules alone; graphs
-            and deployed are those graphs, and that code, that are deployed, which without any are
-            not followed; with reload, a change of an app's files starts its host again.
+    `apps` are named `package.module` or `package.module:attribute`. `engines` decide runs by kind.
+    `workflows` need no code, and have these kinds. `name` distinguishes workers in the log;
+    `member` is a static group member name that survives restarts. A `ticked` worker runs code only
+    in ticks. `joined` returns when it is known what other processes read. `stores` keep resting
+    instances on disk, by default in memory. `builtin` is the program of the built-in app, by
+    default with schedules only. `graphs` and `deployed` are followed if they are passed. With
+    `reload`, a change of an app's files restarts its host.
     """
 
-    def __init__(  # noqa: PLR0913, what the composition root chooses
+    def __init__(  # noqa: PLR0913, chosen by the composition root
         self,
         *,
         cluster: Cluster,
@@ -96,7 +95,7 @@ class WorkflowWorker:
         ticked: bool = False,
         joined: Callable[[], Awaitable[None]] | None = None,
         stores: StateStores | None = None,
-        house: Program | None = None,
+        builtin: Program | None = None,
         graphs: DeployedGraphs | None = None,
         deployed: DeployedCode | None = None,
         bounds: Bounds | None = None,
@@ -108,12 +107,12 @@ class WorkflowWorker:
         self._draw_seed, self._name = draw_seed, name
         self._pace, self._bounds = pace or Pace(), bounds or Bounds()
         self._clock = BrokerClock(clock, monotonic, self._bounds.skew_max_ms)
-        self._something_came = asyncio.Event()
-        self._driver = Driver(1, self._something_came.set, monotonic)
+        self._input_arrived = asyncio.Event()
+        self._driver = Driver(1, self._input_arrived.set, monotonic)
         self._deadlines = SessionDeadlines.create()
         self._driver.may_release = self._deadlines.holds
         self._log = self._make_log(cluster)
-        self._hosts = self._make_hosts(apps, house, named=reload)
+        self._hosts = self._make_hosts(apps, builtin, named=reload)
         self._code = RunnableCode(self._hosts, workflows or {}, graphs, deployed)
         self._outbox, self._replies = self._make_senders(cluster)
         self._ownership = Ownership(
@@ -124,10 +123,10 @@ class WorkflowWorker:
             workflow_log=self._log,
             deadlines=self._deadlines,
             clock=self._clock,
-            take_over=self._take_over,
-            before_giving_up=self._settle,
-            given_up=self._given_up,
-            after_giving_up=self._hosts.caught_up,
+            acquire=self._acquire,
+            before_release=self._finish,
+            released=self._forget,
+            after_release=self._hosts.caught_up,
             parked=self._outbox.park,
             before_deciding=self._code.before_deciding,
         )
@@ -137,19 +136,21 @@ class WorkflowWorker:
         self._sql = self._make_sql(database)
         self._housekeeping = self._make_housekeeping()
         self._appends: dict[asyncio.Task[None], Partition] = {}
-        self._letting_go, self._background = False, set[asyncio.Task[None]]()
+        self._sending_soon, self._background = False, set[asyncio.Task[None]]()
         self._incidents = Incidents()
         self._restoring = self._make_restoring()
 
     # -- running
 
     async def run(self) -> None:
-        """Works until it is cancelled.
+        """Run until it is cancelled.
 
-        Errors: AppNotLoaded; HostKilled, when that happens again and again.
+        Raises:
+            AppNotLoaded: An app cannot be imported.
+            HostKilled: A host was killed repeatedly.
         """
         tasks: list[asyncio.Future[None]] = []
-        self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._hosts.start()
         try:
             await self._connect()
@@ -157,7 +158,7 @@ class WorkflowWorker:
                 await self._joined()
             await self._code.start(self._code_changed)
             await self._ownership.start()
-            tasks = [self._fault, *map(asyncio.create_task, self._work())]
+            tasks = [self._error, *map(asyncio.create_task, self._work())]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -165,7 +166,7 @@ class WorkflowWorker:
             for task in (*tasks, *self._background):
                 task.cancel()
             await asyncio.gather(*tasks, *self._background, return_exceptions=True)
-            # Before others may take over: what it begins now would be begun twice.
+            # Before other workers may acquire partitions: attempts would be started twice.
             await self._hosts.stop()
             if tasks:
                 await self._ownership.stop()
@@ -176,9 +177,9 @@ class WorkflowWorker:
             self._deadlines.close()
 
     def _work(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """What is done side by side."""
+        """Yield the coroutines that run concurrently."""
         yield from (self._ownership.run(), self._replies.run(), self._outbox.run())
-        yield from (each.run() for each in self._reloading)
+        yield from (reloading.run() for reloading in self._reloading)
         yield self._turns()
         yield self._housekeeping.run()
         yield from self._code.follow(self._hosts_in_use)
@@ -189,16 +190,16 @@ class WorkflowWorker:
         max_steps: int | None = None,
         *,
         continuing: bool = False,
-    ) -> Done:
-        """Has a worker that is ticked do what is due; see `Ticks.tick`."""
-        assert self._ticks is not None  # noqa: S101, whoever ticks has chosen so
+    ) -> TickResult:
+        """Run a tick of a ticked worker; see `Ticks.tick`."""
+        assert self._ticks is not None  # noqa: S101, only for ticked workers
         return await self._ticks.tick(max_instances, max_steps, continuing=continuing)
 
-    def _make_hosts(self, apps: Sequence[str], house: Program | None, *, named: bool) -> Hosts:
+    def _make_hosts(self, apps: Sequence[str], builtin: Program | None, *, named: bool) -> Hosts:
         return Hosts(
             apps,
             self._driver,
-            house,
+            builtin,
             named=named,
             threads_max=self._bounds.threads_max,
             passed=self._bounds.passed,
@@ -239,13 +240,13 @@ class WorkflowWorker:
             database,
             settled=settled,
             waits=waits,
-            superseded=self._ownership.lose,
+            superseded=self._ownership.reacquire,
             confirmed=self._confirmed,
         )
 
     def _make_restoring(self) -> Restoring:
-        lose = self._ownership.lose
-        return Restoring(self._log, self._driver, self._appended, self._clock.now_ms, lose)
+        reacquire = self._ownership.reacquire
+        return Restoring(self._log, self._driver, self._appended, self._clock.now_ms, reacquire)
 
     def _make_housekeeping(self) -> Housekeeping:
         return Housekeeping(
@@ -256,30 +257,30 @@ class WorkflowWorker:
             clock=self._clock.now_ms,
             appended=self._appended,
             commit=self._ownership.commit,
-            warn_of=self._hosts.warn_of,
+            warn_of=self._hosts.warn_without_code,
         )
 
     def _make_ticks(self) -> Ticks:
         hosts = self._hosts
         return Ticks(self._driver.wake_up, self._owners, hosts.all_numbers, hosts.allow)
 
-    def at_work(self) -> str:
-        """What the event loop is deciding; may be called in any thread."""
+    def current_work(self) -> str:
+        """Return what the event loop is deciding. May be called in any thread."""
         partition = self._driver.serving
         if partition is None:
             return "no decision"
-        latest = partition.owner.at_work
+        latest = partition.owner.last_decided
         if not isinstance(latest, str):
             key = instance_key(latest.workflow, latest.instance_id)
-            latest = f"{key}, which is sent {type(latest.command).__name__},"
-        return f"a decision for {latest} in partition {partition.number}"
+            latest = f"{type(latest.command).__name__} for {key}"
+        return f"a decision on {latest} in partition {partition.number}"
 
     def threads_held(self) -> dict[str, int]:
         """See `Hosts.threads_held`."""
         return self._hosts.threads_held()
 
     def errors_contained(self) -> dict[str, int]:
-        """Return how many errors have cost one command or run each, by what failed."""
+        """Return the number of errors that have cost one command or run, by what failed."""
         return dict(self._incidents.counts)
 
     def quarantined(self) -> int:
@@ -287,7 +288,7 @@ class WorkflowWorker:
         return sum(len(owner.instances.quarantined) for owner in self._owners())
 
     async def declared(self) -> Declarations:
-        """What the apps declare, once `run` has loaded them."""
+        """Return the declarations of apps, once `run` has loaded them."""
         await self._hosts.started()
         return self._hosts.declared
 
@@ -295,7 +296,7 @@ class WorkflowWorker:
         return [partition.owner for partition in self._driver.partitions.values()]
 
     def _open_runs(self) -> Iterator[Activate]:
-        """The open runs of the apps' code, as a host would be given them."""
+        """Yield the open runs of the apps' code, as a host would receive them."""
         for owner in self._owners():
             for engine, run in owner.instances.open_runs():
                 message = engine.activate(run, 0)
@@ -303,7 +304,7 @@ class WorkflowWorker:
                     yield message
 
     def _code_changed(self) -> None:
-        """Something was deployed or activated."""
+        """Apply a deployment or activation."""
         for owner in self._owners():
             owner.code_changed()
         self._driver.wake_up()
@@ -323,17 +324,17 @@ class WorkflowWorker:
 
     async def _turns(self) -> None:
         while True:
-            # The consumer wakes us up, too, whenever it has learnt that time went on.
-            await self._something_came.wait()
-            self._something_came.clear()
-            self._hosts.hold()
+            # The consumer sets this, too, whenever it has learned that time has passed.
+            await self._input_arrived.wait()
+            self._input_arrived.clear()
+            self._hosts.apply_backpressure()
             if self._driver.may_turn():
                 if self._clock.is_doubtful():
                     await self._log.settle_time()
                 self._turn()
-                if self._driver.has_left(self._hosts.closed(), ready=self._ticks is None):
-                    self._something_came.set()
-                    await asyncio.sleep(0)  # Whatever else the process does comes in between.
+                if self._driver.has_backlog(self._hosts.closed(), ready=self._ticks is None):
+                    self._input_arrived.set()
+                    await asyncio.sleep(0)  # Let other tasks of the process run.
 
     def _turn(self) -> None:
         limit, closed, continuing = None, self._hosts.closed(), False
@@ -350,9 +351,9 @@ class WorkflowWorker:
         self._incidents.note(turn.incidents)
         for restoring in self._restoring.begin(self._driver.partitions.values()):
             self._in_background(restoring)
-        self._let_go()
+        self._send_released()
         if self._ticks is not None:
-            self._ticks.turned(turn)
+            self._ticks.record_turn(turn)
 
     async def _append(self, flight: Flight) -> None:
         first: int | None = None
@@ -360,31 +361,32 @@ class WorkflowWorker:
         try:
             first = await self._log.append(partition.number, records) if records else 0
         except OwnershipLost as error:
-            self._ownership.lose(partition, error.message, error.pause_s)
+            self._ownership.reacquire(partition, error.message, error.pause_s)
         except Exception as error:
-            # A bug, or a record that is too large: its owner waits for what will never follow.
+            # A bug, or a record that is too large: later appends of the owner depend on it.
             log.exception("a turn cannot be appended")
-            known = self._incidents.cannot_write(partition.number, records)
-            self._ownership.lose(partition, repr(error), 0 if known else _PAUSE_AFTER_FAULT_S)
+            is_unwritable = self._incidents.cannot_write(partition.number, records)
+            pause_s = 0 if is_unwritable else _PAUSE_AFTER_BUG_S
+            self._ownership.reacquire(partition, repr(error), pause_s)
         finally:
-            # Before the next turn, which the driver asks for: hosts work while it lasts.
-            self._let_go_soon()
-            # When cancelled, nobody knows whether the records count.
+            # Before the next turn, which the driver requests, so that hosts work during it.
+            self._send_released_soon()
+            # If cancelled, it is not known whether the records count.
             self._driver.appended(flight, first)
 
-    def _let_go_soon(self) -> None:
-        """Lets go what follows from all appends that one answer of Kafka's has ended.
+    def _send_released_soon(self) -> None:
+        """Send the effects of all appends that one response of Kafka has completed, together.
 
-        Each by itself would send its host a frame, which it answers by itself, and so on: batches
-        of few instances would stay as small as they have become.
+        Sent separately, each would be a frame that its host answers separately, and so on: batches
+        with few instances would stay small.
         """
-        if not self._letting_go:
-            self._letting_go = True
-            asyncio.get_running_loop().call_soon(self._let_go)
+        if not self._sending_soon:
+            self._sending_soon = True
+            asyncio.get_running_loop().call_soon(self._send_released)
 
-    def _let_go(self) -> None:
-        """Sends what the driver releases to where it belongs."""
-        self._letting_go = False
+    def _send_released(self) -> None:
+        """Send what the driver releases."""
+        self._sending_soon = False
         released = self._driver.take_released()
         for partition, posts in released.posts:
             self._outbox.queue(partition.number, posts)
@@ -395,18 +397,18 @@ class WorkflowWorker:
         self._hosts.send(released.to_hosts)
 
     async def _appended(self, numbers: Collection[int]) -> None:
-        """Waits for appends of partitions that are under way now, though not for very long."""
-        appends = [task for task, each in self._appends.items() if each.number in numbers]
+        """Wait a limited time for the appends of partitions that are in flight now."""
+        appends = [task for task, partition in self._appends.items() if partition.number in numbers]
         if appends:
             await asyncio.wait(appends, timeout=_APPENDED_S)
 
-    async def _settle(self, numbers: Collection[int]) -> None:
-        """Wait for what is under way in partitions, though not for very long.
+    async def _finish(self, numbers: Collection[int]) -> None:
+        """Wait a limited time for work in flight in partitions.
 
         Replies that are not sent by then are sent by the next owner.
         """
         await self._appended(numbers)
-        self._let_go()
+        self._send_released()
         partitions = [self._driver.partitions[n] for n in numbers if n in self._driver.partitions]
         if partitions:
             sent = asyncio.gather(*map(self._replies.all_sent, partitions))
@@ -414,16 +416,16 @@ class WorkflowWorker:
             sent.cancel()
 
     async def _confirmed(self, partition: Partition) -> bool:
-        """Wait until a partition is surely owned; return False once it is given up."""
+        """Wait until a partition is certainly owned. Return False if it is released."""
         while self._driver.drives(partition):
             if self._deadlines.holds(partition.number):
                 return True
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         return False
 
     # -- partitions
 
-    async def _take_over(self, number: int, replied: int) -> Partition:
+    async def _acquire(self, number: int, replied: int) -> Partition:
         store = await self._stores.open(number)
         try:
             return await self._restore(number, replied, store)
@@ -436,7 +438,7 @@ class WorkflowWorker:
         concurrency = self._hosts.concurrency()
         epoch = await self._log.claim(number, self._name, dict(workflows), params, concurrency)
         instances = LiveInstances(self._engines, store)
-        restored = await take_over(self._log, instances, number, epoch, replied)
+        restored = await restore_partition(self._log, instances, number, epoch, replied)
         for key, reason in self._incidents.take_unwritable(number).items():
             instances.quarantine(key, reason)
         owner = Owner(
@@ -447,7 +449,7 @@ class WorkflowWorker:
             code=self._code.code(),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,
-            room=Room(self._bounds.run_bytes_max),
+            size_limit=RunSizeLimit(self._bounds.run_bytes_max),
             evaluator=self._evaluator,
         )
         partition = Partition(
@@ -460,20 +462,20 @@ class WorkflowWorker:
             replied=min(restored.replied, restored.claims.cause + 1),
             now_ms=restored.at_ms,
         )
-        # After the log was read: what is committed here and not there, nobody else will record.
+        # After the log was read: no other owner records what is committed only in Postgres.
         partition.move_to(self._clock.now_ms())
-        await self._sql.take_over(partition, partition.now_ms)
-        at_work = instances.count_at_work()
+        await self._sql.recover_steps(partition, partition.now_ms)
+        in_memory = instances.count_in_memory()
         log.info(
-            "partition %s is taken over: its history was read from offset %s to %s; %s instances "
-            "are in memory, those that rest are not",
-            *(number, restored.start, epoch, at_work),
+            "acquired partition %s: read its history from offset %s to %s; %s instances are in "
+            "memory, resting ones are not",
+            *(number, restored.start, epoch, in_memory),
         )
         return partition
 
-    def _given_up(self, partition: Partition) -> None:
-        self._let_go()
-        # A takeover that comes to nothing may end when the next one has its partition.
+    def _forget(self, partition: Partition) -> None:
+        self._send_released()
+        # An acquisition that is abandoned may end when the next one has its partition.
         if partition.number not in self._driver.partitions:
             self._outbox.forget(partition.number)
         self._checkpoints.forget(partition)
@@ -482,7 +484,7 @@ class WorkflowWorker:
         partition.owner.instances.store.close()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Works beside the turns; an error that nobody expects there ends the worker."""
+        """Run a coroutine concurrently. An unexpected error in it ends the worker."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._ended)
@@ -490,6 +492,6 @@ class WorkflowWorker:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
-        fault = None if task.cancelled() else task.exception()
-        if fault is not None and not self._fault.done():
-            self._fault.set_exception(fault)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._error.done():
+            self._error.set_exception(error)

@@ -1,4 +1,4 @@
-"""What may be chosen of a workflow worker: how often it keeps house, and what it stays within."""
+"""Settings of a workflow worker: intervals of its periodic work, and limits."""
 
 from typing import Final
 
@@ -8,14 +8,18 @@ from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
 from headwater.streams.kafka.broker_clock import SKEW_MAX_MS
 from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S
 
-#: How long an instance rests before only its bytes are kept.
+#: How long an instance rests before it is moved to the store, in milliseconds.
 IDLE_MS: Final = 5_000
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a worker keeps house.
+    """Intervals of a worker's periodic work.
 
-    Units:  records of history, seconds, milliseconds of rest.
+    Attributes:
+        housekeeping_s: Seconds between rounds of the work.
+        checkpoint_records: Records of history after which a checkpoint is due.
+        checkpoint_s: Seconds after which a checkpoint is due.
+        idle_ms: Milliseconds of rest after which an instance is evicted.
     """
 
     housekeeping_s: float = 1.0
@@ -26,13 +30,13 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker does not go beyond.
+    """Limits of a worker.
 
     Attributes:
-        run_bytes_max: How large the state of a run may become.
-        skew_max_ms: By how much the worker's clock may differ from Kafka's before that counts.
+        run_bytes_max: Largest size of the state of a run, in bytes.
+        skew_max_ms: Largest tolerated difference from Kafka's clock, in milliseconds.
         threads_max: Threads of a host for callbacks that are not async.
-        passed: Environment variables that apps see besides those that they always see.
+        passed: Environment variables that apps see in addition to those that they always see.
     """
 
     run_bytes_max: int = RUN_BYTES_MAX

@@ -26,7 +26,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner, Queued
-from headwater.streams.workflows.host_process import Gone, HostProcess
+from headwater.streams.workflows.host_process import HostExit, HostProcess
 from tests.fakes.engines import ENGINES
 
 APPS: Final = Path(__file__).resolve().parents[1] / "apps"
@@ -50,8 +50,8 @@ class World:
         self._wake_up = asyncio.Event()
         self._keys: list[str] = []
         self.history: list[HistoryAppended] = []
-        self.gone: list[Gone] = []
-        self._unreported: list[Gone] = []
+        self.gone: list[HostExit] = []
+        self._unreported: list[HostExit] = []
         self.hosts: list[HostProcess] = []
 
     async def __aenter__(self) -> Self:
@@ -80,7 +80,7 @@ class World:
         host = HostProcess(
             self._app,
             received=self._heard,
-            gone=self._host_gone,
+            exited=self._host_lost,
             stall_s=self._stall_s,
             directory=APPS,
         )
@@ -92,7 +92,7 @@ class World:
         self._sent_by_host += messages
         self._wake_up.set()
 
-    def _host_gone(self, gone: Gone) -> None:
+    def _host_lost(self, gone: HostExit) -> None:
         self.gone.append(gone)
         self._unreported.append(gone)
         self._wake_up.set()
@@ -121,7 +121,7 @@ class World:
         owner.handle(sent, now)
         owner.wake(now)
         owner.dispatch(now)
-        batch = owner.take()
+        batch = owner.take_batch()
         self.history += batch.records
         to_host: list[ToHost] = []
         for effect in batch.effects:
@@ -142,7 +142,7 @@ class World:
             for gone in self._unreported:
                 self.owner.handle(self._sent_by_host, self.now_ms())
                 self._sent_by_host = []
-                self.owner.host_gone(gone.reason, self.now_ms(), turn=gone.turn)
+                self.owner.host_lost(gone.reason, self.now_ms(), turn=gone.turn)
                 await self._begin_host()
             self._unreported.clear()
             if not done() and not self.owner.has_work():

@@ -138,7 +138,7 @@ def test_a_callback_that_blocks_a_thread_stops_no_other_instance(tmp_path: Path)
 @pytest.mark.parametrize(
     ("workflow", "reason"),
     [
-        ("blocks-the-loop", "the code host stood still for 0.8 s at "),
+        ("blocks-the-loop", "the code host was stuck for 0.8 s at "),
         ("exits-in-a-step", "the code host ended with exit code 1"),
         ("crashes-in-a-thread", "the code host was killed by SIGSEGV at "),
     ],
@@ -163,7 +163,7 @@ def test_a_step_that_ends_its_host_has_failed_once(tmp_path: Path, workflow: str
 @pytest.mark.parametrize(
     ("workflow", "how"),
     [
-        ("blocks-in-its-body", "stood still for 0.8 s"),
+        ("blocks-in-its-body", "was stuck for 0.8 s"),
         ("dies-in-its-body", "was killed by SIGSEGV"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_body_that_always_blocks_is_given_up(workflow: str):
         await world.run_to_the_end(guilty, other)
         name, message = world.failure(guilty)
         assert name == "HostLostError"
-        assert message.startswith(f"the code host stood still for 0.4 s at {APPS}/misbehaving.py")
+        assert message.startswith(f"the code host was stuck for 0.4 s at {APPS}/misbehaving.py")
         assert message.endswith("do what takes long, blocks or may crash inside step.do")
         assert world.output(other) == "soon"
 
@@ -285,7 +285,7 @@ async def _is_stuck(world: World) -> bool:
     if world.host.full:
         try:
             async with asyncio.timeout(0.3):
-                await world.host.room()
+                await world.host.wait_for_capacity()
         except TimeoutError:
             return True
     return False
@@ -359,7 +359,7 @@ def test_stopping_is_no_death():
 )
 def test_an_app_that_cannot_be_loaded(app: str, told: str):
     async def scenario() -> None:
-        host = HostProcess(app, received=print, gone=print, directory=APPS)
+        host = HostProcess(app, received=print, exited=print, directory=APPS)
         with pytest.raises(AppNotLoaded) as caught:
             await host.start()
         assert told in caught.value.message
@@ -375,7 +375,7 @@ from headwater.streams.workflows.host_process import HostProcess
 from headwater.processors.replay.host_messages import Activate
 
 async def main():
-    host = HostProcess("misbehaving", received=print, gone=print, directory=Path(sys.argv[1]))
+    host = HostProcess("misbehaving", received=print, exited=print, directory=Path(sys.argv[1]))
     await host.start()
     if sys.argv[2] == "blocked":
         host.send([Activate(1, "always-blocks", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10, {}, 0)])

@@ -340,7 +340,7 @@ def test_what_a_killed_worker_had_begun_to_unpack_is_removed(topics: str, tmp_pa
         async with deploying(topics) as deployer:
             name = await deployer.deploy(code_of("sound"))
             known = (await deployer.log.catch_up()).by_id
-            await ArtifactFolders(deployer.log, tmp_path).of(known[name])
+            await ArtifactFolders(deployer.log, tmp_path).folder_of(known[name])
 
     asyncio.run(scenario())
     assert begun.exists()
@@ -383,7 +383,7 @@ def test_workflows_of_an_app_whose_runs_begin_on_a_deployment_are_named(
         async with deploying(topics) as deployer, running(worker):
             name = await deployer.deploy(code_of("set aside"), workflows=workflows)
             await deployer.activate(name)
-            await until(lambda: f"new runs of child, waiting begin on {name}, the" in caplog.text)
+            await until(lambda: f"new runs of child, waiting start on {name}, the" in caplog.text)
 
     asyncio.run(scenario())
 
@@ -395,12 +395,12 @@ def test_an_artifact_is_unpacked_whole_or_not_at_all(topics: str, tmp_path: Path
             torn = await deployer.deploy(code_of("torn"), as_it_is=b"PK, and then nothing")
             known = (await deployer.log.catch_up()).by_id
             several = [ArtifactFolders(deployer.log, tmp_path) for _ in range(4)]
-            found = await asyncio.gather(*(each.of(known[sound]) for each in several))
+            found = await asyncio.gather(*(each.folder_of(known[sound]) for each in several))
             assert set(found) == {tmp_path / sound}
             assert (tmp_path / sound / f"{APP}.py").read_text() == code_of("sound")
             for each in several:
                 with pytest.raises(ArtifactInvalid):
-                    await each.of(known[torn])
+                    await each.folder_of(known[torn])
 
     asyncio.run(scenario())
     (left,) = tmp_path.iterdir()

@@ -449,7 +449,7 @@ def test_new_runs_begin_on_what_is_active_and_stay_there(house: House, app: Path
     def told() -> str:
         return str(httpx.post(api, json={"id": "none"}, headers=USER, timeout=60).json()["detail"])
 
-    house.wait(lambda: f"; {idle} has it, and is not active: " in told(), "where it is said")
+    house.wait(lambda: f"; {idle} has it but is not active: " in told(), "where it is said")
     one = release(1)
     create("before")
     two = release(2)

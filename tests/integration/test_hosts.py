@@ -12,7 +12,7 @@ import pytest
 from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import StartRun, StepFailed, StepsRetried
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.code_host.house_app import HOUSE_APP
+from headwater.streams.code_host.builtin_app import BUILTIN_APP
 from tests.apps.beside import STOPS
 from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
 
@@ -73,7 +73,7 @@ def test_a_host_that_is_killed_costs_the_others_nothing(house: WorkflowHouse):
         assert {mark.pid for mark in marks} == {house.host_of("one", BESIDE)}
 
     play(house, act)
-    assert f"it is started again, for {SHOP}" in house.log("one", 1_000_000)
+    assert f"restarting it for {SHOP}" in house.log("one", 1_000_000)
 
 
 def ticks(story: Story) -> list[datetime]:
@@ -86,7 +86,7 @@ def ticks(story: Story) -> list[datetime]:
     )
 
 
-@pytest.mark.parametrize("app", [HOUSE_APP, CLOCK])
+@pytest.mark.parametrize("app", [BUILTIN_APP, CLOCK])
 def test_schedules_go_on_whichever_host_is_killed(house: WorkflowHouse, app: str):
     async def act(story: Story, client: Sender) -> None:
         for _ in range(3):

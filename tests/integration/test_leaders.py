@@ -327,7 +327,7 @@ def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
                 assert not (await client.send("echo", each, TEXT)).code
             with pytest.raises(OutcomeUnknown):
                 await stuck[0]
-            await until(lambda: "partition 1 cannot be taken over yet" in caplog.text)
+            await until(lambda: "cannot acquire partition 1 yet" in caplog.text)
             assert worker._driver.partitions[0].epoch == epoch, "it was taken over on the way"
             assert not (await client.send("echo", there[0], TEXT)).code
             await asyncio.to_thread(brokers.second.start)

@@ -203,7 +203,7 @@ def test_a_worker_says_which_commands_it_cannot_tell_from_those_of_an_earlier_lo
         async with house.client():
             (passed_over,) = await house.send_without_a_worker(1)
             async with running(a_worker(broker.start())):
-                await until(lambda: "is another log than the one of which" in caplog.text)
+                await until(lambda: "is another log than the one whose" in caplog.text)
                 assert [reply.code for reply in await house.send(5)] == [""] * 5
                 assert not passed_over.done()
                 passed_over.cancel()
@@ -211,6 +211,6 @@ def test_a_worker_says_which_commands_it_cannot_tell_from_those_of_an_earlier_lo
             async with running(a_worker(broker.start())):
                 assert [reply.code for reply in await house.send(2)] == [""] * 2
         assert await house.losses() == [1]
-        assert "appended to it before offset 1 since then are not carried out" in caplog.text
+        assert "appended to it before offset 1 since then are not executed" in caplog.text
 
     asyncio.run(scenario())

@@ -32,9 +32,9 @@ def ownership(
     driver: Driver,
     take_over: Callable[[int, int], Awaitable[Partition]],
     *,
-    before_giving_up: Callable[[Collection[int]], Awaitable[None]] = lambda _: asyncio.sleep(0),
+    before_release: Callable[[Collection[int]], Awaitable[None]] = lambda _: asyncio.sleep(0),
     given_up: Callable[[Partition], None] = lambda _: None,
-    after_giving_up: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
+    after_release: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
 ) -> Ownership:
     clock = BrokerClock(now_ms, monotonic)
     return Ownership(
@@ -45,10 +45,10 @@ def ownership(
         workflow_log=WorkflowLog(cluster=Cluster(kafka), client_id="tests", clock=clock),
         deadlines=SessionDeadlines.create(),
         clock=clock,
-        take_over=take_over,
-        before_giving_up=before_giving_up,
-        given_up=given_up,
-        after_giving_up=after_giving_up,
+        acquire=take_over,
+        before_release=before_release,
+        released=given_up,
+        after_release=after_release,
         parked=lambda *_: None,
     )
 
@@ -125,7 +125,7 @@ def test_a_takeover_that_is_given_up_ends(topics: str):
         await subject.start()
         async with asyncio.timeout(60):
             await begun.wait()
-            tasks = list(subject._takeovers.values())
+            tasks = list(subject._acquiring.values())
             await subject.stop()
             await asyncio.wait(tasks)
         assert all(task.cancelled() for task in tasks)
@@ -142,8 +142,8 @@ class Members:
         self.two = ownership(kafka, self.drivers["two"], self._taking("two"))
         self.one = ownership(
             *(kafka, self.drivers["one"], self._taking("one")),
-            before_giving_up=self.before_giving_up,
-            after_giving_up=self.after_giving_up,
+            before_release=self.before_release,
+            after_release=self.after_release,
         )
 
     def _taking(self, name: str) -> Callable[[int, int], Awaitable[Partition]]:
@@ -156,10 +156,10 @@ class Members:
     def taken(self, name: str) -> Collection[int]:
         return self.drivers[name].partitions
 
-    async def before_giving_up(self, numbers: Collection[int]) -> None:
+    async def before_release(self, numbers: Collection[int]) -> None:
         pass
 
-    async def after_giving_up(self) -> None:
+    async def after_release(self) -> None:
         pass
 
     async def play(self) -> None:
@@ -186,7 +186,7 @@ async def closed_after(members: Members) -> None:
 def test_nobody_takes_a_partition_over_before_the_code_of_its_owner_has_heard(topics: str):
     class Slow(Members):
         @override
-        async def after_giving_up(self) -> None:
+        async def after_release(self) -> None:
             await asyncio.sleep(0.3)
             self.does.append(("one", "has told its code", 0))
 
@@ -199,10 +199,10 @@ def test_nobody_takes_a_partition_over_before_the_code_of_its_owner_has_heard(to
 def test_what_is_lost_while_partitions_are_given_up_is_not_taken_over_again(topics: str):
     class Loses(Members):
         @override
-        async def before_giving_up(self, numbers: Collection[int]) -> None:
+        async def before_release(self, numbers: Collection[int]) -> None:
             # As when the last append finds that somebody else has claimed them.
             for partition in list(self.drivers["one"].partitions.values()):
-                self.one.lose(partition, "somebody wrote")
+                self.one.reacquire(partition, "somebody wrote")
 
     members = Loses(topics)
     asyncio.run(closed_after(members))
@@ -228,7 +228,7 @@ def test_a_takeover_that_does_not_hear_that_it_is_cancelled_comes_to_nothing(top
         nonlocal deaf
         drivers = [Driver(partitions=PARTITIONS) for _ in range(2)]
         one, two = (
-            ownership(topics, driver, take_over, given_up=given_up.append) for driver in drivers
+            ownership(topics, driver, take_over, released=given_up.append) for driver in drivers
         )
         try:
             async with asyncio.timeout(60):
@@ -262,7 +262,7 @@ def test_a_takeover_whose_commands_cannot_be_read_leaves_nothing_open(topics: st
         driver = Driver(partitions=PARTITIONS)
         subject = ownership(
             *(topics, driver, take_over),
-            given_up=lambda partition: given_up.append(partition.number),
+            released=lambda partition: given_up.append(partition.number),
         )
         await subject.start()
         try:
@@ -305,7 +305,7 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
             await subject.stop()
 
     asyncio.run(scenario())
-    assert "partition 0 cannot be taken over: expected runs of one of the kinds" in caplog.text
+    assert "cannot acquire partition 0: expected runs of one of the kinds" in caplog.text
     assert "found one of kind 'chart', which a newer release started" in caplog.text
 
 
@@ -341,10 +341,10 @@ def test_what_is_heard_late_of_a_partition_concerns_nobody_who_has_it_now(topics
         await subject.start()
         try:
             before = await owned()
-            subject.lose(before, "somebody wrote")
+            subject.reacquire(before, "somebody wrote")
             assert 0 not in driver.partitions
             now = await owned()
-            subject.lose(before, "somebody wrote, of which an append that was late has heard")
+            subject.reacquire(before, "somebody wrote, of which an append that was late has heard")
             assert driver.partitions[0] is now
         finally:
             await subject.stop()

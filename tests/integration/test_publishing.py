@@ -23,9 +23,9 @@ from headwater.streams.kafka.topics import create_authors_topics
 from headwater.streams.workflows.publishing import (
     PORTION_BYTES,
     PORTION_RECORDS,
+    PendingRecord,
     Publisher,
     Publishing,
-    Waiting,
     portion,
 )
 
@@ -141,7 +141,7 @@ def test_what_has_waited_for_long_is_published_in_portions(topics: str):
 @given(st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 3)), min_size=1, max_size=8))
 def test_portions_are_bounded_and_part_no_order(orders: list[tuple[int, int]]):
     waiting = [
-        Waiting("a", Post(0, topic="t", value=mebibytes * 1024 * 1024 * "x", order=order))
+        PendingRecord("a", Post(0, topic="t", value=mebibytes * 1024 * 1024 * "x", order=order))
         for order, (count, mebibytes) in enumerate(orders)
         for _ in range(count if not mebibytes else min(count, 5))
     ]

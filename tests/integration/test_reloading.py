@@ -38,7 +38,7 @@ def play(act: Callable[[list[HostSupervisor], asyncio.Task[None]], Awaitable[Non
         watching = asyncio.create_task(Reloading(hosts, list).run())
         try:
             async with asyncio.timeout(60):
-                await act(hosts.of_apps(), watching)
+                await act(hosts.app_hosts(), watching)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -80,7 +80,7 @@ def test_code_that_cannot_be_loaded_leaves_the_old_one_at_work(
     async def act(hosts: list[HostSupervisor], watching: asyncio.Task[None]) -> None:
         before = pid(hosts[0])
         file = package / "reloaded_one/__init__.py"
-        await until(lambda: "stays at work" in caplog.text, file, "def broken(:\n")
+        await until(lambda: "keeping the previous code" in caplog.text, file, "def broken(:\n")
         assert "SyntaxError" in caplog.text
         assert pid(hosts[0]) == before
 

@@ -23,8 +23,8 @@ from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import DATA_TYPES, Terra
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured, TerraRefused
 from headwater.gateway.terra_stand_in.posting import DIED
-from headwater.schemas.providers.headwater import LabSubmitted, SystemEvent
-from headwater.streams.harness.test_instance import TestInstance
+from headwater.schemas.providers.headwater import Fact, LabSubmitted
+from headwater.streams.harness.instance_handle import TestInstance
 from headwater.streams.harness.workflow_test import WorkflowTest
 from tests.terra import HASTE, KEYS, StandIn, Taken, taking
 from tests.waiting import wait_until

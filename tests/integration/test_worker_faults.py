@@ -26,7 +26,9 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
     client = a_client(topics)
     faults = 2
 
-    def faulty(partition: int, key: bytes, record: HistoryAppended, tenure: log.Tenure) -> Outgoing:
+    def faulty(
+        partition: int, key: bytes, record: HistoryAppended, tenure: log.ClaimedPartition
+    ) -> Outgoing:
         nonlocal faults
         if faults:
             faults -= 1
@@ -35,7 +37,7 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
 
     outgoing = log._outgoing
     monkeypatch.setattr(log, "_outgoing", faulty)
-    monkeypatch.setattr("headwater.streams.workflows.worker._PAUSE_AFTER_FAULT_S", 0.1)
+    monkeypatch.setattr("headwater.streams.workflows.worker._PAUSE_AFTER_BUG_S", 0.1)
 
     async def scenario() -> None:
         async with running(worker), started(client):
@@ -47,7 +49,7 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
     asyncio.run(scenario())
     assert not faults
     assert caplog.text.count("a turn cannot be appended") == 2
-    assert "taken over again: InvariantViolation" in caplog.text
+    assert "again: InvariantViolation" in caplog.text
 
 
 def test_a_fault_beside_the_turns_ends_the_worker(topics: str):

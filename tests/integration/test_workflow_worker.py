@@ -35,7 +35,7 @@ from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.engine.live_instances import LiveInstances
-from headwater.streams.engine.restore import CHECKPOINT, take_over
+from headwater.streams.engine.restore import CHECKPOINT, restore_partition
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
@@ -403,7 +403,7 @@ async def _compare_takeover(scene: Scene, keys: tuple[str, ...]) -> None:
     for key in keys:
         partition = partition_of(key.encode(), PARTITIONS)
         epoch = await log.claim(partition, "compares")
-        taken = await take_over(log, LiveInstances(ENGINES), partition, epoch, 0)
+        taken = await restore_partition(log, LiveInstances(ENGINES), partition, epoch, 0)
         assert taken.start > scene.story.by_instance[key][0].offset
         hand = taken.instances.find(key)
         state = scene.story.state(key)
@@ -467,7 +467,7 @@ def test_a_takeover_goes_on_from_the_store_and_from_kafka_when_that_is_torn(hous
             work(house)
             await scene.event(waiting, payload=str(number))
             lines = (house.directory / "one.log").read_text()[before:]
-            starts = [int(at) for at in re.findall(r"was read from offset (\d+)", lines)]
+            starts = [int(at) for at in re.findall(r"history from offset (\d+)", lines)]
             assert len(starts) >= PARTITIONS
             assert max(starts) > 0
             assert ("deleted:" in lines) is torn

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from typing_extensions import override
 
-from headwater.streams.engine.instance_store import Mark, MemoryStore, StoredState
+from headwater.streams.engine.instance_store import HistoryMark, MemoryStore, StoredState
 
 _Write: TypeAlias = Callable[[MemoryStore], None]
 
@@ -34,7 +34,7 @@ class Place(MemoryStore):
             self._writes = writes
 
     @override
-    def set_mark(self, mark: Mark) -> None:
+    def set_mark(self, mark: HistoryMark) -> None:
         self._writes.append(lambda store: MemoryStore.set_mark(store, mark))
         super().set_mark(mark)
 

@@ -44,9 +44,9 @@ from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.effects import Effect, Queued, command_of
-from headwater.streams.engine.instance_store import Mark, StoredState
+from headwater.streams.engine.instance_store import HistoryMark, StoredState
 from headwater.streams.engine.live_instances import LiveInstances
-from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
+from headwater.streams.engine.restore import CHECKPOINT, Restored, restore_partition
 from headwater.streams.engine.turns import Flight
 from headwater.streams.engine.turns import Partition as DrivenPartition
 from tests.simulation.corpus import SHAPES
@@ -125,7 +125,7 @@ class Process:
         self.replies: deque[int] = deque()
         #: Snapshots on their way, and the checkpoint that waits until all before is replied to.
         self.unwritten: list[tuple[bytes, SnapshotTaken]] = []
-        self.mark: Mark | None = None
+        self.mark: HistoryMark | None = None
         #: Attempts that the host has said are under way, and since when.
         self.begun: dict[AttemptStarted, int] = {}
         self.place = partition.disk.take()
@@ -164,13 +164,13 @@ class Process:
             replied=self.read,
             now_ms=restored.at_ms,
         )
-        self.driver.take_on(self.driven)
+        self.driver.add_partition(self.driven)
         self.of_apps = [self._boot(number) for number in _HOSTS]
 
     def _take_over(self) -> Restored:
         engines = {**self.world.engines, SlotsEngine.kind: SlotsEngine(self.limits)}
         partition, instances = self.partition, _Instances(engines, self.place)
-        taking = take_over(
+        taking = restore_partition(
             partition, instances, partition.number, self.epoch, partition.replied, live_max=0
         )
         try:
@@ -193,7 +193,7 @@ class Process:
 
     def boot(self, number: int) -> str:
         """The host of a deployment begins; what it was given before is given to it again."""
-        self.driver.host_gone("it was not there yet", -1, host=number)
+        self.driver.host_lost("it was not there yet", -1, host=number)
         self.deployed.hosts[number] = self._boot(number)
         return str(number)
 
@@ -317,9 +317,9 @@ class Process:
         """States are written down, when nothing is on its way; the checkpoint follows them."""
         if self.appends or self.owner.has_staged() or self.mark is not None:
             return "not now"
-        self.mark = mark = Mark(self.driven.position, self.epoch, self.owner.claims.cause)
+        self.mark = mark = HistoryMark(self.driven.position, self.epoch, self.owner.claims.cause)
         instances = self.owner.instances
-        changed = instances.take(list(instances.take_keys()), mark.position)
+        changed = instances.take_snapshots(list(instances.take_keys()), mark.position)
         self.unwritten = [(key.encode(), _snapshot(mark, each)) for key, each in changed.items()]
         # A process may be gone when only some of them are written.
         for _ in range(self.world.disks.randint(0, len(self.unwritten))):
@@ -473,7 +473,7 @@ class Process:
         host.host.stop()
         self.settle()
         self.driver.host_sent(_FROM_HOST.decode(each) for each in host.sent)
-        self.driver.host_gone(reason, turn, host=host.number)
+        self.driver.host_lost(reason, turn, host=host.number)
         hosts = self.of_apps if host.number in _HOSTS else self.deployed.hosts
         hosts[host.number] = self._boot(host.number)
 
@@ -520,7 +520,7 @@ class _Instances(LiveInstances):
         raise Violation(f"{key}: {reason}") from error
 
 
-def _snapshot(mark: Mark, stored: StoredState) -> SnapshotTaken:
+def _snapshot(mark: HistoryMark, stored: StoredState) -> SnapshotTaken:
     return SnapshotTaken(
         kind=stored.kind,
         format=stored.format,

@@ -160,8 +160,8 @@ class ForgetsPosts(Owner):
     """An owner that does not send what its predecessor has left unsent."""
 
     @override
-    def take(self) -> Batch:
-        batch = super().take()
+    def take_batch(self) -> Batch:
+        batch = super().take_batch()
         if batch.number == 1:
             batch.effects = [each for each in batch.effects if not isinstance(each, Queued)]
         return batch
@@ -195,7 +195,7 @@ class ReleasesEarly(Driver):
     def turn(self, now_ms: int, limit: int | None = None, **more: Any) -> Turn:
         turn = super().turn(now_ms, limit, **more)
         for partition, batch in turn.flights:
-            self._follow(partition, batch, 0)
+            self._release_effects(partition, batch, 0)
             batch.effects.clear()
         return turn
 
@@ -206,16 +206,16 @@ class ReleasesInAnyOrder(Driver):
     @override
     def appended(self, flight: Flight, first: int | None) -> None:
         partition, batch = flight
-        partition.under_way.remove(batch)
-        self._follow(partition, batch, first or 0)
+        partition.in_flight.remove(batch)
+        self._release_effects(partition, batch, first or 0)
 
 
 class CountsTheBatchBefore(Driver):
     """A driver that says of a partition where its latest batch begins, not where it ends."""
 
     @override
-    def _follow(self, partition: Partition, batch: Batch, first: int) -> None:
-        super()._follow(partition, batch, first)
+    def _release_effects(self, partition: Partition, batch: Batch, first: int) -> None:
+        super()._release_effects(partition, batch, first)
         if batch.records:
             partition.position = first
 
@@ -232,9 +232,9 @@ class TakesBackFromAll(Driver):
     """A driver that does not know which host is gone."""
 
     @override
-    def host_gone(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
+    def host_lost(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
         for each in range(2):
-            super().host_gone(reason, turn, host=each)
+            super().host_lost(reason, turn, host=each)
 
 
 class AnswersOnce(Driver):

@@ -42,9 +42,9 @@ class ForgetsWhatCameTooEarly(Driver):
     """A driver that does not give again what a host was given before it was there."""
 
     @override
-    def host_gone(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
+    def host_lost(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
         if turn != -1:
-            super().host_gone(reason, turn, host=host)
+            super().host_lost(reason, turn, host=host)
 
 
 @pytest.mark.parametrize(

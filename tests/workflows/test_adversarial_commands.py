@@ -182,13 +182,13 @@ async def played(commands: list[tuple[str, str, Command]], seen: list[Incident])
     workflows = [order, limited, parent, FLOW, JOBS]
     async with WorkflowTest(workflows, tasks=[worker(known, [])]) as test:
         known.append(test)
-        contained = test._contained
+        contained = test._handle_incidents
 
         def noted(turn: Any) -> None:  # noqa: ANN401
             seen.extend(turn.incidents)
             contained(turn)
 
-        test._contained = noted  # type: ignore[method-assign]
+        test._handle_incidents = noted  # type: ignore[method-assign]
         other = await test.create("order", id="other", params={"skus": ["a", "b"]})
         for name, instance, command in commands:
             if _can_be_sent(name, instance, command):

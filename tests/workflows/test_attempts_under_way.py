@@ -394,7 +394,7 @@ def test_a_step_whose_sql_takes_effect_while_its_host_is_lost_is_not_begun_again
         commit = owner.sql.begin(started.activation, returned)
         test._stop()
         test._hosts = [test._new_host(number) for number in range(2)]
-        owner.host_gone("it ended", test.now_ms, host=1)
+        owner.host_lost("it ended", test.now_ms, host=1)
         await test.run_until_idle()
         assert not hand.may_be_evicted()
         owner.sql.recover(commit, test.now_ms)
@@ -429,7 +429,7 @@ def test_a_step_whose_sql_fails_while_its_host_is_lost_is_begun_again():
         assert commit is not None
         test._stop()
         test._hosts = [test._new_host(number) for number in range(2)]
-        owner.host_gone("it ended", test.now_ms, host=1)
+        owner.host_lost("it ended", test.now_ms, host=1)
         await test.run_until_idle()
         assert calls == ["begun"]
         owner.sql.ended(commit, test.now_ms)

@@ -194,7 +194,7 @@ class World:
 
     def _check_memory(self, test: WorkflowTest) -> None:
         """The owner's memory is the fold of the log, but for what is quarantined."""
-        for live in test._owner.instances.all_at_work():
+        for live in test._owner.instances.all_in_memory():
             assert not live.damaged
             state = None
             for record in test.records(live.run.workflow, live.run.instance_id):

@@ -4,7 +4,7 @@ import pytest
 
 from headwater import Step, Workflow, WorkflowEvent, WorkflowTest, workflow
 from headwater.streams.code_host.apps import App
-from headwater.streams.code_host.fitting import Fitting, fitting
+from headwater.streams.code_host.compatibility import CompatibilityReport, check_runs
 from tests.workflows.running import run
 
 CALLED: list[str] = []
@@ -26,9 +26,9 @@ async def fails(event: WorkflowEvent, step: Step) -> None:
     raise ValueError("no such price")
 
 
-def fitted(new: Workflow) -> Fitting:
+def fitted(new: Workflow) -> CompatibilityReport:
     """What is found of a run of the first code, and of one that has ended, with a new one."""
-    found: list[Fitting] = []
+    found: list[CompatibilityReport] = []
 
     async def scenario(test: WorkflowTest) -> None:
         await test.create("order", id="open")
@@ -38,7 +38,7 @@ def fitted(new: Workflow) -> Fitting:
         instances = test._partition.owner.instances
         runs = [engine.activate(state, 0) for engine, state in instances.open_runs()]
         CALLED.clear()
-        found.append(fitting(App({"order": new}), runs))
+        found.append(check_runs(App({"order": new}), runs))
         assert not CALLED, "expected no step to be called"
         assert [each.step_key for each in (await test.get("order", "open").history()).steps] == [
             "quote",
@@ -53,7 +53,7 @@ def fitted(new: Workflow) -> Fitting:
     "new", [named(False, "quote"), named(False), named(False, "quote", then="go")]
 )
 def test_code_that_goes_on_as_recorded_fits(new: Workflow):
-    assert fitted(new).misfits == []
+    assert fitted(new).incompatible == []
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_code_that_goes_on_as_recorded_fits(new: Workflow):
     [
         (named(False, "go"), "HistoryDivergedError"),
         (workflow("order")(fails), "ValueError: no such price"),
-        (named(False, "qoute"), "the code has come to qoute, which is new, and not to quote, "),
-        (named(False, "quote", "new"), "the code has come to new, which is new, and not to go, "),
-        (named(True, "quote", then="other"), "the code has come to other, which is new, and not"),
+        (named(False, "qoute"), "the code has reached qoute, which is new, but not quote, "),
+        (named(False, "quote", "new"), "the code has reached new, which is new, but not go, "),
+        (named(True, "quote", then="other"), "the code has reached other, which is new, but not"),
     ],
 )
 def test_code_that_would_fail_is_named_with_its_instance_and_why(new: Workflow, why: str):
-    (misfit,) = fitted(new).misfits
-    assert misfit.instance == "order/open"
-    assert misfit.why.startswith(why)
+    (run,) = fitted(new).incompatible
+    assert run.instance == "order/open"
+    assert run.reason.startswith(why)

@@ -11,7 +11,7 @@ from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.paths import SEGMENTS_MAX, is_deeper
 from headwater.processors.graph.validation import NAME_MAX
 from headwater.schemas.history import NESTING_MAX
-from headwater.streams.harness.test_instance import TestInstance as Instance
+from headwater.streams.harness.instance_handle import TestInstance as Instance
 from tests.workflows.graphing import edge, graph, node, outcome, play
 
 TOO_LONG = ".".join(["a"] * (SEGMENTS_MAX + 1))

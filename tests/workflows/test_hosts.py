@@ -33,7 +33,7 @@ class World:
     def lose(self, host: int) -> None:
         test = self.test
         test._hosts[host].stop()
-        test._driver.host_gone("the host was killed", host=host)
+        test._driver.host_lost("the host was killed", host=host)
         test._hosts[host] = test._new_host(host)
         test._driver.host_started(host)
 

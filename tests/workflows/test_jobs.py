@@ -15,8 +15,8 @@ from headwater import (
 )
 from headwater.processors.graph.leases import LEASES_LOST_MAX
 from headwater.schemas.history import Attempt, CompleteJob
-from headwater.streams.harness.test_instance import TestInstance as Instance
-from headwater.streams.harness.test_jobs import TestJob as Job
+from headwater.streams.harness.instance_handle import TestInstance as Instance
+from headwater.streams.harness.job_handle import TestJob as Job
 from tests.workflows.graphing import Definition, fan, graph, node, outcome, play, statuses
 
 RETRIES = {"limit": 1, "delay": "10 seconds", "backoff": "constant"}

@@ -53,17 +53,17 @@ def refusal(value: object) -> str:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ({1: "a", "1": "b"}, "the key 1 of type int at $; make it text first"),
-        ({None: 1}, "the key None of type NoneType at $; make it text first"),
-        ({True: 1}, "the key True of type bool at $; make it text first"),
-        ({False: 1}, "the key False of type bool at $; make it text first"),
-        ({-1.5: 1}, "the key -1.5 of type float at $; make it text first"),
-        ({1e300: 1}, "the key 1e+300 of type float at $; make it text first"),
-        ({Number.ONE: 1}, "of type Number at $; make it text first"),
-        ({(1, 2): 1}, "the key (1, 2) of type tuple at $; make it text first"),
-        ([{"a": ({2: 1},)}], "the key 2 of type int at $[0].a[0]; make it text first"),
-        ({"2026": {3: 1}}, "the key 3 of type int at $.2026; make it text first"),
-        ({math.nan: 1}, "the key nan of type float at $; make it text first"),
+        ({1: "a", "1": "b"}, "the key 1 of type int at $; convert it to text first"),
+        ({None: 1}, "the key None of type NoneType at $; convert it to text first"),
+        ({True: 1}, "the key True of type bool at $; convert it to text first"),
+        ({False: 1}, "the key False of type bool at $; convert it to text first"),
+        ({-1.5: 1}, "the key -1.5 of type float at $; convert it to text first"),
+        ({1e300: 1}, "the key 1e+300 of type float at $; convert it to text first"),
+        ({Number.ONE: 1}, "of type Number at $; convert it to text first"),
+        ({(1, 2): 1}, "the key (1, 2) of type tuple at $; convert it to text first"),
+        ([{"a": ({2: 1},)}], "the key 2 of type int at $[0].a[0]; convert it to text first"),
+        ({"2026": {3: 1}}, "the key 3 of type int at $.2026; convert it to text first"),
+        ({math.nan: 1}, "the key nan of type float at $; convert it to text first"),
     ],
 )
 def test_a_key_that_is_not_text_is_refused(value: object, told: str):

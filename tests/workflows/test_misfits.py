@@ -29,9 +29,7 @@ async def deploy(test: WorkflowTest, code: Deployed, version: int, time: str = "
 
 def names(line: str) -> tuple[str, str]:
     """What is new, and what is recorded."""
-    new, _, old = line.removeprefix("the code has come to ").partition(
-        ", which is new, and not to "
-    )
+    new, _, old = line.removeprefix("the code has reached ").partition(", which is new, but not ")
     return new, old.partition(", which is recorded")[0]
 
 
@@ -53,7 +51,7 @@ def test_code_that_does_not_fit_its_history_is_warned_of_once():
         assert await output_of(instance) == "done"
         (line,) = await told(instance)
         assert names(line) == ("price quote", "quote")
-        assert "say step.removed where it was" in line
+        assert "call step.removed in its place" in line
 
     run(scenario, order)
 

@@ -24,7 +24,7 @@ from headwater import (
     workflow,
 )
 from headwater.gateway.paths import path
-from headwater.streams.authoring.batches import batch_of
+from headwater.streams.authoring.batches import parse_batch
 from headwater.streams.replay import loops, run_context
 from headwater.streams.replay.loops import IDLE_MAX
 from tests.workflows.running import (
@@ -356,7 +356,7 @@ def test_a_harness_is_given_workflows():
 )
 def test_a_batch_says_which_of_it_is_wrong(found: object):
     with pytest.raises(ValueError, match=r'"params" and "labels", found .* as number 1'):
-        batch_of([{"id": "fine"}, found])
+        parse_batch([{"id": "fine"}, found])
 
     async def scenario(test: WorkflowTest) -> None:
         with pytest.raises(ValueError, match="as number 0"):

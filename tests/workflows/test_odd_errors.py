@@ -68,7 +68,7 @@ class Nameless(Exception, metaclass=_Nameless):
 ERRORS = {
     "dataclass": (lambda: Declined("no credit"), ("Declined", "no credit")),
     "step failed": (Passed, ("Passed", "")),
-    "mute": (Mute, ("Mute", "(its text could not be made)")),
+    "mute": (Mute, ("Mute", "(its text cannot be created)")),
     "nameless": (lambda: Nameless("sold out"), ("Exception", "sold out")),
 }
 Body = Callable[[Step, Callable[[object], None]], Awaitable[object]]

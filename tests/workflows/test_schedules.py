@@ -723,7 +723,9 @@ def test_a_schedule_of_an_app_that_is_restarted_waits_for_what_is_declared_now()
                 await world.test.advance(HOUR * 3.2)
 
         await world.tell_each_day([changed.declared], restart, 3)
-        assert "it starts nothing before a worker says what an app declares" in await world.said()
+        assert (
+            "nothing is started until a worker reports what an app declares" in await world.said()
+        )
 
     assert play(scenario, nightly()).ticks() == days(1, 4, hour=2)
 

@@ -159,7 +159,7 @@ def test_an_error_without_a_traceback_fails_like_any_other(function: Callable[..
         status = await instance.status()
         assert status.status == "errored"
         assert (status.error.name, status.error.message) == ("Unprintable", "sold out")
-        assert status.error.traceback == "(its traceback could not be made)"
+        assert status.error.traceback == "(its traceback cannot be created)"
 
     async def in_time(test: WorkflowTest) -> None:
         await asyncio.wait_for(scenario(test), 60)

@@ -215,14 +215,14 @@ class Callback(BaseModel):
 @pytest.mark.parametrize(
     ("form", "told"),
     [
-        (Handmade, "Handmade is no type that JSON is read as"),
-        (list[Path], "Path is no type that JSON is read as"),
-        (dict[str, Handmade | None], "Handmade is no type that JSON is read as"),
+        (Handmade, "Handmade cannot be read from JSON"),
+        (list[Path], "Path cannot be read from JSON"),
+        (dict[str, Handmade | None], "Handmade cannot be read from JSON"),
         (Callback, "Callback has no JSON Schema"),
         (Order | int, "Type unions containing a custom type may not contain any additional types"),
         (dict[float, int], "keys of a dict may be str, int without bounds, UUID, date"),
-        (bytearray, "ByteArray is no type for JSON"),
-        (complex, "complex is no type that JSON is read as"),
+        (bytearray, "ByteArray is not a type for JSON"),
+        (complex, "complex cannot be read from JSON"),
         (Annotated[str, msgspec.Meta(pattern="(?=a)a")], "its JSON Schema cannot be checked"),
         (Annotated[bytes, msgspec.Meta(max_length=2)], "a length of bytes cannot be checked"),
     ],
@@ -242,7 +242,7 @@ def test_an_app_with_such_a_type_is_not_loaded(tmp_path: Path, monkeypatch: pyte
         "async def order(event: WorkflowEvent[Path], step) -> None: ...\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(AppNotLoaded, match="Path is no type that JSON is read as"):
+    with pytest.raises(AppNotLoaded, match="Path cannot be read from JSON"):
         load_app("shop_of_paths")
 
 

@@ -100,7 +100,7 @@ Entry = Callable[[Step], Any]
 #: Calls of a step, with a part of the message.
 ENTRIES: dict[str, tuple[Entry, str]] = {
     "a name": (lambda step: step.do(5, lambda: 1), "the name of an entry to be text"),
-    "no function": (lambda step: step.do("a", 5), 'the step "a" to be given a function'),
+    "no function": (lambda step: step.do("a", 5), 'the step "a" to be passed a function'),
     "retries": (lambda step: step.do("a", lambda: 1, retries=3), "to be a Retry"),
     "a timeout": (lambda step: step.do("a", lambda: 1, timeout=[1]), 'the timeout of the step "a"'),
     "a rollback": (

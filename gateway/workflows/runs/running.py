@@ -22,7 +22,7 @@ from headwater.schemas.failures import INSTANCE_CREATED_BEFORE, INSTANCE_EXISTS
 from headwater.schemas.history import Once, StartRun
 from headwater.schemas.run_answers import RunCreated
 from headwater.schemas.statuses import RunState
-from headwater.streams.authoring.steering import CANCEL
+from headwater.streams.authoring.lifecycle import CANCEL
 
 #: Called with the id of a run before anything is done to it, for the audit log.
 Touches: TypeAlias = Callable[[str], None]
@@ -171,4 +171,4 @@ class Running:
         run = found.run
         if run.status is RunState.CANCELLED:
             return None
-        return await self._writing.tell(run.workflow_name, run.run_id, CANCEL.because(reason))
+        return await self._writing.tell(run.workflow_name, run.run_id, CANCEL.with_reason(reason))

@@ -546,7 +546,7 @@ def test_without_a_worker_a_command_is_not_known_to_be_done_and_is_done_later(
         """Whether Kafka has forgotten the worker, too: it may have come back at once."""
         answer = api.post(of("echo"), json={"id": name, "params": 1})
         assert problem(answer) == (503, "outcome_unknown")
-        assert "may still be carried out" in answer.json()["detail"]
+        assert "may still be executed" in answer.json()["detail"]
         assert answer.headers["retry-after"]
         return "expected a worker" in answer.json()["detail"]
 

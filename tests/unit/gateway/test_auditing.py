@@ -386,7 +386,7 @@ def test_an_entry_of_a_message_names_its_run_also_when_nobody_knows_what_came_of
     commands = MemoryCommands()
 
     def away(_: Addressed) -> ReplySent:
-        raise OutcomeUnknown("no worker", ["c"], worked=False)
+        raise OutcomeUnknown("no worker", ["c"], has_worker=False)
 
     commands.answer = away
     deployments = with_active_deployment("order")

@@ -10,7 +10,12 @@ import pytest
 
 from headwater import schedule
 from headwater.processors.cron import Cron
-from headwater.streams.code_host.apps import AppNotLoaded, Declarations, load_app, side_by_side
+from headwater.streams.code_host.apps import (
+    AppNotLoaded,
+    Declarations,
+    load_app,
+    merge_declarations,
+)
 from headwater.streams.code_host.schedules import Declared
 from headwater.streams.workflows.host_process import declarations_of
 
@@ -210,8 +215,8 @@ def test_an_attribute_may_list_schedules(write: Write):
         ),
         (
             'mine = workflow("headwater-schedule")(order.function)',
-            "expected no workflow whose name begins with headwater-, as those do that come with "
-            "Headwater, found headwater-schedule (clock_e.order)",
+            "expected no workflow whose name begins with headwater-, which is reserved for "
+            "built-in workflows, found headwater-schedule (clock_e.order)",
         ),
     ],
 )
@@ -253,9 +258,9 @@ def declares(*workflows: str, schedules: tuple[Declared, ...] = ()) -> Declarati
 
 def test_apps_side_by_side_declare_what_each_of_them_does():
     nightly = schedule("nightly", cron="0 3 * * *", workflow="ship").declared
-    found = side_by_side({"shop": declares("pay", "order"), "dock": declares("ship")})
+    found = merge_declarations({"shop": declares("pay", "order"), "dock": declares("ship")})
     assert found == declares("order", "pay", "ship")
-    found = side_by_side(
+    found = merge_declarations(
         {"shop": declares("order"), "dock": declares("ship", schedules=(nightly,))}
     )
     assert found == declares("order", "ship", schedules=(nightly,))
@@ -265,7 +270,9 @@ def test_topics_that_steps_publish_to_are_declared(write: Write):
     write("shop_t.py", ORDER.replace('"order"', '"order", publishes=["b", "a"]'))
     declared = load_app("shop_t").declared
     assert declared.publishes == {"order": ("a", "b")}
-    found = side_by_side({"shop": declared, "dock": Declarations(publishes={"ship": ("b", "c")})})
+    found = merge_declarations(
+        {"shop": declared, "dock": Declarations(publishes={"ship": ("b", "c")})}
+    )
     assert found.topics == {"a", "b", "c"}
 
 
@@ -294,7 +301,7 @@ def test_workflows_whose_runs_follow_the_code_are_declared(write: Write):
 
 def test_apps_that_declare_the_same_name_are_refused():
     with pytest.raises(AppNotLoaded) as caught:
-        side_by_side({"shop": declares("pay", "order"), "dock": declares("order")})
+        merge_declarations({"shop": declares("pay", "order"), "dock": declares("order")})
     assert caught.value.message == (
         "expected each workflow in one app, found the workflow 'order' in shop and in dock; give "
         "one of them another name"
@@ -302,4 +309,4 @@ def test_apps_that_declare_the_same_name_are_refused():
     nightly = schedule("nightly", cron="0 3 * * *", workflow="ship").declared
     shop, dock = (declares(name, schedules=(nightly,)) for name in ("order", "ship"))
     with pytest.raises(AppNotLoaded, match="the schedule 'nightly' in shop and in dock"):
-        side_by_side({"shop": shop, "dock": dock})
+        merge_declarations({"shop": shop, "dock": dock})

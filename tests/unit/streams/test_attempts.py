@@ -36,6 +36,6 @@ def test_an_attempt_that_lost_its_host_is_told_whose_fault_it_may_be(rollback: b
     assert raised.failure.name == "HostLostError"
     assert raised.failure.message.startswith(
         "the code host stood still for 10 s while the step was running. "
-        "That fails every step under way in the host"
+        "All steps that run in a host fail with it"
     )
-    assert "make one that does a plain function, which runs in a thread" in raised.failure.message
+    assert "make a blocking one a plain function, which runs in a thread" in raised.failure.message

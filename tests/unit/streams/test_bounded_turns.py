@@ -29,9 +29,9 @@ class SlowWorker:
         self.driver = Driver(partitions=len(numbers), seconds=lambda: self.now_s)
         self.position = 1
         for number in numbers:
-            self.take_on(number)
+            self.add_partition(number)
 
-    def take_on(self, number: int) -> None:
+    def add_partition(self, number: int) -> None:
         owner = Owner(
             number,
             Claims(epoch=0),
@@ -40,7 +40,7 @@ class SlowWorker:
             number_activations=lambda host: self.driver.number_activation(number, host),
             draw_seed=self.draw_seed,
         )
-        self.driver.take_on(Partition(number, owner, 0, {}, start=0, position=1, replied=0))
+        self.driver.add_partition(Partition(number, owner, 0, {}, start=0, position=1, replied=0))
 
     def draw_seed(self) -> str:
         self.now_s += SLOW_S
@@ -79,7 +79,7 @@ class SlowWorker:
             began_s = self.now_s
             self.turn()
             yield self.now_s - began_s, self.answered()
-            if not self.driver.has_left():
+            if not self.driver.has_backlog():
                 return
 
 
@@ -90,13 +90,13 @@ def test_a_batch_of_slow_commands_is_decided_in_several_turns_and_in_order():
     assert [each for _, some in turns for each in some] == [f"0-{n}" for n in range(10)]
     assert len(turns) > 1
     assert max(took_s for took_s, _ in turns) <= SERVED_S + SLOW_S + DISPATCHED_S
-    assert not worker.driver.has_left()
+    assert not worker.driver.has_backlog()
 
 
 def test_a_turn_decides_something_however_slow_it_is():
     worker, ticks = SlowWorker(0), count()
     worker.driver = Driver(partitions=1, seconds=lambda: float(next(ticks)))
-    worker.take_on(0)
+    worker.add_partition(0)
     worker.send(0, 3)
     answered = [some for _, some in worker.turns()]
     assert answered == [["0-0"], ["0-1"], ["0-2"]]
@@ -153,11 +153,11 @@ def test_messages_of_hosts_are_decided_though_commands_never_end():
 def test_without_a_clock_a_turn_decides_all_that_there_is():
     worker = SlowWorker(0)
     worker.driver = Driver(partitions=1)
-    worker.take_on(0)
+    worker.add_partition(0)
     worker.send(0, 100)
     worker.turn()
     assert len(worker.answered()) == 100
-    assert not worker.driver.has_left()
+    assert not worker.driver.has_backlog()
 
 
 @pytest.mark.parametrize("number", [1, 200])

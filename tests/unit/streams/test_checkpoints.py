@@ -13,7 +13,7 @@ from headwater.schemas.history import StartRun
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine import live_instances, state_records
 from headwater.streams.engine.code import Code
-from headwater.streams.engine.instance_store import Mark
+from headwater.streams.engine.instance_store import HistoryMark
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import CHECKPOINT
@@ -70,7 +70,7 @@ def _owned(*params: str) -> Partition:
     for offset, each in enumerate(params):
         sent = records.sent(StartRun(each), instance_id=f"o-{offset + 1}")
         owner.receive(offset, sent, 0)
-    owner.take()
+    owner.take_batch()
     return Partition(0, owner, 0, {}, start=0, position=2, replied=len(params))
 
 
@@ -92,7 +92,7 @@ def _checkpoint(
 
     checkpoints = Checkpoints(cast("Any", log), replied=replies, commit=_nothing, records=1)
     assert checkpoints.is_due(owned, 0)
-    asyncio.run(checkpoints.write(checkpoints.take(owned), 60))
+    asyncio.run(checkpoints.write_checkpoint(checkpoints.take_states(owned), 60))
     return checkpoints.is_due(owned, 60)
 
 
@@ -121,15 +121,15 @@ def test_a_state_that_no_record_could_hold_is_in_several(small_parts: None):
 
 
 def test_what_is_taken_at_a_time_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checkpoints, "_TAKEN_BYTES", 1)
+    monkeypatch.setattr(checkpoints, "_STATES_BYTES", 1)
     owned, log = _owned("1", "2", "3"), Written()
     written = Checkpoints(cast("Any", log), replied=_nobody, commit=_nothing, records=1)
     assert written.is_due(owned, 0)
-    first = taken = written.take(owned)
+    first = taken = written.take_states(owned)
     assert len(taken.left) == 2
     owned.position += 5  # It goes on meanwhile.
-    while asyncio.run(written.write(taken, 60)) and taken.left:
-        taken = written.take(owned, taken)
+    while asyncio.run(written.write_checkpoint(taken, 60)) and taken.left:
+        taken = written.take_states(owned, taken)
     *states, (key, mark) = log.snapshots
     assert sorted(key for key, _ in states) == [b"order/o-1", b"order/o-2", b"order/o-3"]
     assert [each.position for _, each in states] == [2, 7, 7]
@@ -145,7 +145,7 @@ def test_the_store_is_marked_when_the_checkpoint_is_in_kafka():
     assert store.mark() is None
     assert owned.owner.instances.changed == {"order/o-1"}
     _write(owned)
-    assert store.mark() == Mark(2, 0, 0)
+    assert store.mark() == HistoryMark(2, 0, 0)
 
 
 def test_a_partition_that_was_given_up_meanwhile_is_not_marked():

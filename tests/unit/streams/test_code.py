@@ -34,7 +34,7 @@ from headwater.schemas.history import (
     SendEvent,
     StartRun,
 )
-from headwater.streams.engine.code import Code, Made
+from headwater.streams.engine.code import Code, RunSource
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from tests.fakes import records
@@ -105,7 +105,7 @@ class World:
         """Says with which code it was refused, if it was."""
         sent = records.sent(command, workflow=workflow, instance_id=name)
         self.owner.receive(self.owner.claims.cause + 1, sent, 0)
-        events = [each for record in self.owner.take().records for each in record.events]
+        events = [each for record in self.owner.take_batch().records for each in record.events]
         return next((each.code for each in events if isinstance(each, CommandRejected)), "")
 
     def run(self, workflow: str = "order", name: str = "o-1") -> Run:
@@ -286,7 +286,7 @@ def test_a_run_of_a_graph_begins_on_the_definition_of_its_deployment():
     ):
         world.activate(active)
         made = world.code.for_new_run("plan", command, run)
-        assert isinstance(made, Made)
+        assert isinstance(made, RunSource)
         assert made.deployment is not None
         assert made.deployment.name == found
     assert world.tell(RestartRun(), "plan") == ""
@@ -304,7 +304,7 @@ def test_a_graph_that_only_its_deployment_has_is_restarted_as_it_is_there():
     run = world.run("plan")
     world.activate("dep_1")
     made = world.code.for_new_run("plan", RestartRun(), run)
-    assert isinstance(made, Made)
+    assert isinstance(made, RunSource)
     assert (made.deployment, made.document) == (run.deployment, graph("A").document)
 
 
@@ -350,11 +350,11 @@ def test_who_asks_for_what_is_deployed_and_not_active_is_told_where_it_is():
     refused = world.code.for_new_run("refund", StartRun("1"), None)
     assert isinstance(refused, Rejection)
     assert refused.message == (
-        "expected one of the workflows board, found refund; dep_4 has it, and is not active: "
+        "expected one of the workflows board, found refund; dep_4 has it but is not active: "
         "`headwater deployments activate dep_4`"
     )
     world.activate("dep_4")
-    assert isinstance(world.code.for_new_run("refund", StartRun("1"), None), Made)
+    assert isinstance(world.code.for_new_run("refund", StartRun("1"), None), RunSource)
 
 
 def test_what_waits_for_code_goes_on_when_that_is_deployed():

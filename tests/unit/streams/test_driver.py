@@ -36,9 +36,9 @@ class Worker:
     def __init__(self, *numbers: int) -> None:
         self.driver = Driver(partitions=2)
         for number in numbers:
-            self.take_on(number)
+            self.add_partition(number)
 
-    def take_on(self, number: int) -> Partition:
+    def add_partition(self, number: int) -> Partition:
         owner = Owner(
             number,
             Claims(epoch=0),
@@ -48,7 +48,7 @@ class Worker:
             draw_seed=lambda: "seed",
         )
         partition = Partition(number, owner, 0, {}, start=0, position=1, replied=0)
-        self.driver.take_on(partition)
+        self.driver.add_partition(partition)
         return partition
 
     def start(self, number: int, offset: int = 0, workflow: str = "order") -> Flight:
@@ -101,9 +101,9 @@ def test_what_a_partition_has_under_way_follows_no_more_once_it_is_given_up():
     worker = Worker(0, 1)
     flights = worker.start(0), worker.start(1)
     (activation,) = worker.driver.partitions[0].owner.activations()
-    worker.driver.give_up(0)
-    assert worker.driver.take_released().to_hosts == {0: [Evict(activation)]}
-    worker.take_on(0)
+    worker.driver.remove_partition(0)
+    assert worker.driver.take_released().to_hosts == {0: [Forget(activation)]}
+    worker.add_partition(0)
     gone = worker.follows(flights[0], 1)
     assert (gone.answers, gone.to_hosts) == ([], {})
     assert _answered(worker.follows(flights[1], 1)) == ["1-0"]
@@ -170,7 +170,7 @@ def test_what_a_host_sent_counts_before_it_is_gone_and_what_the_next_sends_after
     other = worker.activation(0)
     for each in (activation, other):
         worker.driver.host_sent([Requested(each, COMPLETED)])
-    worker.driver.host_gone("it is gone")
+    worker.driver.host_lost("it is gone")
     worker.driver.host_sent([Requested(activation, StepReturned(STEP, 2, POLICY, "6"))])
     flights = worker.turn().flights
     assert {flight.partition.number for flight in flights} == {0, 1}
@@ -182,7 +182,7 @@ def test_what_a_host_sent_counts_before_it_is_gone_and_what_the_next_sends_after
 def test_what_was_for_a_host_before_the_present_one_is_not_sent():
     worker = Worker(0)
     flight = worker.start(0)
-    worker.driver.host_gone("it is gone")
+    worker.driver.host_lost("it is gone")
     worker.driver.host_started()
     assert worker.follows(flight, 1).to_hosts == {}
     (again,) = worker.follows(worker.flight(), 1).to_hosts[0]
@@ -193,8 +193,8 @@ def test_a_host_that_is_gone_takes_only_what_it_had():
     worker = Worker(0, 1)
     mine, other = worker.activation(0), worker.activation(0, 1, "parcel")
     for each in (mine, other):
-        worker.driver.host_sent([AttemptStarted(each, STEP, 1, POLICY)])
-    worker.driver.host_gone("it is gone", host=1)
+        worker.driver.host_sent([Started(each, STEP, 1, POLICY)])
+    worker.driver.host_lost("it is gone", host=1)
     worker.driver.host_started(1)
     records = worker.flight().records()
     ((_, record),) = records
@@ -211,7 +211,7 @@ def test_a_host_that_is_gone_takes_only_what_it_had():
 def test_what_was_for_one_host_is_sent_though_another_is_new():
     worker = Worker(0)
     flight = worker.start(0)
-    worker.driver.host_gone("it is gone", host=1)
+    worker.driver.host_lost("it is gone", host=1)
     worker.driver.host_started(1)
     assert [*worker.follows(flight, 1).to_hosts] == [0]
 
@@ -233,7 +233,7 @@ def test_a_step_whose_sql_took_effect_is_completed_though_its_host_is_gone():
     turn = worker.turn()
     (step,) = turn.steps
     assert turn.flights == [], "the log says nothing before the SQL took effect"
-    worker.driver.host_gone("it is gone")
+    worker.driver.host_lost("it is gone")
     worker.driver.host_started()
     before = worker.start(0, 1)
     worker.driver.step_settled(step, RETURNED)
@@ -258,8 +258,8 @@ def test_sql_that_is_settled_when_its_partition_is_somebody_elses_changes_nothin
     worker = Worker(0)
     worker.driver.host_sent([Requested(worker.activation(0), RETURNED)])
     (step,) = worker.turn().steps
-    worker.driver.give_up(0)
-    worker.take_on(0)
+    worker.driver.remove_partition(0)
+    worker.add_partition(0)
     worker.driver.step_settled(step, RETURNED)
     assert worker.turn().flights == []
 
@@ -274,7 +274,7 @@ def test_the_sql_of_a_step_that_is_done_is_not_run():
 def test_with_a_limit_the_most_urgent_of_all_partitions_begins_first():
     worker = Worker(0, 1)
     worker.activation(1)
-    worker.driver.host_gone("it is gone")
+    worker.driver.host_lost("it is gone")
     worker.driver.turn(0, 0)
     worker.command(0, 0)
     turn = worker.driver.turn(0, 1)
@@ -293,7 +293,7 @@ def given_up_amid_its_sql(*commands: CodeCommand) -> tuple[Worker, int, StepTran
     activation = worker.activation(0)
     worker.driver.host_sent([Requested(activation, RETURNED)])
     (step,) = worker.turn().steps
-    assert step.partition.owner.sql.tries(step.commit)
+    assert step.partition.owner.sql.mark_sent(step.commit)
     worker.driver.host_sent([Requested(activation, each) for each in (GIVEN_UP, *commands)])
     assert worker.turn().flights == []
     return worker, activation, step
@@ -321,10 +321,8 @@ def test_a_step_may_be_given_up_while_postgres_cannot_be_asked():
     worker, activation, step = given_up_amid_its_sql()
     worker.driver.step_waits(step)
     released = worker.follows(worker.flight(), 2)
-    assert released.to_hosts == {0: [AbandonAttempt(activation, STEP.key)]}, (
-        "its host waits for it no longer"
-    )
-    assert not step.partition.owner.sql.tries(step.commit)
+    assert released.to_hosts == {0: [Drop(activation, STEP.key)]}, "its host waits for it no longer"
+    assert not step.partition.owner.sql.mark_sent(step.commit)
 
 
 def test_nothing_follows_from_a_batch_before_its_partition_is_confirmed():
@@ -349,8 +347,8 @@ def test_what_waits_to_be_confirmed_is_never_released_of_a_partition_that_is_giv
     flight = worker.start(0)
     worker.follows(flight, 1)
     (activation,) = worker.driver.partitions[0].owner.activations()
-    worker.driver.give_up(0)
-    worker.take_on(0)
+    worker.driver.remove_partition(0)
+    worker.add_partition(0)
     worker.driver.may_release = lambda _: True
     worker.driver.release_confirmed()
     released = worker.driver.take_released()

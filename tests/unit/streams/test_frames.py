@@ -5,7 +5,7 @@ import socket
 
 from headwater.processors.replay.commands import Log
 from headwater.processors.runs.host_messages import Requested
-from headwater.streams.code_host.frames import HOST_FRAME_MAX, Pipe, frames_of
+from headwater.streams.code_host.frames import HOST_FRAME_MAX, Pipe, encode_frames
 
 
 def line(text: str) -> Requested[Log]:
@@ -14,14 +14,14 @@ def line(text: str) -> Requested[Log]:
 
 def test_large_messages_are_in_frames_of_a_bounded_size():
     messages = [line("x" * 3_000_000) for _ in range(12)]
-    frames = frames_of(messages)
+    frames = encode_frames(messages)
     assert len(frames) > 1
     assert max(map(len, frames)) < 20_000_000
     assert sum(map(len, frames)) > 36_000_000
 
 
 def test_small_messages_share_a_frame():
-    assert len(frames_of([line("x")] * 256)) == 1
+    assert len(encode_frames([line("x")] * 256)) == 1
 
 
 def test_a_length_that_no_frame_has_is_reported_and_nothing_is_kept_for_it():
@@ -39,7 +39,7 @@ def test_a_length_that_no_frame_has_is_reported_and_nothing_is_kept_for_it():
             garbled=garbled.set,
         )
         theirs.setblocking(False)
-        (good,) = frames_of([line("x")])
+        (good,) = encode_frames([line("x")])
         too_long = (HOST_FRAME_MAX + 1).to_bytes(4, "big")
         await loop.sock_sendall(theirs, bytes(good) + too_long + b"garbage")
         async with asyncio.timeout(10):

@@ -25,12 +25,12 @@ def test_a_stale_takeover_leaves_the_posts_of_who_has_the_partition():
     async def scenario() -> None:
         worker: Any = a_worker("127.0.0.1:1")
         ours, stale = Restored(), Restored()
-        worker._driver.take_on(ours)
+        worker._driver.add_partition(ours)
         worker._outbox._open[0] = {"order/o-1": {1: False}}
-        worker._given_up(stale)
+        worker._forget(stale)
         assert (ours.is_open, stale.is_open) == (True, False)
         assert worker._outbox._open == {0: {"order/o-1": {1: False}}}
-        worker._given_up(worker._driver.give_up(0))
+        worker._forget(worker._driver.remove_partition(0))
         assert not ours.is_open
         assert worker._outbox._open == {}
 

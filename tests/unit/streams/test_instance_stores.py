@@ -26,15 +26,15 @@ from headwater.schemas.history import (
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine.code import Code
 from headwater.streams.engine.instance_store import (
-    GONE,
+    DELETED,
+    HistoryMark,
     InstanceStore,
-    Mark,
     MemoryStore,
     StoredState,
 )
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
+from headwater.streams.engine.restore import CHECKPOINT, Restored, restore_partition
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.instance_stores import DiskStore, InstanceStores
 from tests.fakes import records
@@ -86,9 +86,9 @@ def test_those_that_time_moves_are_found_as_long_as_it_does(store: InstanceStore
 
 def test_a_mark_is_kept_until_the_next_and_all_may_be_forgotten(store: InstanceStore):
     store.put({"a": a_state(3)})
-    store.set_mark(Mark(5, 3, 2))
-    store.set_mark(Mark(9, 4, -1))
-    assert store.mark() == Mark(9, 4, -1)
+    store.set_mark(HistoryMark(5, 3, 2))
+    store.set_mark(HistoryMark(9, 4, -1))
+    assert store.mark() == HistoryMark(9, 4, -1)
     store.clear()
     assert (store.mark(), store.get("a"), list(store.wakes())) == (None, None, [])
 
@@ -123,7 +123,7 @@ class Log:
         for each in self.snapshots:
             yield each
 
-    def write(self, changed: dict[str, StoredState], mark: Mark) -> None:
+    def write(self, changed: dict[str, StoredState], mark: HistoryMark) -> None:
         for key, each in {**changed, "": StoredState("", 0, -1, 0, b"")}.items():
             taken = snapshot_of(each, mark.epoch, mark.position, mark.cause)
             self.snapshots.append((key.encode(), taken))
@@ -169,14 +169,14 @@ class Owned:
 
     def _take_over(self, store: InstanceStore, live_max: int) -> Restored:
         instances = LiveInstances(ENGINES, store)
-        return asyncio.run(take_over(self.log, instances, 0, self.epoch, 0, live_max))
+        return asyncio.run(restore_partition(self.log, instances, 0, self.epoch, 0, live_max))
 
     def tell(self, command: Command, *keys: str, at_ms: int = 0) -> None:
         for key in keys:
             workflow, _, instance_id = key.partition("/")
             sent = records.sent(command, workflow=workflow, instance_id=instance_id)
             self.owner.receive(self.owner.claims.cause + 1, sent, at_ms)
-        self.log.history += self.owner.take().records
+        self.log.history += self.owner.take_batch().records
 
     def run(self, *keys: str) -> None:
         """Instances that begin and end."""
@@ -188,9 +188,9 @@ class Owned:
         return self.owner.evict(1, self.owner.batch_number, len(self.log.history))
 
     def checkpoint(self) -> None:
-        mark = Mark(len(self.log.history), self.epoch, self.owner.claims.cause)
+        mark = HistoryMark(len(self.log.history), self.epoch, self.owner.claims.cause)
         instances = self.owner.instances
-        self.log.write(instances.take(list(instances.take_keys()), mark.position), mark)
+        self.log.write(instances.take_snapshots(list(instances.take_keys()), mark.position), mark)
         instances.store.set_mark(mark)
 
     def ended(self) -> set[str]:
@@ -209,7 +209,7 @@ def test_a_takeover_with_a_store_reads_only_what_came_since(tmp_path: Path):
     first.owner.instances.store.close()
     second = Owned(log, on_disk(tmp_path))
     assert (log.starts, log.snapshots_read) == ([0, at], 1)
-    assert second.restored.instances.count_at_work() == 2
+    assert second.restored.instances.count_in_memory() == 2
     assert second.ended() == set(KEYS[:12])
     assert second.restored.claims == Claims(second.epoch, 23, "owner")
 
@@ -298,7 +298,7 @@ def test_a_checkpoint_that_was_cut_off_may_have_removed_what_the_history_speaks_
     first.checkpoint()
     first.tell(TerminateRun("done"), KEYS[0])
     first.tell(DeleteInstance(), KEYS[0])
-    log.snapshots.append((KEYS[0].encode(), snapshot_of(GONE, first.epoch, len(log.history))))
+    log.snapshots.append((KEYS[0].encode(), snapshot_of(DELETED, first.epoch, len(log.history))))
     second = Owned(log, MemoryStore())
     assert second.owner.instances.find(KEYS[0]) is None
     assert log.starts[-1] > 0, "the history was not read whole"
@@ -310,7 +310,7 @@ def test_a_state_that_is_missing_and_was_not_deleted_is_read_from_the_whole_hist
     first.tell(StartRun("1"), *KEYS[:2])
     first.checkpoint()
     first.tell(TerminateRun("done"), *KEYS[:2])
-    log.snapshots.append((KEYS[0].encode(), snapshot_of(GONE, first.epoch, len(log.history))))
+    log.snapshots.append((KEYS[0].encode(), snapshot_of(DELETED, first.epoch, len(log.history))))
     second = Owned(log, MemoryStore())
     assert second.ended() == set(KEYS[:2])
     assert log.starts[-2:] == [2 + 1, 0]
@@ -323,7 +323,7 @@ def test_a_state_that_is_missing_may_be_followed_by_a_restart():
     first.checkpoint()
     first.tell(RestartRun(), *KEYS[:2])
     first.tell(TerminateRun("done"), *KEYS[:2])
-    log.snapshots.append((KEYS[0].encode(), snapshot_of(GONE, first.epoch, len(log.history))))
+    log.snapshots.append((KEYS[0].encode(), snapshot_of(DELETED, first.epoch, len(log.history))))
     second = Owned(log, MemoryStore())
     assert second.ended() == set(KEYS[:2])
     assert log.starts[-1] == 0
@@ -353,7 +353,7 @@ def test_an_instance_to_which_something_has_happened_since_is_not_deleted():
     refused, deleted = log.history[-2:]
     assert isinstance(refused.events[0], CommandRejected)
     assert refused.events[0].message == (
-        "expected an instance that has ended and told all who wait for it, found terminated, "
+        "expected an instance that has ended and sent all its messages, found terminated, "
         "changed at 0, after -1 (Unix milliseconds)"
     )
     assert deleted.events == (InstanceDeleted(),)
@@ -369,7 +369,7 @@ def test_snapshots_that_nobody_can_read_are_no_reason_to_keep_the_others(
     first.run(*KEYS[:10])
     first.checkpoint()
     if snapshot:
-        log.write({"order/x": StoredState("replay", 99, -1, 0, b"?")}, Mark(1, 0, 0))
+        log.write({"order/x": StoredState("replay", 99, -1, 0, b"?")}, HistoryMark(1, 0, 0))
     else:
         log.snapshots.append((b"order/x", None))
     second = Owned(log, on_disk(tmp_path))
@@ -381,7 +381,7 @@ def test_snapshots_that_nobody_can_read_are_no_reason_to_keep_the_others(
 def test_a_store_of_a_longer_history_is_filled_anew(tmp_path: Path):
     store = on_disk(tmp_path)
     store.put({KEYS[5]: a_state()})
-    store.set_mark(Mark(1_000, 900, 800))
+    store.set_mark(HistoryMark(1_000, 900, 800))
     log = Log()
     second = Owned(log, store)
     assert (log.starts, second.ended(), second.restored.start) == ([0], set(), 0)
@@ -394,7 +394,7 @@ def test_a_takeover_of_many_keeps_few_of_them_in_memory_and_misses_none(tmp_path
         first.run(key)
     first.tell(StartRun("1"), *KEYS[25:])
     second = Owned(log, on_disk(tmp_path), live_max=3)
-    assert second.restored.instances.count_at_work() <= 8
+    assert second.restored.instances.count_in_memory() <= 8
     assert second.ended() == set(KEYS[:25])
     second.checkpoint()
     assert {name.decode() for name, _ in log.snapshots} == {*KEYS, CHECKPOINT.decode()}

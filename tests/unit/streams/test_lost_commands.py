@@ -15,10 +15,10 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine.code import Code
-from headwater.streams.engine.instance_store import Mark, MemoryStore, StoredState
+from headwater.streams.engine.instance_store import HistoryMark, MemoryStore, StoredState
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
+from headwater.streams.engine.restore import CHECKPOINT, Restored, restore_partition
 from headwater.streams.engine.state_records import snapshot_of
 from headwater.streams.engine.turns import Partition
 from tests.fakes import records
@@ -57,7 +57,7 @@ def history(*events: tuple[int, CommandRejected | LeaderEpochNoted]) -> list[His
 
 def restored(log: Log, epoch: int, committed: int) -> Restored:
     instances = LiveInstances(ENGINES, MemoryStore())
-    return asyncio.run(take_over(log, instances, 0, epoch, committed))
+    return asyncio.run(restore_partition(log, instances, 0, epoch, committed))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_outcome_is_told_to_none_who_sent_another_command_to_its_offset(
 
 
 def test_a_checkpoint_has_the_leader_epoch():
-    mark = Mark(2, 0, 1, leader_epoch=6)
+    mark = HistoryMark(2, 0, 1, leader_epoch=6)
     checkpoint = snapshot_of(mark, StoredState("", 0, -1, 2, b""))
     told = history((0, REFUSED), (1, REFUSED))
     found = restored(Log(told, checkpoint), epoch=3, committed=2)
@@ -102,11 +102,11 @@ def test_a_command_at_the_offset_of_a_lost_one_is_carried_out():
     for offset in range(4):
         owner.receive(offset, records.sent(StartRun("1"), instance_id=f"o-{offset}"), 0)
     partition.replied_to(3)
-    owner.take()
+    owner.take_batch()
     partition.lose_commands(2, 6, 0)
     assert (partition.replied, owner.claims.cause, owner.claims.leader_epoch) == (2, 1, 6)
     for offset in range(1, 3):
         owner.receive(offset, records.sent(StartRun("1"), instance_id=f"new-{offset}"), 0)
-    noted, begun = owner.take().records
+    noted, begun = owner.take_batch().records
     assert noted.events == (LeaderEpochNoted(6, lost_from=2),)
     assert (begun.instance_id, begun.cause) == ("new-2", 2)

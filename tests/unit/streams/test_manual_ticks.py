@@ -12,7 +12,7 @@ def test_a_host_that_begins_meanwhile_is_given_nothing_by_a_tick_that_counts_ste
     def turn() -> None:
         hosts.append(2 + len(closed))
         closed.append(ticks.closed)
-        ticks.turned(Turn([], [], 0, 0))
+        ticks.record_turn(Turn([], [], 0, 0))
 
     ticks = Ticks(turn, list, lambda: hosts, lambda host, attempts: None)
     asyncio.run(ticks.tick(10, 5))

@@ -3,7 +3,7 @@
 import io
 
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
-from headwater.streams.code_host.named_output import BEGUN_MAX, LINE_MAX, NamedLines
+from headwater.streams.code_host.named_output import LINE_MAX, UNFINISHED_MAX, NamedLines
 
 
 def test_each_line_is_named_by_the_step_that_prints_it_and_waits_for_its_end():
@@ -31,7 +31,7 @@ def test_what_is_printed_without_the_end_of_a_line_is_not_kept_without_end():
     for _ in range(3):
         print("x" * (LINE_MAX // 2 + 1), end="", file=lines)
     assert under.getvalue() == f"shop.orders | {'x' * 2 * (LINE_MAX // 2 + 1)}\n"
-    for number in range(BEGUN_MAX):
+    for number in range(UNFINISHED_MAX):
         token = ATTEMPT.set(CurrentAttempt("quote", 1, f"order/o-{number}"))
         print(number, end="", file=lines)
         ATTEMPT.reset(token)

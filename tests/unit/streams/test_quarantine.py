@@ -183,7 +183,7 @@ class Driven:
     def __init__(self, owned: Owned) -> None:
         self.log, self.driver = owned.log, Driver(partitions=1)
         self.partition = Partition(0, owned.owner, owned.epoch, {}, start=0, position=0, replied=0)
-        self.driver.take_on(self.partition)
+        self.driver.add_partition(self.partition)
 
     def send(self, *keys: str) -> None:
         for number, key in enumerate(keys, 1):
@@ -213,7 +213,7 @@ def test_a_damaged_state_is_read_again_by_the_worker(tmp_path: Path):
     first = Owned(log, on_disk(tmp_path))
     first.tell(StartRun("1"), BAD, GOOD)
     first.checkpoint()
-    live = first.owner.instances.at_work(BAD)
+    live = first.owner.instances.in_memory(BAD)
     assert live is not None
     # What it may grow to is known: its next change is not tried on a copy first.
     live.engine, live.bytes_most = Breaks(), 100  # type: ignore[assignment]
@@ -244,6 +244,6 @@ def test_an_error_without_a_message_that_can_be_read_is_described_all_the_same()
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert quarantine.described(Odd()) == "Odd: its message cannot be read"
-    assert quarantine.described(ValueError("\ud800")) == r"ValueError: \ud800"
-    assert len(quarantine.described(ValueError("x" * 10_000_000))) < 1_000
+    assert quarantine.describe_error(Odd()) == "Odd: its message cannot be read"
+    assert quarantine.describe_error(ValueError("\ud800")) == r"ValueError: \ud800"
+    assert len(quarantine.describe_error(ValueError("x" * 10_000_000))) < 1_000

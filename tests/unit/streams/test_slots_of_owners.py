@@ -12,7 +12,7 @@ LIMIT = Concurrency(1)
 def acknowledged(owned: Owned, key: str, now_ms: int) -> None:
     """All that an instance had to send is in Kafka."""
     owned.owner.posts_sent(key, 0, now_ms)
-    owned.log.history += owned.owner.take().records
+    owned.log.history += owned.owner.take_batch().records
 
 
 def test_a_run_that_waits_for_its_slot_is_not_kept_in_memory():

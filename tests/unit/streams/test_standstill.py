@@ -33,7 +33,7 @@ def test_a_loop_that_stands_still_is_reported_with_what_it_decides_and_goes_on(
             end_after=1_000_000,
         )
         with watch.watching():
-            blocked_until(caplog, "stood still")
+            blocked_until(caplog, "is blocked")
 
     asyncio.run(scenario())
     assert "it is busy with a decision for order/o-1 in partition 3" in caplog.text

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine import state_records
-from headwater.streams.engine.instance_store import GONE, Mark, StoredState
-from headwater.streams.engine.state_records import PART, Parts, records_of
+from headwater.streams.engine.instance_store import DELETED, HistoryMark, StoredState
+from headwater.streams.engine.state_records import PART, StateParts, records_of
 
 KEY = "order/o-1"
 
@@ -28,19 +28,19 @@ def _written(sizes: list[int]) -> list[list[tuple[bytes, SnapshotTaken]]]:
     most, written = 1, []
     for number, size in enumerate(sizes):
         most = max(most, -(-size // 10))
-        state = _state(size, most) if size else GONE.__class__("", 0, -1, 0, b"", most)
-        written.append(records_of(KEY, state, Mark(number, 0, -1)))
+        state = _state(size, most) if size else DELETED.__class__("", 0, -1, 0, b"", most)
+        written.append(records_of(KEY, state, HistoryMark(number, 0, -1)))
     return written
 
 
-def _read(records: list[tuple[bytes, SnapshotTaken]]) -> tuple[StoredState | None, Parts]:
-    parts, found = Parts({}), None
+def _read(records: list[tuple[bytes, SnapshotTaken]]) -> tuple[StoredState | None, StateParts]:
+    parts, found = StateParts({}), None
     for name, snapshot in records:
         key, _, number = name.decode().partition(PART)
         if number:
             parts.add(key, int(number), snapshot)
         else:
-            found = parts.joined(key, snapshot)
+            found = parts.join(key, snapshot)
     return found, parts
 
 
@@ -58,7 +58,7 @@ def test_the_last_state_is_read_back_wherever_compaction_is(sizes: list[int], da
     records = [each for written in _written(sizes) for each in written]
     clean = data.draw(st.integers(0, len(records)))
     found, parts = _read(_compacted(records, clean))
-    assert not parts.torn
+    assert not parts.incomplete
     assert (found.state if found else b"") == _state(sizes[-1], 1).state
     left = {key for key, each in dict(records).items() if each.state}
     assert left == {name for name, _ in _written([sizes[-1]])[0] if sizes[-1]}, "no part stays"
@@ -73,6 +73,6 @@ def test_what_was_written_in_part_is_the_state_before_or_known_to_be_torn(
     records = [each for group in before for each in group] + last[:written]
     clean = data.draw(st.integers(0, len(records)))
     found, parts = _read(_compacted(records, clean))
-    if not parts.torn:
+    if not parts.incomplete:
         allowed = [_state(size, 1).state for size in sizes[-2:]]
         assert found is None or found.state in allowed

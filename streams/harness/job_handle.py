@@ -1,4 +1,4 @@
-"""Jobs under test: what a worker outside does with them, without HTTP."""
+"""Handles of jobs in tests, for what an external worker does, without HTTP."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -24,21 +24,21 @@ from headwater.schemas.history import (
 from headwater.streams.authoring.values import encode
 from headwater.streams.harness.histories import value_of
 
-#: Sends a command to an instance, by workflow and id, and gives its outcome.
+#: Sends a command to an instance, by workflow and id, and returns its outcome.
 Send = Callable[[str, str, Command], Awaitable[ReplySent]]
 
 
 class TestJob:
-    """A job of a graph, as a worker outside has it.
+    """A job of a graph, as an external worker sees it.
 
-    Shape:  attributes as the answer over HTTP has them, in snake case.
+    Its attributes are those of the HTTP response, in snake case.
     """
 
     __test__ = False
 
     def __init__(self, view: RunView, token: TokenView, send: Send) -> None:
         run = view.state
-        assert run is not None  # noqa: S101, it has tokens
+        assert run is not None  # noqa: S101, a run with tokens has a state
         self._send = send
         self._attempt = Attempt(run.run_number, token.number, token.attempts)
         self.type = token.task
@@ -50,11 +50,11 @@ class TestJob:
         self.attempt = token.attempts
         self.input = value_of(token.input)
         self.idempotency_token = token.idempotency_token
-        #: As of its activation; `extend` gives a later one.
+        #: As of its activation. `extend` returns the later time.
         self.lease_until = datetime.fromtimestamp(0, UTC)
 
     async def activate(self, worker: str, lease: Duration) -> bool:
-        """Takes the job, if nobody else has it."""
+        """Acquire the job, if no other worker has it."""
         lease_ms = milliseconds_of("lease", lease)
         reply = await self._reply(ActivateJob(self._attempt, worker, lease_ms))
         if is_refused(reply.code):
@@ -63,9 +63,12 @@ class TestJob:
         return True
 
     async def complete(self, output: Any = None) -> None:  # noqa: ANN401
-        """Ends the job with its result.
+        """Complete the job with its result.
 
-        Errors: JobLeaseLostError, JobAlreadyEndedError, JobCancelledError; here and below.
+        Raises:
+            JobLeaseLostError: The lease has expired. Also raised by `fail` and `extend`.
+            JobAlreadyEndedError: The job has ended. Also raised by `fail` and `extend`.
+            JobCancelledError: The job was cancelled. Also raised by `fail` and `extend`.
         """
         await self._do(
             CompleteJob(self._attempt, encode(output, "the output of a job", VALUE_BYTES_TOP))
@@ -79,12 +82,12 @@ class TestJob:
         retryable: bool = True,
         retry_after: Duration | None = None,
     ) -> None:
-        """Ends this attempt; the job is tried again as its node says, if it may be."""
+        """Fail this attempt. The job is retried as its node defines, if `retryable`."""
         after = None if retry_after is None else milliseconds_of("retry_after", retry_after)
         await self._do(FailJob(self._attempt, Failure(name, message), retryable, after))
 
     async def extend(self, lease: Duration = "1 minute") -> datetime:
-        """Keeps the job for longer, counted from now; gives until when it is yours."""
+        """Extend the lease, counted from now. Return when it expires."""
         reply = await self._do(ExtendJob(self._attempt, milliseconds_of("lease", lease)))
         return _lease_until(reply)
 
@@ -99,34 +102,34 @@ class TestJob:
 
     @override
     def __repr__(self) -> str:
-        at = f"{self.workflow_name}/{self.instance_id}"
-        return f"<job {self.type} of {at}, token {self.token_id}, attempt {self.attempt}>"
+        instance = f"{self.workflow_name}/{self.instance_id}"
+        return f"<job {self.type} of {instance}, token {self.token_id}, attempt {self.attempt}>"
 
 
 def _lease_until(reply: ReplySent) -> datetime:
     return datetime.fromtimestamp((reply.lease_until_ms or 0) / 1000, UTC)
 
 
-async def activated(
+async def activate_jobs(
     views: Iterable[RunView],
-    type: str,  # noqa: A002, its name
+    type: str,  # noqa: A002, published name
     send: Send,
     most: int,
     *,
     worker: str,
     lease: Duration,
 ) -> list[TestJob]:
-    """Takes jobs of these runs that nobody has taken."""
-    taken: list[TestJob] = []
+    """Acquire up to `most` available jobs of some runs."""
+    acquired: list[TestJob] = []
     for view in views:
         for job in _open_jobs(view, type, send):
-            if len(taken) < most and await job.activate(worker, lease):
-                taken.append(job)
-    return taken
+            if len(acquired) < most and await job.activate(worker, lease):
+                acquired.append(job)
+    return acquired
 
 
-def _open_jobs(view: RunView, type: str, send: Send) -> Iterator[TestJob]:  # noqa: A002, its name
-    """The jobs of a run that nobody has taken."""
+def _open_jobs(view: RunView, type: str, send: Send) -> Iterator[TestJob]:  # noqa: A002, published name
+    """Yield the available jobs of a run."""
     for token in view.tokens.values():
         open_ = token.status == "dispatched" and token.idempotency_token is not None
         if open_ and token.task == type:

@@ -1,4 +1,4 @@
-"""Instances under test: what is done to them, and how they are looked at."""
+"""Handles of instances in tests: actions, status and history."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -25,62 +25,62 @@ from headwater.schemas.history import (
     SendEvent,
 )
 from headwater.schemas.statuses import OPEN, RunStatus
-from headwater.streams.authoring.looking import LookedInto, Question
+from headwater.streams.authoring.inspection import InspectableInstance, InspectionQuery
+from headwater.streams.authoring.lifecycle import Action, Controllable
 from headwater.streams.authoring.request_arguments import checked_event_type
 from headwater.streams.authoring.result_types import output_of
-from headwater.streams.authoring.steering import Steered, Verb
 from headwater.streams.authoring.values import encode_object
 from headwater.streams.authoring.workflow_values import R_co
 from headwater.streams.harness.bodies import check_from_step, check_reason
 from headwater.streams.harness.histories import error_of, history_of, value_of
-from headwater.streams.harness.looking import answered
+from headwater.streams.harness.inspection import answer_query
 
 A = TypeVar("A")
 
 
-class World(Protocol):
-    """What an instance needs of the harness."""
+class Harness(Protocol):
+    """The harness as its handles use it."""
 
     def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
-        """The runs of an instance, folded from the log."""
+        """Return the runs of an instance, folded from the log."""
 
     def records(self, workflow: str, instance_id: str) -> Sequence[HistoryAppended]:
-        """The records of an instance."""
+        """Return the records of an instance."""
 
     async def send(self, workflow: str, instance_id: str, command: Command) -> ReplySent:
-        """Sends a command and gives its outcome."""
+        """Send a command and return its outcome."""
 
     async def run_until_idle(self) -> None:
-        """Runs until nothing can move without time or an event."""
+        """Run until nothing can continue without time or an event."""
 
     def new_id(self, prefix: str) -> str:
-        """An id drawn from the seed."""
+        """Return an id drawn from the seed."""
 
     @property
     def limits(self) -> Limits:
-        """What names and values are held to."""
+        """Limits of names and values."""
 
 
-class TestInstance(Steered[None], LookedInto, Generic[R_co]):
-    """An instance under test.
+class TestInstance(Controllable[None], InspectableInstance, Generic[R_co]):
+    """An instance in a test.
 
-    Shape:  TestInstance[R] is one of a workflow that returns R.
+    TestInstance[R] is an instance of a workflow that returns R.
     """
 
     __test__ = False
 
     def __init__(
-        self, world: World, workflow: str, instance_id: str, declared: object = None
+        self, harness: Harness, workflow: str, instance_id: str, declared: object = None
     ) -> None:
-        """Make a handle; `declared` is the workflow itself, if its creator has it."""
-        self._world = world
+        """Create a handle. `declared` is the workflow object, if known, for its output type."""
+        self._harness = harness
         self._declared = declared
         self.workflow_name = workflow
         self.id = instance_id
 
     async def status(self) -> StatusOfRun:
-        """How it stands: `.status`, `.output`, `.error`, `.run_number`."""
-        views = self._world.views(self.workflow_name, self.id)
+        """Return the status: `.status`, `.output`, `.error`, `.run_number`."""
+        views = self._harness.views(self.workflow_name, self.id)
         run = views[max(views)].state
         assert run is not None  # noqa: S101, a view begins with RunStarted
         return StatusOfRun(
@@ -91,71 +91,79 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
         )
 
     async def result(self) -> R_co:
-        """Runs until nothing can move without time or an event, and gives the output.
+        """Run until nothing can continue without time or an event, and return the output.
 
-        Errors: InstanceFailedError if it ended otherwise; TimeoutError if it has not ended, which
-                says what it waits at.
+        Raises:
+            InstanceFailedError: The instance ended otherwise.
+            TimeoutError: It has not ended. The message has the entries that it waits at.
         """
-        await self._world.run_until_idle()
+        await self._harness.run_until_idle()
         status = await self.status()
-        where = f"{self.workflow_name}/{self.id}"
+        instance = f"{self.workflow_name}/{self.id}"
         if not status.ended:
             steps = (await self.history()).steps
-            at = ", ".join(f"{each.type} {each.step_key}" for each in steps if each.status in OPEN)
+            open_entries = ", ".join(
+                f"{entry.type} {entry.step_key}" for entry in steps if entry.status in OPEN
+            )
             raise TimeoutError(
-                f"expected {where} to end, found it {status.status} at {at or 'no entry'}; move "
-                "the clock with `test.advance(...)`, or send what it waits for"
+                f"expected {instance} to end, found it {status.status} at "
+                f"{open_entries or 'no entry'}; move the clock with `test.advance(...)`, or send "
+                "what it waits for"
             )
         if status.status is RunStatus.COMPLETE:
             output: R_co = output_of(self._declared, status.output)
             return output
-        why = status.error
+        error = status.error
         raise InstanceFailedError(
-            where, status.status, why.name if why else "", why.message if why else ""
+            instance, status.status, error.name if error else "", error.message if error else ""
         )
 
     async def history(self, run_number: int | None = None) -> History:
-        """What happened: `.steps`, `.events`, `.logs`, of the current run or of another."""
-        views = self._world.views(self.workflow_name, self.id)
+        """Return `.steps`, `.events` and `.logs` of the current run or of another."""
+        views = self._harness.views(self.workflow_name, self.id)
         number = max(views) if run_number is None else run_number
         if number not in views:
             raise _no_run(run_number, max(views))
         return history_of(views[number], self.workflow_name, self.id, number)
 
     async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
-        """Sends an event."""
+        """Send an event."""
         checked_event_type(type)
         text = encode_object(payload, "an event's payload", VALUE_BYTES_TOP)
-        await self._send(SendEvent(self._world.new_id("evt"), type, text))
+        await self._send(SendEvent(self._harness.new_id("evt"), type, text))
 
     @override
-    async def steer(self, verb: Verb, reason: str = "") -> None:
+    async def perform(self, action: Action, reason: str = "") -> None:
         check_reason(reason)
-        await self._send(verb.because(reason))
+        await self._send(action.with_reason(reason))
 
     @override
-    async def ask(self, question: Question[A]) -> A:
-        records = self._world.records(self.workflow_name, self.id)
-        latest = max(each.run_number for each in records)
-        asked = question.numbers.get("runNumber")
-        number = latest if asked is None else asked
+    async def inspect(self, query: InspectionQuery[A]) -> A:
+        records = self._harness.records(self.workflow_name, self.id)
+        latest = max(record.run_number for record in records)
+        run_number = query.numbers.get("runNumber")
+        number = latest if run_number is None else run_number
         if not 0 <= number <= latest:
             raise _no_run(number, latest)
         past = Past(self.workflow_name, self.id, number)
-        found: A = answered(past, records, question)
-        return found
+        answer: A = answer_query(past, records, query)
+        return answer
 
     async def retry(self, from_step: str | None = None) -> None:
-        """Begins a new run that keeps what was done before the step that failed, or before another.
+        """Start a new run that keeps everything before the failed step, or before another step.
 
-        Shape:  from_step is a step's key, as in `history.steps[i].step_key`.
-        Errors: InstanceNotErroredError, StepNotFoundError.
+        Args:
+            from_step: Key of the step, as in `history.steps[i].step_key`.
+
+        Raises:
+            InstanceNotErroredError: The instance has not errored.
+            StepNotFoundError: It has no such step.
         """
         check_from_step(from_step)
         await self._send(RetryRun(from_step))
 
     async def _send(self, command: Command) -> None:
-        reply = await self._world.send(self.workflow_name, self.id, command)
+        reply = await self._harness.send(self.workflow_name, self.id, command)
         if is_refused(reply.code):
             raise refused(reply.code, reply.message)
 

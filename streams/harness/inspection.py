@@ -1,4 +1,4 @@
-"""Questions about instances under test, answered from the log as a server would."""
+"""Answers to inspection queries in tests, computed from the log as on the server."""
 
 import json
 from collections.abc import Iterable
@@ -16,31 +16,34 @@ from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
 from headwater.schemas.failures import refused
 from headwater.schemas.history import HistoryAppended
-from headwater.streams.authoring.looking import TRACED_MAX, Question
+from headwater.streams.authoring.inspection import TRACED_MAX, InspectionQuery
 
 
-def answered(past: Past, records: Iterable[HistoryAppended], question: Question[Any]) -> Any:  # noqa: ANN401, the question says
-    """Answers a question about a run, of its instance's records.
+def answer_query(
+    past: Past, records: Iterable[HistoryAppended], query: InspectionQuery[Any]
+) -> Any:  # noqa: ANN401, depends on the query
+    """Answer a query about a run from its instance's records.
 
-    Errors: as `LookedInto` says.
+    Raises:
+        CommandRefusedError: As for `InspectableInstance`.
     """
-    past.until = question.numbers.get("to" if question.path == "trace" else "at")
-    first = question.numbers.get("from") or 0
-    folded = Tracing(past, first, TRACED_MAX) if question.path == "trace" else past
+    past.until = query.numbers.get("to" if query.path == "trace" else "at")
+    first = query.numbers.get("from") or 0
+    folded = Tracing(past, first, TRACED_MAX) if query.path == "trace" else past
     for record in records:
         if folded.is_done():
             break
         folded.apply(record)
-    found = past.refused() or _answer(past, folded, question)
-    if isinstance(found, Rejection):
-        raise refused(found.code, found.message)
-    return found
+    answer = past.refused() or _answer(past, folded, query)
+    if isinstance(answer, Rejection):
+        raise refused(answer.code, answer.message)
+    return answer
 
 
-def _answer(past: Past, folded: Past | Tracing, question: Question[Any]) -> Any:  # noqa: ANN401, the question says
-    numbers, texts = question.numbers, question.texts or {}
+def _answer(past: Past, folded: Past | Tracing, query: InspectionQuery[Any]) -> Any:  # noqa: ANN401, depends on the query
+    numbers, texts = query.numbers, query.texts or {}
     names = {name: json.loads(text) for name, text in texts.items() if text and name != "output"}
-    match question.path:
+    match query.path:
         case "tokens":
             after = numbers.get("after")
             limit = numbers.get("pageSize")
@@ -54,5 +57,5 @@ def _answer(past: Past, folded: Past | Tracing, question: Question[Any]) -> Any:
         case "explain":
             return explain(past)
         case _:
-            assert isinstance(folded, Tracing)  # noqa: S101, this is the last of the questions
+            assert isinstance(folded, Tracing)  # noqa: S101, the only remaining path
             return folded.page()

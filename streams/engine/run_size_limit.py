@@ -1,9 +1,9 @@
-"""How large a run may become: what would outgrow that ends its run, or is refused to its sender.
+"""Size limit of runs: a decision that would exceed it ends the run, or is refused to its sender.
 
-Its state is in memory, in snapshots, and goes to its host at every activation; so it has a bound,
-and all of it counts: results, errors, what lies in the mailbox and what is still to be sent. What
-is decided is checked before it is applied, because the log must be able to follow. Nothing is
-measured exactly until an estimate comes near the bound.
+The state of a run is in memory, in snapshots, and is sent to its host at every activation. All of
+it counts towards the limit: results, errors, events in the mailbox, and posts to be sent. Decisions
+are checked before they are applied, because the log must be able to store them. A state is measured
+exactly only when an estimate comes near the limit.
 """
 
 from typing import Any, Final
@@ -29,24 +29,24 @@ from headwater.schemas.history import (
 )
 from headwater.streams.engine.live_instances import LiveInstance
 
-#: A run that ends, or begins anew, grows by what has limits of its own.
+#: A run that ends or restarts grows only by data with its own limits.
 _ENDS: Final = (RunCompleted, RunErrored, RunTerminated)
-#: What a token takes in a state besides what is in the event that creates it.
+#: Size of a token in a state, in addition to the event that creates it.
 _TOKEN_BYTES: Final = 256
 
 
-class Room:
-    """The bound of the runs of one owner."""
+class RunSizeLimit:
+    """The size limit of the runs of one owner."""
 
     def __init__(self, run_bytes_max: int = RUN_BYTES_MAX) -> None:
         self._most = run_bytes_max
 
-    def fitting(
+    def enforce(
         self, live: LiveInstance | None, engine: Engine[Any], decision: Decision, now_ms: int
     ) -> Decision:
-        """What is decided instead of what is too large, for a record or for its run."""
+        """Return the decision, or one in place of a decision that is too large."""
         decision = fitting(engine, live.run if live else None, decision)
-        # Whoever counts slots has a bound of its own, and nobody could be told of another.
+        # Instances that count slots have their own limit.
         if live is None or isinstance(decision, Rejection) or live.run.kind == SLOTS:
             return decision
         if live.run.ended:
@@ -59,10 +59,10 @@ class Room:
             live.bytes_most = before + _growth(decision, before)
             if live.bytes_most <= self._most // 2:
                 return decision
-        fitted = self._measured(live, engine, decision, now_ms)
-        if isinstance(fitted, Rejection):
+        measured = self._measured(live, engine, decision, now_ms)
+        if isinstance(measured, Rejection):
             live.bytes_most = before
-        return fitted
+        return measured
 
     def _measured(
         self, live: LiveInstance, engine: Engine[Any], decision: list[RunEvent], now_ms: int
@@ -71,7 +71,7 @@ class Room:
         received = any(isinstance(event, EventReceived) for event in decision)
         waiting = _waiting(run, decision) if received else 0
         if waiting > self._most // 2:
-            return Rejection(MAILBOX_FULL, self._mailbox_fault(run, waiting))
+            return Rejection(MAILBOX_FULL, self._mailbox_message(run, waiting))
         if live.bytes_most is not None and live.bytes_most <= self._most:
             return decision
         live.bytes_most = _size_after(engine, run, decision, now_ms)
@@ -79,44 +79,44 @@ class Room:
             return decision
         size = live.bytes_most
         if received:
-            return Rejection(MAILBOX_FULL, self._fault(run, size))
+            return Rejection(MAILBOX_FULL, self._message(run, size))
         return fitting(
-            engine, run, engine.fail_run(run, Failure(RUN_TOO_LARGE, self._fault(run, size)))
+            engine, run, engine.give_up(run, Failure(RUN_TOO_LARGE, self._message(run, size)))
         )
 
-    def _fault(self, run: Run, size: int) -> str:
+    def _message(self, run: Run, size: int) -> str:
         return (
             f"expected the state of a run to have at most {self._most} bytes, found that "
-            f"{run.workflow}/{run.instance_id} would have {size}: its results, its errors and what "
-            "lies in its mailbox; store large data elsewhere and keep a reference to it, forget "
+            f"{run.workflow}/{run.instance_id} would have {size}: its results, its errors and the "
+            "events in its mailbox; store large data elsewhere and keep a reference to it, trim "
             "old iterations by step.loop, or use child workflows"
         )
 
-    def _mailbox_fault(self, run: Run, waiting: int) -> str:
+    def _mailbox_message(self, run: Run, waiting: int) -> str:
         return (
-            f"expected at most {self._most // 2} bytes of events that nobody has consumed, found "
+            f"expected at most {self._most // 2} bytes of events that were not consumed, found "
             f"{waiting}; does {run.workflow} ever wait for them?"
         )
 
 
 def _growth(events: list[RunEvent], before: int) -> int:
-    """By how much events make a state larger, at most."""
+    """Return an upper bound of how much events enlarge a state, in bytes."""
     size = 0
     for event in events:
         if isinstance(event, LogWritten):
-            continue  # No state has lines.
-        each = bytes_max((event,))
+            continue  # Log lines are not part of the state.
+        event_size = bytes_max((event,))
         if isinstance(event, FanInActivated):
-            # Each merge sets a value that is made of what branches have put out.
-            each += before * len(event.merges)
+            # Each merge sets a value composed of the outputs of branches.
+            event_size += before * len(event.merges)
         elif isinstance(event, TokensCreated):
-            each += event.count * (_TOKEN_BYTES + 4 * len(event.path))
-        size += each
+            event_size += event.count * (_TOKEN_BYTES + 4 * len(event.path))
+        size += event_size
     return size
 
 
 def _size_after(engine: Engine[Any], run: Run, events: list[RunEvent], now_ms: int) -> int:
-    """The bytes of the state that events lead to."""
+    """Return the size of the state after some events, in bytes."""
     after = engine.decode(engine.encode(run))
     for event in events:
         engine.apply(after, event, now_ms)
@@ -124,7 +124,7 @@ def _size_after(engine: Engine[Any], run: Run, events: list[RunEvent], now_ms: i
 
 
 def _waiting(run: Run, events: list[RunEvent]) -> int:
-    """The bytes of the events that lie in a mailbox, with one that comes."""
-    comes = [event.payload for event in events if isinstance(event, EventReceived)]
-    payloads = [*(each.payload for each in run.mailbox), *comes]
+    """Return the size of the events in a mailbox, including new ones, in bytes."""
+    new_payloads = [event.payload for event in events if isinstance(event, EventReceived)]
+    payloads = [*(received.payload for received in run.mailbox), *new_payloads]
     return sum(len(text) if text.isascii() else len(text.encode()) for text in payloads)

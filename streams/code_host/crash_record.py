@@ -1,9 +1,9 @@
-"""What is left of a child process, however it ends: memory that its parent shares.
+"""Crash record of a child process: memory shared with its parent, which survives the child.
 
-A child that is killed, or whose code crashes or holds the interpreter, can no longer report
-whose turn it was. So it notes that beforehand, where it costs nothing: in memory that outlives it.
-The pulse shows the parent whether the child still runs; no thread of the child could see that while
-C code holds the interpreter. After the notes, Python's fault handler writes where the code was.
+A child that is killed, crashes, or is stuck in C code cannot report which run was executing. It
+therefore records that in advance, at no cost, in shared memory. The pulse shows the parent whether
+the child makes progress; a thread of the child could not do this while C code holds the
+interpreter. After the recorded data, Python's fault handler writes the stacks of all threads.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from headwater.processors.runs.host_messages import AttemptStarted
 from headwater.streams.code_host.frames import UNSENDABLE
 from headwater.streams.deadlines import anonymous_file
 
-#: EX_SOFTWARE of sysexits.h: an error of our own, whose traceback is in the log.
+#: EX_SOFTWARE of sysexits.h: an error in Headwater, whose traceback is in the log.
 EXIT_BROKEN: Final = 70
-#: Callbacks that were given up hold every thread.
+#: Abandoned callbacks hold every thread.
 EXIT_NO_THREADS: Final = 71
 
-#: Turn, pulse, the length of the note, and threads that are held, 8 bytes each.
+#: Offsets of the current activation, pulse, data length, and held threads, 8 bytes each.
 _TURN, _PULSE, _LENGTH, _HELD = range(4)
 _HEAD: Final = 32
-#: Room for the attempts that begin in one turn of the loop, some 100 bytes each.
+#: Space for the attempts that start in one iteration of the loop, some 100 bytes each.
 _NOTE_MAX: Final = 1024 * 1024
 _SIZE: Final = _HEAD + _NOTE_MAX
-_NOBODY: Final = -1
-#: Bytes that are read of the fault handler's report: several threads' worth.
+_NONE: Final = -1
+#: Bytes read of the fault handler's report, enough for several threads.
 _REPORT_MAX: Final = 64 * 1024
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -41,7 +41,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(list[AttemptStarted])
 
 _THREAD: Final = re.compile(r"^(?=(?:Current thread|Thread) )", re.MULTILINE)
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+|\?\?\?) in (.+)$', re.MULTILINE)
-#: Where code lies that is not an author's.
+#: Prefixes of files that are not an author's.
 _OTHERS: Final = (
     *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
     str(Path(__file__).parents[2]),
@@ -49,8 +49,8 @@ _OTHERS: Final = (
 )
 
 
-class BlackBox:
-    """The memory, mapped by either process."""
+class CrashRecord:
+    """The shared memory, mapped by either process."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -58,41 +58,44 @@ class BlackBox:
         self._head = memoryview(self._map)[:_HEAD].cast("q")
 
     @classmethod
-    def create(cls) -> "BlackBox":
-        """A new one, on a file without a name."""
-        descriptor = anonymous_file("headwater-black-box", _SIZE)
-        # The fault handler writes at the position of the file.
+    def create(cls) -> "CrashRecord":
+        """Create a record on an anonymous file."""
+        descriptor = anonymous_file("headwater-crash-record", _SIZE)
+        # The fault handler writes at the current position of the file.
         os.lseek(descriptor, _SIZE, os.SEEK_SET)
-        box = cls(descriptor)
-        box.set_turn(None)
-        return box
+        record = cls(descriptor)
+        record.set_turn(None)
+        return record
 
     def close(self) -> None:
-        """Lets the memory go."""
+        """Unmap the memory and close the file."""
         self._head.release()
         self._map.close()
         os.close(self.descriptor)
 
-    # -- the child's side
+    # -- written by the child
 
     def set_turn(self, activation: int | None) -> None:
-        """Notes whose code runs from now on."""
+        """Record which activation's code runs from now on."""
         head = self._head
-        head[_TURN] = _NOBODY if activation is None else activation
+        head[_TURN] = _NONE if activation is None else activation
         head[_PULSE] += 1
 
     def beat(self) -> None:
-        """Notes that the event loop goes on."""
+        """Record that the event loop makes progress."""
         self._head[_PULSE] += 1
 
-    def hold_threads(self, number: int) -> None:
-        """Notes how many threads callbacks hold that were given up and have not returned."""
+    def set_threads_held(self, number: int) -> None:
+        """Record how many threads are held by abandoned callbacks."""
         self._head[_HELD] = number
 
-    def note(self, starting: Sequence[AttemptStarted]) -> bool:
-        """Notes attempts that may run before the parent knows of them.
+    def record_starting(self, starting: Sequence[Started]) -> bool:
+        """Record attempts that may run before the parent knows of them.
 
-        Shape:  replaces the note before; False if they cannot be noted, or are too many.
+        Replaces the attempts recorded before.
+
+        Returns:
+            False if they cannot be encoded, or are too many.
         """
         self._head[_LENGTH] = 0
         if not starting:
@@ -107,40 +110,44 @@ class BlackBox:
             self._head[_LENGTH] = len(data)
         return fits
 
-    # -- the parent's side
+    # -- read by the parent
 
     @property
     def pulse(self) -> int:
-        """A number that changes while the child goes on."""
+        """A number that changes as long as the child makes progress."""
         return self._head[_PULSE]
 
     @property
     def threads_held(self) -> int:
-        """How many threads callbacks hold that were given up and have not returned."""
+        """Number of threads held by abandoned callbacks."""
         return self._head[_HELD]
 
     def turn(self) -> int | None:
-        """Whose code ran last, if it was in the middle of it."""
+        """Return the activation whose code was executing, if any."""
         turn = self._head[_TURN]
-        return None if turn == _NOBODY else turn
+        return None if turn == _NONE else turn
 
-    def starting(self) -> list[AttemptStarted]:
-        """The attempts of the last note."""
+    def starting(self) -> list[Started]:
+        """Return the attempts that were recorded last."""
         data = self._map[_HEAD : _HEAD + self._head[_LENGTH]]
-        # Whoever may write to the memory may also write nonsense.
+        # The child's code can also write garbage here.
         with contextlib.suppress(msgspec.DecodeError):
             return _DECODER.decode(data) if data else []
         return []
 
     def crash_report(self) -> str:
-        """Where each thread stood when the child was aborted or crashed; empty otherwise."""
+        """Return the stacks of all threads if the child aborted or crashed, else an empty text."""
         return os.pread(self.descriptor, _REPORT_MAX, _SIZE).decode(errors="replace").rstrip()
 
 
-def place_of(report: str) -> str:
-    """The author's line in a report, of the crashed thread first; empty if there is none.
+def crash_location(report: str) -> str:
+    """Return the author's line in a crash report, preferring the crashed thread.
 
-    Shape:  the text of `BlackBox.crash_report` -> `file, line n, in function`.
+    Args:
+        report: Text of `CrashRecord.crash_report`.
+
+    Returns:
+        `file, line n, in function`, or an empty text if there is no such line.
     """
     threads = [thread.partition("\n")[::2] for thread in _THREAD.split(report)[1:]]
     threads.sort(key=lambda thread: "Current" not in thread[0])
