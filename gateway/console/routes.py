@@ -11,8 +11,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ExceptionHandlersMap, Middleware, Scope
 
 from headwater.gateway.console import actions, views
-from headwater.gateway.console.asking import Api, Keys
-from headwater.gateway.console.desk import BASE, Desk
+from headwater.gateway.console.api_client import ApiClient, ConsoleKeys
+from headwater.gateway.console.page_context import BASE, PageContext
 from headwater.gateway.console.rendering import STYLE, page, redirect
 from headwater.gateway.console.sessions import COOKIE, SESSION_S, Sessions
 from headwater.gateway.http.problems import CODES, Problem, retry_headers
@@ -25,8 +25,8 @@ _LOG: Final = logging.getLogger("headwater.gateway.console")
 
 #: Tells of a request that was refused, by the code of what was wrong with it.
 Refused: TypeAlias = Callable[[Scope, str], None]
-View: TypeAlias = Callable[[Desk], Awaitable[Response[bytes]]]
-Action: TypeAlias = Callable[[Desk, Mapping[str, str]], Awaitable[Response[bytes]]]
+View: TypeAlias = Callable[[PageContext], Awaitable[Response[bytes]]]
+Action: TypeAlias = Callable[[PageContext, Mapping[str, str]], Awaitable[Response[bytes]]]
 
 _PAGES: Final[Mapping[str, View]] = {
     "/": views.overview,
@@ -61,7 +61,7 @@ class Console:
     """Shows pages to whoever is signed in, and does what their forms say."""
 
     def __init__(
-        self, keys: Keys, *, clock: Callable[[], int], refused: Refused, bodies: Middleware
+        self, keys: ConsoleKeys, *, clock: Callable[[], int], refused: Refused, bodies: Middleware
     ) -> None:
         self._keys = keys
         self._clock = clock
@@ -145,9 +145,11 @@ class Console:
         cookie = request.cookies.get(COOKIE, "")
         return cookie if self._sessions.holds(cookie) else None
 
-    def _desk(self, request: AnyRequest, session: str) -> Desk:
+    def _desk(self, request: AnyRequest, session: str) -> PageContext:
         token = self._sessions.token(session)
-        return Desk(request, Api(request, self._keys), token=token, now_ms=self._clock())
+        return PageContext(
+            request, ApiClient(request, self._keys), token=token, now_ms=self._clock()
+        )
 
     def _login(self, wanted: str, *, said: str = "") -> Response[bytes]:
         known = DEVELOPMENT_SECRETS["admin_key"]

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from litestar import Response
 
-from headwater.gateway.console.asking import Answer
-from headwater.gateway.console.desk import BASE, Desk
+from headwater.gateway.console.api_client import ApiResponse
+from headwater.gateway.console.page_context import BASE, PageContext
 from headwater.gateway.console.rendering import PICTURE_HEADERS, moment, redirect
 from headwater.gateway.console.timeline import bars
 from headwater.gateway.paths import path
@@ -29,10 +29,10 @@ _VERBS: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-async def overview(desk: Desk) -> Response[bytes]:
+async def overview(context: PageContext) -> Response[bytes]:
     """Whether all is well, and what needs somebody."""
-    since = (desk.now - timedelta(days=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
-    get = desk.api.get
+    since = (context.now - timedelta(days=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    get = context.api.get
     ready, day, parked, dead, instances, far, newest = await gather(
         get("/health/ready"),
         get("/admin/outcomes", [("since", since)]),
@@ -42,7 +42,7 @@ async def overview(desk: Desk) -> Response[bytes]:
         get("/admin/projections"),
         get("/admin/deliveries", [("limit", _NEWEST)]),
     )
-    return desk.show(
+    return context.show(
         "overview.html",
         "",
         # It answers 503 with what is away, which is no problem document.
@@ -60,7 +60,7 @@ async def overview(desk: Desk) -> Response[bytes]:
     )
 
 
-def _counts(answer: Answer, rows: str, name: str, number: str) -> Counter[str]:
+def _counts(answer: ApiResponse, rows: str, name: str, number: str) -> Counter[str]:
     """How many there are of each kind, of what was counted by more than that."""
     found = Counter[str]()
     for row in answer.data[rows] if answer.ok else ():
@@ -81,86 +81,86 @@ def projections_of(positions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     return list(found.values())
 
 
-async def deliveries(desk: Desk) -> Response[bytes]:
+async def deliveries(context: PageContext) -> Response[bytes]:
     """Deliveries by filters."""
-    if named := desk.asked("id").strip():
+    if named := context.asked("id").strip():
         return redirect(f"{BASE}{path('deliveries', named)}")
-    found = await desk.api.get("/admin/deliveries", desk.filters(but=["id"]))
-    return desk.show("deliveries.html", "deliveries", found=found)
+    found = await context.api.get("/admin/deliveries", context.filters(but=["id"]))
+    return context.show("deliveries.html", "deliveries", found=found)
 
 
-async def delivery(desk: Desk) -> Response[bytes]:
+async def delivery(context: PageContext) -> Response[bytes]:
     """All that is known of a delivery."""
-    named = desk.named("named").removeprefix("webhooks/")
-    found = await desk.api.get(path("admin", "deliveries", named))
+    named = context.named("named").removeprefix("webhooks/")
+    found = await context.api.get(path("admin", "deliveries", named))
     raw = impact = None
     if found.ok and found.data.get("delivery"):
         event_id = found.data["delivery"]["outcome"]["event_id"]
         raw, impact = await gather(
-            desk.api.get(path("admin", "raw-events", event_id)),
-            desk.api.get(path("admin", "impact", event_id)),
+            context.api.get(path("admin", "raw-events", event_id)),
+            context.api.get(path("admin", "impact", event_id)),
         )
-    return desk.show(
+    return context.show(
         "delivery.html", "deliveries", found=found, raw=raw, impact=impact, named=named
     )
 
 
-async def dead_letters(desk: Desk) -> Response[bytes]:
+async def dead_letters(context: PageContext) -> Response[bytes]:
     """What could not be processed, and what waits."""
-    found = await desk.api.get("/admin/dlq", desk.filters())
-    return desk.show("dead_letters.html", "dead-letters", found=found)
+    found = await context.api.get("/admin/dlq", context.filters())
+    return context.show("dead_letters.html", "dead-letters", found=found)
 
 
-async def dead_letter(desk: Desk) -> Response[bytes]:
+async def dead_letter(context: PageContext) -> Response[bytes]:
     """One dead letter, whole."""
-    place = (desk.named("partition"), desk.named("offset"))
-    found = await desk.api.get(path("admin", "dlq", *place))
-    return desk.show("dead_letter.html", "dead-letters", found=found)
+    place = (context.named("partition"), context.named("offset"))
+    found = await context.api.get(path("admin", "dlq", *place))
+    return context.show("dead_letter.html", "dead-letters", found=found)
 
 
-async def replaying(desk: Desk) -> Response[bytes]:
+async def replaying(context: PageContext) -> Response[bytes]:
     """Asks whether all dead letters of a reason are to be put back."""
-    reason = desk.asked("reason")
+    reason = context.asked("reason")
     asked = {"all": True, "dry_run": True, **({"reason": reason} if reason else {})}
-    found = await desk.api.post("/admin/dlq/replay", asked)
-    return desk.show("replaying.html", "dead-letters", found=found, reason=reason)
+    found = await context.api.post("/admin/dlq/replay", asked)
+    return context.show("replaying.html", "dead-letters", found=found, reason=reason)
 
 
-async def workflows(desk: Desk) -> Response[bytes]:
+async def workflows(context: PageContext) -> Response[bytes]:
     """The workflows, and how many instances of each there are."""
     found, instances = await gather(
-        desk.api.get("/api/workflows/workflows"), desk.api.get("/admin/instances")
+        context.api.get("/api/workflows/workflows"), context.api.get("/admin/instances")
     )
     counts: dict[str, dict[str, int]] = {}
     for row in instances.data["instances"] if instances.ok else ():
         counts.setdefault(row["workflow"], {})[row["status"]] = row["instances"]
     names = {each["name"] for each in found.data["workflows"]} if found.ok else set()
     own = sorted(counts.keys() - names)
-    return desk.show(
+    return context.show(
         "workflows.html", "workflows", found=found, instances=instances, counts=counts, own=own
     )
 
 
-async def instances(desk: Desk) -> Response[bytes]:
+async def instances(context: PageContext) -> Response[bytes]:
     """Instances by filters."""
-    workflow = desk.asked("workflow")
+    workflow = context.asked("workflow")
     of = ("workflows", workflow) if workflow else ()
-    asked = desk.filters(but=["workflow"])
-    found = await desk.api.get(path("api", "workflows", *of, "instances"), asked)
-    return desk.show("instances.html", "workflows", found=found, workflow=workflow)
+    asked = context.filters(but=["workflow"])
+    found = await context.api.get(path("api", "workflows", *of, "instances"), asked)
+    return context.show("instances.html", "workflows", found=found, workflow=workflow)
 
 
-def instance_path(desk: Desk) -> str:
+def instance_path(context: PageContext) -> str:
     """Where the API has the instance of a page."""
-    named = (desk.named("workflow"), "instances", desk.named("instance"))
+    named = (context.named("workflow"), "instances", context.named("instance"))
     return path("api", "workflows", "workflows", *named)
 
 
-async def instance(desk: Desk) -> Response[bytes]:
+async def instance(context: PageContext) -> Response[bytes]:
     """One instance: how it stands, and what happened in one of its runs."""
-    base = instance_path(desk)
-    asked = [("pageSize", _HISTORY), ("includeLogs", "true"), *desk.filters()]
-    found, history = await gather(desk.api.get(base), desk.api.get(f"{base}/history", asked))
+    base = instance_path(context)
+    asked = [("pageSize", _HISTORY), ("includeLogs", "true"), *context.filters()]
+    found, history = await gather(context.api.get(base), context.api.get(f"{base}/history", asked))
     live = explained = None
     entries = []
     if history.ok:
@@ -168,61 +168,61 @@ async def instance(desk: Desk) -> Response[bytes]:
         if history.data["tokens"]:
             run = [("runNumber", history.data["runNumber"])]
             live, explained = await gather(
-                desk.api.get(f"{base}/graph/tokens", run),
-                desk.api.get(f"{base}/graph/explain", run),
+                context.api.get(f"{base}/graph/tokens", run),
+                context.api.get(f"{base}/graph/explain", run),
             )
     status = found.data["details"]["status"] if found.ok else ""
-    return desk.show(
+    return context.show(
         "instance.html",
         "workflows",
         found=found,
         history=history,
-        entries=list(zip(entries, bars(entries, desk.now), strict=True)),
+        entries=list(zip(entries, bars(entries, context.now), strict=True)),
         live=live,
         explained=explained,
         verbs=_VERBS.get(status, ()),
-        workflow=desk.named("workflow"),
-        instance=desk.named("instance"),
+        workflow=context.named("workflow"),
+        instance=context.named("instance"),
     )
 
 
-async def picture(desk: Desk) -> Response[bytes]:
+async def picture(context: PageContext) -> Response[bytes]:
     """A run of a graph, drawn."""
-    found = await desk.api.get(f"{instance_path(desk)}/graph/svg", desk.filters())
+    found = await context.api.get(f"{instance_path(context)}/graph/svg", context.filters())
     if not found.ok:
-        return desk.show("problem.html", "workflows", found=found)
+        return context.show("problem.html", "workflows", found=found)
     return Response(found.content, media_type="image/svg+xml", headers=PICTURE_HEADERS)
 
 
-async def deployments(desk: Desk) -> Response[bytes]:
+async def deployments(context: PageContext) -> Response[bytes]:
     """Code that was deployed."""
-    found = await desk.api.get("/v1/deployments", desk.filters())
+    found = await context.api.get("/v1/deployments", context.filters())
     listed = found.data["deployments"] if found.ok else ()
     active = next((each["id"] for each in listed if each["active"]), None)
-    if active is None and found.ok and (found.data["hasNextPage"] or desk.asked("cursor")):
-        answer = await desk.api.get("/v1/deployments/active")
+    if active is None and found.ok and (found.data["hasNextPage"] or context.asked("cursor")):
+        answer = await context.api.get("/v1/deployments/active")
         active = answer.data["id"] if answer.ok else None
-    return desk.show("deployments.html", "deployments", found=found, active=active)
+    return context.show("deployments.html", "deployments", found=found, active=active)
 
 
-async def users(desk: Desk) -> Response[bytes]:
+async def users(context: PageContext) -> Response[bytes]:
     """What is known of one user."""
-    user_id = desk.asked("user_id").strip()
+    user_id = context.asked("user_id").strip()
     if not user_id:
-        return desk.show("users.html", "users", user_id="")
-    found = await desk.api.get(path("admin", "user", user_id))
-    return desk.show("users.html", "users", found=found, user_id=user_id)
+        return context.show("users.html", "users", user_id="")
+    found = await context.api.get(path("admin", "user", user_id))
+    return context.show("users.html", "users", found=found, user_id=user_id)
 
 
-async def why(desk: Desk) -> Response[bytes]:
+async def why(context: PageContext) -> Response[bytes]:
     """Where the values of a row come from."""
-    table = desk.asked("table") or "-"
-    key = [value for name, value in desk.filters() if name == "key"] or ["-"]
-    found = await desk.api.get(path("admin", "why", table, *key))
-    return desk.show("why.html", "users", found=found, table=table, key=key)
+    table = context.asked("table") or "-"
+    key = [value for name, value in context.filters() if name == "key"] or ["-"]
+    found = await context.api.get(path("admin", "why", table, *key))
+    return context.show("why.html", "users", found=found, table=table, key=key)
 
 
-async def audit(desk: Desk) -> Response[bytes]:
+async def audit(context: PageContext) -> Response[bytes]:
     """Who has done what."""
-    found = await desk.api.get("/v1/audit", desk.filters())
-    return desk.show("audit.html", "audit", found=found)
+    found = await context.api.get("/v1/audit", context.filters())
+    return context.show("audit.html", "audit", found=found)

@@ -12,7 +12,7 @@ from litestar.openapi.spec import Example, OpenAPIType, Schema
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 from litestar.types import Guard
 
-from headwater.gateway.deployments.deploying import NONE, Deploying
+from headwater.gateway.deployments.deployment_service import NONE, DeploymentService
 from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.entity_tags import tag_of
 from headwater.gateway.http.keys import is_operator, no_operator, operators_only, programs_only
@@ -21,10 +21,10 @@ from headwater.gateway.http.openapi import ADMIN_KEY, OptionalBody, problem_resp
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.authorization import Policy
 from headwater.gateway.workflows.bodies import Body
-from headwater.gateway.workflows.entrance import BodyRequest, Entrance
+from headwater.gateway.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
 from headwater.gateway.workflows.openapi import KEYS as WORKFLOW_KEYS
-from headwater.gateway.workflows.openapi import OF_BODIES, WORLD_KEYS
 from headwater.gateway.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
+from headwater.gateway.workflows.request_guard import BodyRequest, RequestGuard
 from headwater.schemas.deployment_answers import (
     Deployment,
     DeploymentActive,
@@ -44,7 +44,7 @@ WORLD: Final = "/v1/world"
 
 _ID: Final = re.compile(rf'"(dep_[0-9a-f]{{20}}|{NONE})"')
 _JSON: Final = "application/json"
-_OF_LOG: Final = ("broker_unavailable", "not_yet_readable")
+_LOG_PROBLEMS: Final = ("broker_unavailable", "not_yet_readable")
 
 _ZIPS: Final = frozenset(
     {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
@@ -110,7 +110,11 @@ _ARTIFACT: Final = raw_body(
 
 
 def deployment_routers(
-    deploying: Deploying, entrance: Entrance, limited: LimitedBodies, admin_key: str, world_key: str
+    deployment_service: DeploymentService,
+    request_guard: RequestGuard,
+    limited: LimitedBodies,
+    admin_key: str,
+    world_key: str,
 ) -> list[Router]:
     """The routes: those that change something, those that read, and that of the world."""
     operators: dict[str, Any] = {
@@ -119,25 +123,28 @@ def deployment_routers(
         "request_max_body_size": None,
     }
     deploys = Router(
-        "/", route_handlers=[_deploy(deploying)], middleware=[limited.of(_ZIP)], **operators
+        "/",
+        route_handlers=[_deploy(deployment_service)],
+        middleware=[limited.of(_ZIP)],
+        **operators,
     )
     steers = Router(
         "/",
-        route_handlers=[_activate(deploying), _rollback(deploying)],
+        route_handlers=[_activate(deployment_service), _rollback(deployment_service)],
         middleware=[limited],
         request_class=BodyRequest,
         **operators,
     )
     reads = Router(
         "/",
-        route_handlers=_reads(deploying),
-        guards=[_operators_or_users(admin_key, entrance), checked_parameters],
+        route_handlers=_reads(deployment_service),
+        guards=[_operators_or_users(admin_key, request_guard), checked_parameters],
         security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
         opt={"policy": Policy.READ},
     )
     world = Router(
         WORLD,
-        route_handlers=[_active_id(deploying)],
+        route_handlers=[_active_id(deployment_service)],
         guards=[programs_only(world_key), checked_parameters],
         security=WORLD_KEYS,
         tags=["deployments"],
@@ -146,7 +153,7 @@ def deployment_routers(
     return [routes, world]
 
 
-def _operators_or_users(admin_key: str, entrance: Entrance) -> Guard:
+def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> Guard:
     """A guard that lets in those who deploy, and those who may read of workflows."""
 
     async def guard(
@@ -155,7 +162,7 @@ def _operators_or_users(admin_key: str, entrance: Entrance) -> Guard:
         if is_operator(connection, admin_key):
             return
         try:
-            await entrance.guard(connection, handler)
+            await request_guard.guard(connection, handler)
         except Problem as problem:
             # Whoever has brought an operators' key is told of that one.
             if problem.code == "unauthorized" and connection.headers.get("x-admin-key"):
@@ -165,7 +172,7 @@ def _operators_or_users(admin_key: str, entrance: Entrance) -> Guard:
     return guard
 
 
-def _deploy(deploying: Deploying) -> HTTPRouteHandler:
+def _deploy(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/",
         audit="deployments.deploy",
@@ -179,16 +186,16 @@ def _deploy(deploying: Deploying) -> HTTPRouteHandler:
         responses={
             200: _answers(Deployment, _DEPLOYMENT, "It was deployed before."),
             201: _answers(Deployment, _DEPLOYMENT, "It is deployed."),
-            **problem_responses(*OF_BODIES, *_OF_LOG, ARTIFACT_INVALID),
+            **problem_responses(*BODY_PROBLEMS, *_LOG_PROBLEMS, ARTIFACT_INVALID),
         },
     )
     async def deploy(request: Request[Any, Any, Any], app: _App) -> Response[bytes]:
-        return await deploying.deploy(app, await request.body())
+        return await deployment_service.deploy(app, await request.body())
 
     return deploy
 
 
-def _activate(deploying: Deploying) -> HTTPRouteHandler:
+def _activate(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/activate",
         audit="deployments.activate",
@@ -199,19 +206,19 @@ def _activate(deploying: Deploying) -> HTTPRouteHandler:
         status_code=200,
         responses={
             200: _answers(DeploymentActive, _ACTIVE, "It is active."),
-            **problem_responses(*_OF_LOG, DEPLOYMENT_NOT_FOUND, DEPLOYMENT_CHANGED),
+            **problem_responses(*_LOG_PROBLEMS, DEPLOYMENT_NOT_FOUND, DEPLOYMENT_CHANGED),
         },
     )
     async def activate(
         deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
         if_match: _IfMatch = None,
     ) -> Response[bytes]:
-        return await deploying.activate(deploymentId, _replaced(if_match))
+        return await deployment_service.activate(deploymentId, _replaced(if_match))
 
     return activate
 
 
-def _rollback(deploying: Deploying) -> HTTPRouteHandler:
+def _rollback(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/rollback",
         audit="deployments.rollback",
@@ -224,8 +231,8 @@ def _rollback(deploying: Deploying) -> HTTPRouteHandler:
         responses={
             200: _answers(DeploymentActive, _ACTIVE, "It is active again."),
             **problem_responses(
-                *OF_BODIES,
-                *_OF_LOG,
+                *BODY_PROBLEMS,
+                *_LOG_PROBLEMS,
                 DEPLOYMENT_NOT_FOUND,
                 DEPLOYMENT_CHANGED,
                 NOTHING_TO_ROLL_BACK,
@@ -233,12 +240,12 @@ def _rollback(deploying: Deploying) -> HTTPRouteHandler:
         },
     )
     async def rollback(data: JSONBody[Rollback], if_match: _IfMatch = None) -> Response[bytes]:
-        return await deploying.rollback(data.deployment_id, _replaced(if_match))
+        return await deployment_service.rollback(data.deployment_id, _replaced(if_match))
 
     return rollback
 
 
-def _reads(deploying: Deploying) -> list[HTTPRouteHandler]:
+def _reads(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
     @get(
         "/",
         operation_id="listDeployments",
@@ -247,13 +254,13 @@ def _reads(deploying: Deploying) -> list[HTTPRouteHandler]:
             200: _answers(
                 DeploymentPage, {"deployments": [_DEPLOYMENT], "hasNextPage": False}, "A page."
             ),
-            **problem_responses("forbidden", "invalid_cursor", *_OF_LOG),
+            **problem_responses("forbidden", "invalid_cursor", *_LOG_PROBLEMS),
         },
     )
     async def list_deployments(
         limit: _Limit = PAGE_DEFAULT, cursor: Cursor = None
     ) -> Response[bytes]:
-        return await deploying.page(limit, cursor)
+        return await deployment_service.page(limit, cursor)
 
     @get(
         "/active",
@@ -262,11 +269,11 @@ def _reads(deploying: Deploying) -> list[HTTPRouteHandler]:
         description="Its ETag is for If-Match.",
         responses={
             200: _answers(Deployment, _ACTIVE, "It is active."),
-            **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_OF_LOG),
+            **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
     async def get_active() -> Response[bytes]:
-        return await deploying.active()
+        return await deployment_service.active()
 
     @get(
         "/{deploymentId:str}",
@@ -274,29 +281,29 @@ def _reads(deploying: Deploying) -> list[HTTPRouteHandler]:
         summary="One deployment",
         responses={
             200: _answers(Deployment, _DEPLOYMENT, "As it was deployed."),
-            **problem_responses("forbidden", DEPLOYMENT_NOT_FOUND, *_OF_LOG),
+            **problem_responses("forbidden", DEPLOYMENT_NOT_FOUND, *_LOG_PROBLEMS),
         },
     )
     async def get_deployment(
         deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
     ) -> Response[bytes]:
-        return await deploying.one(deploymentId)
+        return await deployment_service.one(deploymentId)
 
     return [list_deployments, get_active, get_deployment]
 
 
-def _active_id(deploying: Deploying) -> HTTPRouteHandler:
+def _active_id(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @get(
         "/deployment-id",
         operation_id="getActiveDeploymentId",
         summary="The id of the active deployment",
         responses={
             200: _answers(DeploymentId, {"deploymentId": _ACTIVE["id"]}, "It is active."),
-            **problem_responses(NO_ACTIVE_DEPLOYMENT, *_OF_LOG),
+            **problem_responses(NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
     async def get_active_id() -> Response[bytes]:
-        return await deploying.active_id()
+        return await deployment_service.active_id()
 
     return get_active_id
 

@@ -151,7 +151,7 @@ class HooksNotLoaded(HeadwaterError):
     code = "hooks_not_loaded"
 
 
-class Admitted(NamedTuple):
+class AuthenticatedCaller(NamedTuple):
     """Who has been let in.
 
     Attributes:
@@ -166,7 +166,7 @@ class Admitted(NamedTuple):
     principal: str | None = None
 
 
-class Gatekeeper:
+class Authorizer:
     """Asks the hooks."""
 
     def __init__(self, hooks: WorkflowHooks, *, workflow_key: str, tick_key: str) -> None:
@@ -175,7 +175,7 @@ class Gatekeeper:
         self._tick_key = tick_key
         self._workflow_key_id = key_id("workflow", workflow_key)
 
-    async def admit(self, context: RequestContext) -> Admitted:
+    async def admit(self, context: RequestContext) -> AuthenticatedCaller:
         """Ask the hook of every route, before anything of the body is read.
 
         Raises:
@@ -199,7 +199,7 @@ class Gatekeeper:
                 "header x-api-key",
             )
         if self._hooks.authorize_request is None:
-            return Admitted(self._workflow_key_id)
+            return AuthenticatedCaller(self._workflow_key_id)
         return _known_by_hook(context.headers, principal)
 
     def has_own_guard(self, policy: Policy) -> bool:
@@ -227,17 +227,17 @@ class Gatekeeper:
         return hook
 
 
-def _known_by_hook(headers: Mapping[str, str], principal: Principal | None) -> Admitted:
+def _known_by_hook(headers: Mapping[str, str], principal: Principal | None) -> AuthenticatedCaller:
     """Who a hook has let in: its principal, else whoever brings the same credentials.
 
     All credentials count, since only the hook knows which of them it looks at.
     """
     if principal is not None:
         name = principal.name
-        return Admitted(key_id("hook", name), _scope("principal", name), name)
+        return AuthenticatedCaller(key_id("hook", name), _scope("principal", name), name)
     credentials = [headers.get(header, "") for header in _CREDENTIALS]
     brought = bearer_of(headers) or headers.get("x-api-key", "")
-    return Admitted(key_id("hook", brought), _scope("credentials", *credentials))
+    return AuthenticatedCaller(key_id("hook", brought), _scope("credentials", *credentials))
 
 
 def _scope(*parts: str) -> str:

@@ -131,7 +131,7 @@ class NewInstances(Body, frozen=True, kw_only=True):
         for number, instance in enumerate(self.instances):
             instance.check(limits, f"{at}instances[{number}].")
 
-    def each_once(self) -> list[NamedInstance]:
+    def unique_instances(self) -> list[NamedInstance]:
         """Return the instances without those whose id came before."""
         first: dict[str, NamedInstance] = {}
         for each in self.instances:
@@ -220,7 +220,7 @@ class BulkChange(Ending, frozen=True, kw_only=True):
         return BULK[self.action]
 
 
-class RoutingAsked(Body, frozen=True, kw_only=True):
+class RoutingSimulation(Body, frozen=True, kw_only=True):
     """A token, or a node, and the output with which it would complete."""
 
     token: _Ref | None = None
@@ -237,7 +237,7 @@ class RoutingAsked(Body, frozen=True, kw_only=True):
             check_value("invalid_body", f"{at}output", self.output)
 
 
-class SynchronizationAsked(Body, frozen=True, kw_only=True):
+class SynchronizationSimulation(Body, frozen=True, kw_only=True):
     """A token, and the transition by which it would come to where branches meet."""
 
     token: _Ref

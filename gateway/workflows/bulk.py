@@ -6,10 +6,10 @@ twice, because what is done so is refused or done already.
 
 from litestar import Response
 
-from headwater.gateway.workflows.accepting import accepting
 from headwater.gateway.workflows.bodies import BulkChange
-from headwater.gateway.workflows.reading import Reading, answer
-from headwater.gateway.workflows.writing import Writing, answered
+from headwater.gateway.workflows.command_service import CommandService, command_response
+from headwater.gateway.workflows.pending_commands import accept_without_worker
+from headwater.gateway.workflows.query_service import QueryService, response_of
 from headwater.projections.workflows.queries import Page
 from headwater.schemas.answers import BulkChanged, BulkPage, InstanceFound
 from headwater.schemas.failures import is_refused
@@ -18,12 +18,12 @@ from headwater.schemas.statuses import RunStatus, newer_kept
 from headwater.streams.workflows.client import Addressed
 
 
-class Bulk:
+class BulkService:
     """Does the same to all instances that are found."""
 
-    def __init__(self, reading: Reading, writing: Writing) -> None:
-        self._reading = reading
-        self._writing = writing
+    def __init__(self, query_service: QueryService, command_service: CommandService) -> None:
+        self._query_service = query_service
+        self._command_service = command_service
 
     async def page(self, workflow: str, asked: BulkChange) -> Page[InstanceFound]:
         """Return the page of instances that a change is about.
@@ -31,16 +31,16 @@ class Bulk:
         Raises:
             Problem: The cursor or the labels cannot be used, or Postgres cannot be read.
         """
-        return await self._reading.page(
+        return await self._query_service.instance_page(
             workflow,
-            self._reading.applied(),
+            self._query_service.applied(),
             status=asked.status,
             labels=asked.labels,
             page_size=asked.page_size,
             cursor=asked.cursor,
         )
 
-    @accepting
+    @accept_without_worker
     async def change(
         self, workflow: str, asked: BulkChange, page: Page[InstanceFound], prefer: str
     ) -> Response[bytes]:
@@ -51,13 +51,15 @@ class Bulk:
         """
         if asked.dry_run or not page.rows:
             found = [BulkChanged(id=row.id, status=row.details.status) for row in page.rows]
-            return answer(_page(page, found), {})
+            return response_of(_page(page, found), {})
         command = asked.command()
-        told = await self._writing.send(
+        result = await self._command_service.send_commands(
             [Addressed(workflow, row.id, command) for row in page.rows], prefer
         )
-        pairs = zip(page.rows, told.replies, strict=True)
-        return answered(_page(page, [_changed(row, reply) for row, reply in pairs]), told, prefer)
+        pairs = zip(page.rows, result.replies, strict=True)
+        return command_response(
+            _page(page, [_changed(row, reply) for row, reply in pairs]), result, prefer
+        )
 
 
 def _page(page: Page[InstanceFound], found: list[BulkChanged]) -> BulkPage:

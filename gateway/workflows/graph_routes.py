@@ -14,10 +14,10 @@ from headwater.gateway.http.entity_tags import tag_of
 from headwater.gateway.http.limited_bodies import BodySize, LimitedBodies
 from headwater.gateway.http.openapi import raw_body
 from headwater.gateway.http.request_scope import AnyRequest
-from headwater.gateway.workflows.entrance import BodyRequest, Entrance
 from headwater.gateway.workflows.graphs import Graphs
-from headwater.gateway.workflows.openapi import deploys, reads
-from headwater.gateway.workflows.parameters import WORKFLOW, Named, workflow_name
+from headwater.gateway.workflows.openapi import deploy_spec, read_spec
+from headwater.gateway.workflows.parameters import WORKFLOW, PathName, workflow_name
+from headwater.gateway.workflows.request_guard import BodyRequest, RequestGuard
 from headwater.schemas.failures import (
     GRAPH_CHANGED,
     GRAPH_INVALID,
@@ -35,7 +35,7 @@ BASE: Final = "/api/graphs"
 _OF_GRAPH: Final = f"/{{{WORKFLOW}:str}}"
 _VERSIONS_MAX: Final = 2**31 - 1
 _DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
-_OF_READS: Final = ("broker_unavailable", "not_yet_readable")
+_READ_PROBLEMS: Final = ("broker_unavailable", "not_yet_readable")
 
 _IfMatch: TypeAlias = Annotated[
     str | None,
@@ -73,12 +73,12 @@ _RAW: Final = raw_body(
 )
 
 
-def graph_router(graphs: Graphs, entrance: Entrance, limited: LimitedBodies) -> Router:
+def graph_router(graphs: Graphs, request_guard: RequestGuard, limited: LimitedBodies) -> Router:
     """The routes."""
     return Router(
         BASE,
         route_handlers=[_deploy(graphs), *_reads(graphs)],
-        guards=[entrance.guard, checked_parameters],
+        guards=[request_guard.guard, checked_parameters],
         dependencies={"workflow": Provide(workflow_name)},
         middleware=[limited],
         request_class=BodyRequest,
@@ -97,10 +97,10 @@ def _deploy(graphs: Graphs) -> HTTPRouteHandler:
         summary="Deploy a graph",
         description="New instances are made from it as soon as this is answered; those that there "
         "are stay on the version that they began with. The same definition twice is one version.",
-        **deploys(GraphVersion, _VERSION, GRAPH_INVALID, GRAPH_OF_APP, GRAPH_CHANGED),
+        **deploy_spec(GraphVersion, _VERSION, GRAPH_INVALID, GRAPH_OF_APP, GRAPH_CHANGED),
     )
     async def deploy_graph(
-        request: AnyRequest, workflow: Named, if_match: _IfMatch = None
+        request: AnyRequest, workflow: PathName, if_match: _IfMatch = None
     ) -> Response[bytes]:
         after = tag_of(if_match, _DIGEST, "the ETag of a version, in quotes")
         return await graphs.deploy(workflow, await request.body(), after)
@@ -114,7 +114,7 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
         operation_id="listGraphs",
         summary="The graphs that are deployed",
         description="The newest version of each, those of apps, too.",
-        **reads(GraphList, {"graphs": [_VERSION]}, *_OF_READS),
+        **read_spec(GraphList, {"graphs": [_VERSION]}, *_READ_PROBLEMS),
     )
     async def list_graphs() -> Response[bytes]:
         return await graphs.listing()
@@ -123,31 +123,37 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
         _OF_GRAPH,
         operation_id="getGraph",
         summary="The newest version of a graph",
-        **reads(
-            GraphDefinition, _VERSION | {"definition": _DEFINITION}, *_OF_READS, GRAPH_NOT_FOUND
+        **read_spec(
+            GraphDefinition,
+            _VERSION | {"definition": _DEFINITION},
+            *_READ_PROBLEMS,
+            GRAPH_NOT_FOUND,
         ),
     )
-    async def get_graph(workflow: Named) -> Response[bytes]:
+    async def get_graph(workflow: PathName) -> Response[bytes]:
         return await graphs.definition(workflow)
 
     @get(
         f"{_OF_GRAPH}/versions",
         operation_id="listGraphVersions",
         summary="The versions of a graph, the newest first",
-        **reads(GraphVersions, {"versions": [_VERSION]}, *_OF_READS, GRAPH_NOT_FOUND),
+        **read_spec(GraphVersions, {"versions": [_VERSION]}, *_READ_PROBLEMS, GRAPH_NOT_FOUND),
     )
-    async def list_versions(workflow: Named) -> Response[bytes]:
+    async def list_versions(workflow: PathName) -> Response[bytes]:
         return await graphs.versions(workflow)
 
     @get(
         f"{_OF_GRAPH}/versions/{{number:int}}",
         operation_id="getGraphVersion",
         summary="One version of a graph",
-        **reads(
-            GraphDefinition, _VERSION | {"definition": _DEFINITION}, *_OF_READS, GRAPH_NOT_FOUND
+        **read_spec(
+            GraphDefinition,
+            _VERSION | {"definition": _DEFINITION},
+            *_READ_PROBLEMS,
+            GRAPH_NOT_FOUND,
         ),
     )
-    async def get_version(workflow: Named, number: _Number) -> Response[bytes]:
+    async def get_version(workflow: PathName, number: _Number) -> Response[bytes]:
         return await graphs.definition(workflow, number)
 
     return [list_graphs, get_graph, list_versions, get_version]

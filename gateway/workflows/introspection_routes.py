@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Annotated, Final, TypeAlias
 
+from headwater.streams.authoring.inspection import TOKENS_MAX
 from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
@@ -10,10 +11,10 @@ from litestar.params import JSONBody, QueryParameter
 
 from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.workflows import examples
-from headwater.gateway.workflows.bodies import RoutingAsked, SynchronizationAsked, text
-from headwater.gateway.workflows.looking import MERMAID, SVG, Looking
-from headwater.gateway.workflows.openapi import OF_BODIES, reads
-from headwater.gateway.workflows.parameters import Position, RunAsked
+from headwater.gateway.workflows.bodies import RoutingSimulation, SynchronizationSimulation, text
+from headwater.gateway.workflows.graph_inspection import MERMAID, SVG, GraphInspection
+from headwater.gateway.workflows.openapi import BODY_PROBLEMS, read_spec
+from headwater.gateway.workflows.parameters import Position, RunReference
 from headwater.processors.graph.drawing import draw
 from headwater.processors.graph.explaining import explain
 from headwater.processors.graph.introspection import (
@@ -31,7 +32,6 @@ from headwater.schemas.failures import (
     TOKEN_NOT_FOUND,
     TRANSITION_NOT_FOUND,
 )
-from headwater.streams.authoring.looking import TOKENS_MAX
 
 #: The largest number that an event can have.
 _NUMBER_MAX: Final = 2**63 - 1
@@ -54,8 +54,8 @@ def _number(name: str, description: str) -> QueryParameter:
     return QueryParameter(name=name, ge=0, le=_NUMBER_MAX, description=description)
 
 
-#: The run, as `parameters.run_asked` provides it.
-Asked: TypeAlias = NamedDependency[RunAsked]
+#: The run, as `parameters.run_reference` provides it.
+Asked: TypeAlias = NamedDependency[RunReference]
 At: TypeAlias = Annotated[
     int | None, _number("at", "Number of an event of the run; the first is 0.")
 ]
@@ -71,7 +71,7 @@ First: TypeAlias = Annotated[
 Last: TypeAlias = Annotated[int | None, _number("to", "The last event that is looked at.")]
 
 
-def looks(looking: Looking) -> list[HTTPRouteHandler]:
+def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
     """Looking into an instance as it is, or was."""
 
     @get(
@@ -79,7 +79,7 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         operation_id="introspectTokens",
         summary="The tokens of a graph that live",
         description=f"Where each is, and what it waits for. {_AS_OF}",
-        **reads(introspection.TokensPage, examples.TOKENS, *_PROBLEMS),
+        **read_spec(introspection.TokensPage, examples.TOKENS, *_PROBLEMS),
     )
     async def get_tokens(
         run: Asked,
@@ -90,7 +90,7 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
     ) -> Response[bytes]:
         behind = -1 if after is None else after
         say = partial(introspect_tokens, after=behind, limit=page_size)
-        return await looking.tell(run, position, at, say)
+        return await inspection.inspect(run, position, at, say)
 
     @get(
         "/graph/explain",
@@ -98,14 +98,14 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         summary="Why a graph stands where it stands",
         description="Of each join that waits: who has arrived, who has not and why not, when its "
         f"time is over and what happens then; as data and in sentences. {_AS_OF}",
-        **reads(introspection.Explanation, examples.EXPLAINED, *_PROBLEMS),
+        **read_spec(introspection.Explanation, examples.EXPLAINED, *_PROBLEMS),
     )
     async def get_explanation(
         run: Asked,
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        return await looking.tell(run, position, at, explain)
+        return await inspection.inspect(run, position, at, explain)
 
     @get(
         "/graph/trace",
@@ -113,7 +113,7 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         summary="How the decisions of a graph came about",
         description="Each is made again from the state before it: what the planners decided and "
         "what they looked at. Where `same` is false another release has decided otherwise.",
-        **reads(introspection.TracePage, examples.TRACED, *_PROBLEMS),
+        **read_spec(introspection.TracePage, examples.TRACED, *_PROBLEMS),
     )
     async def get_trace(
         run: Asked,
@@ -121,12 +121,18 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         first: First = 0,
         last: Last = None,
     ) -> Response[bytes]:
-        return await looking.trace(run, position, first, last)
+        return await inspection.trace(run, position, first, last)
 
-    return [get_tokens, get_explanation, get_trace, *_pictures(looking), *_simulations(looking)]
+    return [
+        get_tokens,
+        get_explanation,
+        get_trace,
+        *_pictures(inspection),
+        *_simulations(inspection),
+    ]
 
 
-def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
+def _pictures(inspection: GraphInspection) -> list[HTTPRouteHandler]:
     """A run, drawn."""
 
     @get(
@@ -134,7 +140,7 @@ def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
         operation_id="drawInstance",
         summary="A run of a graph as a picture",
         description=f"Its definition, with its tokens on it. {_AS_OF}",
-        **reads(str, examples.SVG, *_PROBLEMS, media_type=SVG),
+        **read_spec(str, examples.SVG, *_PROBLEMS, media_type=SVG),
     )
     async def get_svg(
         run: Asked,
@@ -142,14 +148,14 @@ def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
         at: At = None,
     ) -> Response[bytes]:
         say = partial(draw, written="svg")
-        return await looking.tell(run, position, at, say, SVG)
+        return await inspection.inspect(run, position, at, say, SVG)
 
     @get(
         "/graph/mermaid",
         operation_id="drawInstanceInMermaid",
         summary="A run of a graph as a Mermaid flowchart",
         description=f"Its definition, with its tokens on it. {_AS_OF}",
-        **reads(str, examples.MERMAID, *_PROBLEMS, media_type=MERMAID),
+        **read_spec(str, examples.MERMAID, *_PROBLEMS, media_type=MERMAID),
     )
     async def get_mermaid(
         run: Asked,
@@ -157,12 +163,12 @@ def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
         at: At = None,
     ) -> Response[bytes]:
         say = partial(draw, written="mermaid")
-        return await looking.tell(run, position, at, say, MERMAID)
+        return await inspection.inspect(run, position, at, say, MERMAID)
 
     return [get_svg, get_mermaid]
 
 
-def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
+def _simulations(inspection: GraphInspection) -> list[HTTPRouteHandler]:
     """What would follow."""
 
     @post(
@@ -172,11 +178,11 @@ def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
         summary="What would follow if a token completed",
         description="Which transitions would fire, all that would be decided, and how the run "
         f"would stand. {_AS_OF}",
-        **reads(
+        **read_spec(
             introspection.SimulatedRouting,
             examples.ROUTED,
             *_PROBLEMS,
-            *OF_BODIES,
+            *BODY_PROBLEMS,
             TOKEN_NOT_FOUND,
             NODE_NOT_FOUND,
             INSTANCE_TERMINAL,
@@ -184,24 +190,24 @@ def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
     )
     async def post_routing(
         run: Asked,
-        data: JSONBody[RoutingAsked],
+        data: JSONBody[RoutingSimulation],
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
         output = text(data.output) or None
         say = partial(simulate_routing, token=data.token, node=data.node, output=output)
-        return await looking.tell(run, position, at, say)
+        return await inspection.inspect(run, position, at, say)
 
     @post(
         "/graph/simulate-synchronization",
         operation_id="simulateSynchronization",
         summary="What a join would decide if a token came",
         description=f"Its counts, and what would follow. {_AS_OF}",
-        **reads(
+        **read_spec(
             introspection.SimulatedSynchronization,
             examples.JOINED,
             *_PROBLEMS,
-            *OF_BODIES,
+            *BODY_PROBLEMS,
             TOKEN_NOT_FOUND,
             TRANSITION_NOT_FOUND,
             INSTANCE_TERMINAL,
@@ -209,11 +215,11 @@ def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
     )
     async def post_synchronization(
         run: Asked,
-        data: JSONBody[SynchronizationAsked],
+        data: JSONBody[SynchronizationSimulation],
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
         say = partial(simulate_synchronization, token=data.token, transition=data.transition)
-        return await looking.tell(run, position, at, say)
+        return await inspection.inspect(run, position, at, say)
 
     return [post_routing, post_synchronization]

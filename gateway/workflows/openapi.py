@@ -26,9 +26,15 @@ WORLD_KEYS: Final[list[dict[str, list[str]]]] = [{"worldKey": []}]
 _TICK_KEY: Final[list[dict[str, list[str]]]] = [{"tickKey": []}]
 
 #: Problems of routes with a body, of those that read and of those that write.
-OF_BODIES: Final = ("invalid_body", "bad_request", "body_timeout", "body_too_large", "overloaded")
-_OF_READS: Final = ("store_unavailable", "position_not_reached")
-_OF_WRITES: Final = ("broker_unavailable", "outcome_unknown", "overloaded", "not_yet_readable")
+BODY_PROBLEMS: Final = (
+    "invalid_body",
+    "bad_request",
+    "body_timeout",
+    "body_too_large",
+    "overloaded",
+)
+_READ_PROBLEMS: Final = ("store_unavailable", "position_not_reached")
+_WRITE_PROBLEMS: Final = ("broker_unavailable", "outcome_unknown", "overloaded", "not_yet_readable")
 
 _LAGS: Final = (
     "Done, and not yet to be read: Postgres lags or is away, or you preferred not to wait. Then, "
@@ -37,7 +43,7 @@ _LAGS: Final = (
 _JSON: Final = "application/json"
 
 
-class DescribedForWorld(TypedDict):
+class WorldRouteSpec(TypedDict):
     """What a route's decorator takes to describe it."""
 
     responses: dict[int, ResponseSpec]
@@ -45,83 +51,85 @@ class DescribedForWorld(TypedDict):
     status_code: int
 
 
-class Described(DescribedForWorld):
+class RouteSpec(WorldRouteSpec):
     """The same for a route with an entrance, for which the policy is."""
 
     policy: Policy
 
 
-def reads(
+def read_spec(
     answer: type,
     example: Any,  # noqa: ANN401 (JSON)
     *problems: str,
     media_type: str = _JSON,
-) -> Described:
+) -> RouteSpec:
     """Describes a route that reads, with the codes of its own problems."""
     answers = {200: _answer(answer, example, "As asked.", media_type)}
-    return _described(Policy.READ, answers, (*_OF_READS, *problems))
+    return _route_spec(Policy.READ, answers, (*_READ_PROBLEMS, *problems))
 
 
-def writes(
+def write_spec(
     policy: Policy,
     answer: type,
     example: Any,  # noqa: ANN401 (JSON)
     *problems: str,
-) -> Described:
+) -> RouteSpec:
     """Describes a route that sends commands, with the codes of its own problems."""
     answers = {
         200: _answer(answer, example, "As asked."),
         202: _answer(answer | CommandsAccepted, example, _LAGS),
     }
-    return _described(policy, answers, (*OF_BODIES, *_OF_WRITES, *problems))
+    return _route_spec(policy, answers, (*BODY_PROBLEMS, *_WRITE_PROBLEMS, *problems))
 
 
-def creates(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
+def create_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa: ANN401 (JSON)
     """Describes the route that creates runs, with the codes of its own problems."""
     answers = {
         201: _answer(answer, example, "It is created, by this request or by one before it."),
         202: _answer(answer, example, "It is created, and not yet to be read: Postgres lags."),
     }
-    return _described(Policy.CREATE, answers, (*OF_BODIES, *_OF_WRITES, *problems))
+    return _route_spec(Policy.CREATE, answers, (*BODY_PROBLEMS, *_WRITE_PROBLEMS, *problems))
 
 
-def worlds(answer: type, example: Any, *problems: str) -> DescribedForWorld:  # noqa: ANN401 (JSON)
+def world_spec(answer: type, example: Any, *problems: str) -> WorldRouteSpec:  # noqa: ANN401 (JSON)
     """Describes a route of programs elsewhere, with the codes of its own problems."""
-    return DescribedForWorld(
+    return WorldRouteSpec(
         responses={200: _answer(answer, example, "As asked.")}
-        | problem_responses(*OF_BODIES, *_OF_WRITES, *problems),
+        | problem_responses(*BODY_PROBLEMS, *_WRITE_PROBLEMS, *problems),
         security=WORLD_KEYS,
         status_code=200,
     )
 
 
-def deploys(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
+def deploy_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa: ANN401 (JSON)
     """Describes the route that deploys, with the codes of its own problems."""
     answers = {
         200: _answer(answer, example, "It is the newest version already."),
         201: _answer(answer, example, "It is a new version."),
     }
-    return _described(
-        Policy.MANAGE, answers, (*OF_BODIES, "broker_unavailable", "not_yet_readable", *problems)
+    return _route_spec(
+        Policy.MANAGE,
+        answers,
+        (*BODY_PROBLEMS, "broker_unavailable", "not_yet_readable", *problems),
     )
 
 
-def works(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
+def job_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa: ANN401 (JSON)
     """Describes a route of workers outside, with the codes of its own problems."""
     answers = {200: _answer(answer, example, "As asked.")}
-    return _described(Policy.WORK, answers, (*OF_BODIES, *_OF_WRITES, *problems))
+    return _route_spec(Policy.WORK, answers, (*BODY_PROBLEMS, *_WRITE_PROBLEMS, *problems))
 
 
-def drives(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
+def tick_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa: ANN401 (JSON)
     """Describes the route that drives a worker."""
     answers = {200: _answer(answer, example, "As asked.")}
-    return _described(Policy.TICK, answers, (*OF_BODIES, *problems))
+    return _route_spec(Policy.TICK, answers, (*BODY_PROBLEMS, *problems))
 
 
-def _described(
+def _route_spec(
     policy: Policy, answers: dict[int, ResponseSpec], problems: Sequence[str]
-) -> Described:
-    return Described(
+) -> RouteSpec:
+    return RouteSpec(
         responses=answers | problem_responses("forbidden", *problems),
         security=_TICK_KEY if policy is Policy.TICK else KEYS,
         status_code=200,

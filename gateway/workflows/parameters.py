@@ -165,7 +165,7 @@ LastEventQuery: TypeAlias = Annotated[
 ]
 
 #: A name of the path, and what a reader asks to have applied, as `routes` provides them.
-Named: TypeAlias = NamedDependency[str]
+PathName: TypeAlias = NamedDependency[str]
 Position: TypeAlias = NamedDependency[Positions]
 
 #: Of routes about a workflow or an instance: parameters of their paths. A path that spells an
@@ -182,7 +182,7 @@ BATCH_ID: Final = "batch"
 BATCH: Final = f"{OF_WORKFLOW}/{BATCH_ID}"
 
 
-class ListingAsked(msgspec.Struct, frozen=True, kw_only=True):
+class InstancesQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which instances are asked for."""
 
     status: Status = None
@@ -193,7 +193,7 @@ class ListingAsked(msgspec.Struct, frozen=True, kw_only=True):
     cursor: Cursor = None
 
 
-class HistoryAsked(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a history is asked for."""
 
     run_number: RunNumber = None
@@ -219,7 +219,7 @@ async def instance_id(instanceId: InstanceInPath) -> str:  # noqa: N803 (as the 
     return instanceId
 
 
-class RunAsked(msgspec.Struct, frozen=True):
+class RunReference(msgspec.Struct, frozen=True):
     """Which run is asked about; the current one if no number is given."""
 
     workflow: str
@@ -227,9 +227,11 @@ class RunAsked(msgspec.Struct, frozen=True):
     run_number: int | None
 
 
-async def run_asked(workflow: Named, instance_id: Named, run_number: RunNumber = None) -> RunAsked:
+async def run_reference(
+    workflow: PathName, instance_id: PathName, run_number: RunNumber = None
+) -> RunReference:
     """The run that a path and a query name."""
-    return RunAsked(workflow, instance_id, run_number)
+    return RunReference(workflow, instance_id, run_number)
 
 
 async def min_position(min_position: MinPosition = None) -> Mapping[int, int]:

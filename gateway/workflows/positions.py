@@ -23,7 +23,7 @@ _STATED_MAX: Final = 100
 _WANTED_MAX: Final = 1_000
 
 
-def stated(positions: Positions) -> str:
+def format_positions(positions: Positions) -> str:
     """Positions as a header; empty when there are too many, or none."""
     if len(positions) > _STATED_MAX:
         return ""

@@ -6,18 +6,18 @@ from litestar.handlers import HTTPRouteHandler
 
 from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.workflows import examples
-from headwater.gateway.workflows.openapi import reads
+from headwater.gateway.workflows.openapi import read_spec
 from headwater.gateway.workflows.parameters import (
     ALL_INSTANCES,
     OF_WORKFLOW,
-    HistoryAsked,
+    HistoryQuery,
+    InstancesQuery,
     LastEventHeader,
     LastEventQuery,
-    ListingAsked,
-    Named,
+    PathName,
     Position,
 )
-from headwater.gateway.workflows.reading import Reading
+from headwater.gateway.workflows.query_service import QueryService
 from headwater.gateway.workflows.tail import Tails
 from headwater.schemas import answers
 from headwater.schemas.failures import (
@@ -26,7 +26,7 @@ from headwater.schemas.failures import (
 )
 
 
-def listings(reading: Reading) -> list[HTTPRouteHandler]:
+def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
     """Of all workflows, and of all instances of one."""
 
     @get(
@@ -35,10 +35,10 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         summary="The workflows that there are",
         description="Those of authors: in code that a worker has, or had while they got instances, "
         "and those that are deployed. Each with the JSON Schema of its params, if it has one.",
-        **reads(answers.WorkflowList, examples.NAMES),
+        **read_spec(answers.WorkflowList, examples.NAMES),
     )
     async def list_workflows(position: Position) -> Response[bytes]:
-        return await reading.names(position)
+        return await query_service.list_workflows(position)
 
     @get(
         OF_WORKFLOW,
@@ -46,8 +46,8 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         summary="Instances of a workflow, newest first",
         description="A page holds still while instances come and go: its cursor names the last "
         "one seen.",
-        dependencies={"asked": Provide(ListingAsked, sync_to_thread=False)},
-        **reads(
+        dependencies={"asked": Provide(InstancesQuery, sync_to_thread=False)},
+        **read_spec(
             answers.InstancePage,
             examples.LISTING,
             "invalid_cursor",
@@ -58,9 +58,9 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         ),
     )
     async def list_instances(
-        workflow: Named, asked: NamedDependency[ListingAsked], position: Position
+        workflow: PathName, asked: NamedDependency[InstancesQuery], position: Position
     ) -> Response[bytes]:
-        return await reading.listing(workflow, asked, position)
+        return await query_service.list_instances(workflow, asked, position)
 
     @get(
         ALL_INSTANCES,
@@ -68,18 +68,18 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         summary="Instances of all workflows, newest first",
         description="Those of the workflows that come with Headwater are left out; each is listed "
         "under its own name.",
-        dependencies={"asked": Provide(ListingAsked, sync_to_thread=False)},
-        **reads(answers.InstancePage, examples.LISTING, "invalid_cursor"),
+        dependencies={"asked": Provide(InstancesQuery, sync_to_thread=False)},
+        **read_spec(answers.InstancePage, examples.LISTING, "invalid_cursor"),
     )
     async def list_all_instances(
-        asked: NamedDependency[ListingAsked], position: Position
+        asked: NamedDependency[InstancesQuery], position: Position
     ) -> Response[bytes]:
-        return await reading.listing(None, asked, position)
+        return await query_service.list_instances(None, asked, position)
 
     return [list_workflows, list_instances, list_all_instances]
 
 
-def reads_of_instance(reading: Reading) -> list[HTTPRouteHandler]:
+def instance_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
     """Of one instance."""
 
     @get(
@@ -87,12 +87,12 @@ def reads_of_instance(reading: Reading) -> list[HTTPRouteHandler]:
         operation_id="getInstance",
         summary="One instance, whole",
         description="How it stands, what it was started with, and the step that it stands at.",
-        **reads(answers.Instance, examples.INSTANCE, INSTANCE_NOT_FOUND),
+        **read_spec(answers.Instance, examples.INSTANCE, INSTANCE_NOT_FOUND),
     )
     async def get_instance(
-        workflow: Named, instance_id: Named, position: Position
+        workflow: PathName, instance_id: PathName, position: Position
     ) -> Response[bytes]:
-        return await reading.instance(workflow, instance_id, position)
+        return await query_service.get_instance(workflow, instance_id, position)
 
     @get(
         "/history",
@@ -101,8 +101,8 @@ def reads_of_instance(reading: Reading) -> list[HTTPRouteHandler]:
         description="Steps in the order in which they were first reached, or tokens of a graph in "
         "that of their creation, events as they came, lines as they were written; "
         "each with a cursor of its own.",
-        dependencies={"asked": Provide(HistoryAsked, sync_to_thread=False)},
-        **reads(
+        dependencies={"asked": Provide(HistoryQuery, sync_to_thread=False)},
+        **read_spec(
             answers.HistoryPage,
             examples.HISTORY,
             "invalid_cursor",
@@ -111,17 +111,17 @@ def reads_of_instance(reading: Reading) -> list[HTTPRouteHandler]:
         ),
     )
     async def get_history(
-        workflow: Named,
-        instance_id: Named,
-        asked: NamedDependency[HistoryAsked],
+        workflow: PathName,
+        instance_id: PathName,
+        asked: NamedDependency[HistoryQuery],
         position: Position,
     ) -> Response[bytes]:
-        return await reading.history(workflow, instance_id, asked, position)
+        return await query_service.get_history(workflow, instance_id, asked, position)
 
     return [get_instance, get_history]
 
 
-def tail(reading: Reading, tails: Tails) -> HTTPRouteHandler:
+def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
     """Of one instance, as it goes."""
 
     @get(
@@ -131,20 +131,20 @@ def tail(reading: Reading, tails: Tails) -> HTTPRouteHandler:
         description="Server-sent events: `status`, `step`, `token`, `event` and `log`, each with "
         "what a history says of it, and `end` when the instance has ended. Begins with the current "
         "run, or after Last-Event-ID. Comments keep the connection alive.",
-        **reads(
+        **read_spec(
             str, examples.TAIL, "overloaded", INSTANCE_NOT_FOUND, media_type="text/event-stream"
         ),
     )
     async def follow_instance(
-        workflow: Named,
-        instance_id: Named,
+        workflow: PathName,
+        instance_id: PathName,
         position: Position,
         last_event_id: LastEventHeader = None,
         last_event: LastEventQuery = None,
     ) -> Streamed:
-        applied = await reading.fresh(position)
-        found = await reading.find(workflow, instance_id, applied)
-        tails.require_room()
+        applied = await query_service.wait_until_applied(position)
+        found = await query_service.find_instance(workflow, instance_id, applied)
+        tails.require_capacity()
         after = last_event if last_event_id is None else last_event_id
         return tails.response(found, -1 if after is None else after)
 

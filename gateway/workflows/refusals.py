@@ -3,14 +3,14 @@
 from typing import Any
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.positions import HEADER, furthest, stated
+from headwater.gateway.workflows.positions import HEADER, furthest, format_positions
 from headwater.schemas.failures import REFUSALS
 from headwater.schemas.history import ReplySent
 
 
 def refusal(reply: ReplySent, **extensions: Any) -> Problem:  # noqa: ANN401 (JSON)
     """The problem of a command that was refused; a code we do not know is a plain conflict."""
-    position = stated(furthest([(reply.partition, reply.position)]))
+    position = format_positions(furthest([(reply.partition, reply.position)]))
     headers = {HEADER: position} if position else {}
     known = REFUSALS.get(reply.code)
     if known is None:

@@ -31,23 +31,23 @@ from headwater.gateway.workflows.bodies import (
     generic,
 )
 from headwater.gateway.workflows.bulk import Bulk
-from headwater.gateway.workflows.entrance import (
-    AnyConnection,
-    Entrance,
-)
-from headwater.gateway.workflows.idempotency import instance_id_of, refuse_made_of_key
-from headwater.gateway.workflows.openapi import drives, writes
+from headwater.gateway.workflows.command_service import CommandService, event_of
+from headwater.gateway.workflows.idempotency import instance_id_of, refuse_derived_id
+from headwater.gateway.workflows.openapi import tick_spec, write_spec
 from headwater.gateway.workflows.parameters import (
     BATCH,
     BULK_PATH,
     OF_WORKFLOW,
     IdempotencyKey,
-    Named,
+    PathName,
     Prefer,
 )
-from headwater.gateway.workflows.reading import answer
+from headwater.gateway.workflows.query_service import response_of
+from headwater.gateway.workflows.request_guard import (
+    AnyConnection,
+    RequestGuard,
+)
 from headwater.gateway.workflows.tick import Ticks
-from headwater.gateway.workflows.writing import Writing, event_of
 from headwater.schemas import answers
 from headwater.schemas.failures import (
     IDEMPOTENCY_CONFLICT,
@@ -75,14 +75,19 @@ _CREATING: Final = (
 )
 
 
-def creations(
-    entrance: Entrance, writing: Writing, new_id: Callable[[], str]
+def creation_routes(
+    request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
 ) -> list[HTTPRouteHandler]:
     """Creating instances, one or many."""
-    return [_creation(entrance, writing, new_id), _creation_of_many(entrance, writing)]
+    return [
+        _creation(request_guard, command_service, new_id),
+        _creation_of_many(request_guard, command_service),
+    ]
 
 
-def _creation(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> HTTPRouteHandler:
+def _creation(
+    request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
+) -> HTTPRouteHandler:
     @post(
         OF_WORKFLOW,
         audit="instances.create",
@@ -93,7 +98,7 @@ def _creation(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -
         description="Of several requests with one id exactly one creates it, and of several with "
         "one Idempotency-Key, too: the others are answered as if they had. Without an id, it is "
         "made of the key.",
-        **writes(
+        **write_spec(
             Policy.CREATE,
             answers.InstanceListed,
             examples.CREATED,
@@ -103,22 +108,24 @@ def _creation(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -
     )
     async def create_instance(
         request: AnyRequest,
-        workflow: Named,
+        workflow: PathName,
         data: JSONBody[NewInstance],
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        await _allow_new(entrance, request, data.id, data.params)
-        refuse_made_of_key(data.id, "id")
+        await _allow_new(request_guard, request, data.id, data.params)
+        refuse_derived_id(data.id, "id")
         own_key = scoped_key(request.scope, key)
         instance_id = data.id or (instance_id_of(own_key) if key else new_id())
         note(request, run_id=instance_id, idempotency_key=key)
-        return await writing.create(workflow, instance_id, data, own_key, prefer)
+        return await command_service.create_instance(workflow, instance_id, data, own_key, prefer)
 
     return create_instance
 
 
-def _creation_of_many(entrance: Entrance, writing: Writing) -> HTTPRouteHandler:
+def _creation_of_many(
+    request_guard: RequestGuard, command_service: CommandService
+) -> HTTPRouteHandler:
     @post(
         BATCH,
         audit="instances.create_many",
@@ -128,7 +135,7 @@ def _creation_of_many(entrance: Entrance, writing: Writing) -> HTTPRouteHandler:
         description="Instances that exist are skipped, and left out of the answer; so a batch may "
         "be sent again. Of several with one id the first is created. Those that were created "
         "under the same Idempotency-Key are not left out.",
-        **writes(
+        **write_spec(
             Policy.CREATE,
             answers.InstancesCreated,
             examples.BATCH,
@@ -137,44 +144,51 @@ def _creation_of_many(entrance: Entrance, writing: Writing) -> HTTPRouteHandler:
     )
     async def create_instances(
         request: AnyRequest,
-        workflow: Named,
+        workflow: PathName,
         data: JSONBody[NewInstances],
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
         note(request, run_ids=[new.id for new in data.instances], idempotency_key=key)
         for number, new in enumerate(data.instances):
-            refuse_made_of_key(new.id, f"instances[{number}].id")
-            await _allow_new(entrance, request, new.id, new.params)
+            refuse_derived_id(new.id, f"instances[{number}].id")
+            await _allow_new(request_guard, request, new.id, new.params)
         own_key = scoped_key(request.scope, key)
-        return await writing.create_batch(workflow, data, own_key, prefer)
+        return await command_service.create_instances(workflow, data, own_key, prefer)
 
     return create_instances
 
 
 async def _allow_new(
-    entrance: Entrance, request: AnyRequest, instance_id: str | None, params: msgspec.Raw
+    request_guard: RequestGuard, request: AnyRequest, instance_id: str | None, params: msgspec.Raw
 ) -> None:
-    context = entrance.context_of(request, request.route_handler)
-    await _allow_creation(entrance, context, instance_id, params)
+    context = request_guard.context_of(request, request.route_handler)
+    await _allow_creation(request_guard, context, instance_id, params)
 
 
 async def _allow_creation(
-    entrance: Entrance, context: RequestContext, instance_id: str | None, params: msgspec.Raw
+    request_guard: RequestGuard,
+    context: RequestContext,
+    instance_id: str | None,
+    params: msgspec.Raw,
 ) -> None:
     creating = replace(context, policy=Policy.CREATE, instance_id=instance_id)
-    await entrance.allow(creating, lambda: {"id": instance_id, "params": generic(params)})
+    await request_guard.authorize(creating, lambda: {"id": instance_id, "params": generic(params)})
 
 
-async def _allow_event(entrance: Entrance, context: RequestContext, event: NewEvent) -> None:
+async def _allow_event(
+    request_guard: RequestGuard, context: RequestContext, event: NewEvent
+) -> None:
     """Asks whether an event may be sent; one that may create, also whether that may be."""
-    await entrance.allow(context, lambda: {"type": event.type, "payload": generic(event.payload)})
+    await request_guard.authorize(
+        context, lambda: {"type": event.type, "payload": generic(event.payload)}
+    )
     start = event.start_if_missing
     if start is not None:
-        await _allow_creation(entrance, context, context.instance_id, start.params)
+        await _allow_creation(request_guard, context, context.instance_id, start.params)
 
 
-def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
+def lifecycle_route(command_service: CommandService, verb: Verb) -> HTTPRouteHandler:
     """What is done to an instance by its name alone."""
     described = post(
         f"/{verb.name}",
@@ -183,7 +197,7 @@ def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
         operation_class=OptionalBody,
         summary=verb.summary,
         description=verb.effect,
-        **writes(
+        **write_spec(
             Policy.MANAGE,
             answers.Managed,
             examples.BEGUN if verb.begins_run else examples.DONE,
@@ -192,20 +206,20 @@ def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
     )
 
     async def steer(
-        workflow: Named, instance_id: Named, data: JSONBody[NoFields], prefer: Prefer = ""
+        workflow: PathName, instance_id: PathName, data: JSONBody[NoFields], prefer: Prefer = ""
     ) -> Response[bytes]:
-        return await writing.manage(workflow, instance_id, verb.command, prefer)
+        return await command_service.control_instance(workflow, instance_id, verb.command, prefer)
 
     async def end(
-        workflow: Named, instance_id: Named, data: JSONBody[Ending], prefer: Prefer = ""
+        workflow: PathName, instance_id: PathName, data: JSONBody[Ending], prefer: Prefer = ""
     ) -> Response[bytes]:
         command = verb.because(data.reason)
-        return await writing.manage(workflow, instance_id, command, prefer)
+        return await command_service.control_instance(workflow, instance_id, command, prefer)
 
     return described(end if verb.takes_reason else steer)
 
 
-def retry(writing: Writing) -> HTTPRouteHandler:
+def retry_route(command_service: CommandService) -> HTTPRouteHandler:
     """Trying an instance again."""
 
     @post(
@@ -216,7 +230,7 @@ def retry(writing: Writing) -> HTTPRouteHandler:
         summary="Try an errored instance again",
         description="Begins its next run, which keeps the results of steps before the one that "
         "failed, or before `fromStep`.",
-        **writes(
+        **write_spec(
             Policy.MANAGE,
             answers.Managed,
             examples.BEGUN,
@@ -228,14 +242,16 @@ def retry(writing: Writing) -> HTTPRouteHandler:
         ),
     )
     async def retry(
-        workflow: Named, instance_id: Named, data: JSONBody[Retry], prefer: Prefer = ""
+        workflow: PathName, instance_id: PathName, data: JSONBody[Retry], prefer: Prefer = ""
     ) -> Response[bytes]:
-        return await writing.manage(workflow, instance_id, RetryRun(data.from_step), prefer)
+        return await command_service.control_instance(
+            workflow, instance_id, RetryRun(data.from_step), prefer
+        )
 
     return retry
 
 
-def bulk(changes: Bulk) -> HTTPRouteHandler:
+def bulk_route(changes: Bulk) -> HTTPRouteHandler:
     """Doing the same to many instances."""
 
     @post(
@@ -245,7 +261,7 @@ def bulk(changes: Bulk) -> HTTPRouteHandler:
         summary="Do the same to many instances",
         description="To all that have a status, or labels, a page at a time: ask again with its "
         "cursor until there is no next page. One that refuses stops no other.",
-        **writes(
+        **write_spec(
             Policy.MANAGE,
             answers.BulkPage,
             examples.BULK,
@@ -253,7 +269,7 @@ def bulk(changes: Bulk) -> HTTPRouteHandler:
         ),
     )
     async def change_instances(
-        request: AnyRequest, workflow: Named, data: JSONBody[BulkChange], prefer: Prefer = ""
+        request: AnyRequest, workflow: PathName, data: JSONBody[BulkChange], prefer: Prefer = ""
     ) -> Response[bytes]:
         page = await changes.page(workflow, data)
         note(request, run_ids=[row.id for row in page.rows], dry_run=data.dry_run)
@@ -262,7 +278,9 @@ def bulk(changes: Bulk) -> HTTPRouteHandler:
     return change_instances
 
 
-def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> HTTPRouteHandler:
+def event_route(
+    request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
+) -> HTTPRouteHandler:
     """Sending an event."""
 
     @post(
@@ -274,7 +292,7 @@ def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> H
         description="It is kept until the workflow waits for one of its type. With "
         "`startIfMissing` an instance that does not exist is created, and finds the event. Sent "
         "again with the same Idempotency-Key it is received once.",
-        **writes(
+        **write_spec(
             Policy.SEND_EVENT,
             answers.EventSent,
             examples.EVENT_TAKEN,
@@ -284,23 +302,25 @@ def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> H
     )
     async def send_event(
         request: AnyRequest,
-        workflow: Named,
-        instance_id: Named,
+        workflow: PathName,
+        instance_id: PathName,
         data: JSONBody[NewEvent],
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
         note(request, event_type=data.type, idempotency_key=key)
-        await _allow_event(entrance, entrance.context_of(request, request.route_handler), data)
+        await _allow_event(
+            request_guard, request_guard.context_of(request, request.route_handler), data
+        )
         if data.start_if_missing is not None:
-            refuse_made_of_key(instance_id, "instanceId")
+            refuse_derived_id(instance_id, "instanceId")
         command = event_of(data, new_id(), scoped_key(request.scope, key))
-        return await writing.send_event(workflow, instance_id, command, prefer)
+        return await command_service.send_event(workflow, instance_id, command, prefer)
 
     return send_event
 
 
-def tick(entrance: Entrance, ticks: Ticks) -> HTTPRouteHandler:
+def tick_route(request_guard: RequestGuard, ticks: Ticks) -> HTTPRouteHandler:
     """Driving a worker."""
 
     async def enabled(_connection: AnyConnection, _handler: BaseRouteHandler) -> None:
@@ -313,10 +333,10 @@ def tick(entrance: Entrance, ticks: Ticks) -> HTTPRouteHandler:
         summary="Have a worker do what is due",
         description="For workers that were started with --tick. Off unless HEADWATER_TICK_URL and "
         "HEADWATER_TICK_KEY are set. Several ticks at a time are safe.",
-        guards=[enabled, entrance.guard],
-        **drives(answers.Ticked, examples.TICKED, "tick_disabled", "worker_unavailable"),
+        guards=[enabled, request_guard.guard],
+        **tick_spec(answers.Ticked, examples.TICKED, "tick_disabled", "worker_unavailable"),
     )
     async def tick(data: JSONBody[Tick]) -> Response[bytes]:
-        return answer(await ticks.tick(data), {})
+        return response_of(await ticks.tick(data), {})
 
     return tick

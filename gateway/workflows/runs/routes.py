@@ -20,15 +20,15 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows.authorization import Policy
 from headwater.gateway.workflows.bodies import CURSOR_MAX, Ending, generic
-from headwater.gateway.workflows.entrance import Entrance
-from headwater.gateway.workflows.openapi import creates, reads, writes
+from headwater.gateway.workflows.command_service import CommandResult
+from headwater.gateway.workflows.openapi import create_spec, read_spec, write_spec
 from headwater.gateway.workflows.parameters import IdempotencyKey, Position
-from headwater.gateway.workflows.positions import HEADER, furthest, stated
-from headwater.gateway.workflows.reading import Reading, answer, naming
+from headwater.gateway.workflows.positions import HEADER, furthest, format_positions
+from headwater.gateway.workflows.query_service import QueryService, response_of, cursor_field
+from headwater.gateway.workflows.request_guard import RequestGuard
 from headwater.gateway.workflows.runs.bodies import NewRun
-from headwater.gateway.workflows.runs.once import Made
-from headwater.gateway.workflows.runs.running import Running
-from headwater.gateway.workflows.writing import Told
+from headwater.gateway.workflows.runs.idempotent_requests import RunResult
+from headwater.gateway.workflows.runs.run_service import RunService
 from headwater.projections.workflows.runs import FoundRun, Runs
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
@@ -73,7 +73,7 @@ _RunId: TypeAlias = Annotated[
 ]
 
 
-class RunsAsked(msgspec.Struct, frozen=True, kw_only=True):
+class RunsQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which runs are asked for."""
 
     workflow_name: _WorkflowName = None
@@ -101,18 +101,18 @@ class RunsAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_routes(
-    entrance: Entrance, reading: Reading, running: Running, rows: Runs
+    request_guard: RequestGuard, query_service: QueryService, run_service: RunService, rows: Runs
 ) -> list[HTTPRouteHandler]:
     """The routes."""
     return [
-        _creation(entrance, running),
-        _listing(entrance, reading, rows),
-        _one(entrance, reading, running),
-        _cancellation(entrance, running),
+        _creation(request_guard, run_service),
+        _listing(request_guard, query_service, rows),
+        _one(request_guard, query_service, run_service),
+        _cancellation(request_guard, run_service),
     ]
 
 
-def _creation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
+def _creation(request_guard: RequestGuard, run_service: RunService) -> HTTPRouteHandler:
     @post(
         "/",
         audit="runs.create",
@@ -122,7 +122,7 @@ def _creation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
         description="Of the active deployment, or one that is named. The header Idempotency-Key is "
         "required: what is asked for again under it, within a day, is answered as the first time. "
         "In which order an object has its names does not matter.",
-        **creates(
+        **create_spec(
             RunCreated,
             _CREATED,
             *("idempotency_required", IDEMPOTENCY_CONFLICT, INVALID_PARAMS, "store_unavailable"),
@@ -139,20 +139,24 @@ def _creation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
                 field="Idempotency-Key",
             )
         note(request, workflow=data.workflow_name, idempotency_key=key)
-        context = entrance.context_of(request, request.route_handler)
-        await entrance.allow(
+        context = request_guard.context_of(request, request.route_handler)
+        await request_guard.authorize(
             replace(context, workflow_name=data.workflow_name),
             lambda: {"id": None, "params": generic(data.input)},
         )
         own_key = scoped_key(request.scope, key)
-        made = await running.create_once(data, own_key, lambda run_id: note(request, run_id=run_id))
-        note(request, deduped=made.deduped, run_id=made.run_id)
-        return _answered(made)
+        created = await run_service.create_once(
+            data, own_key, lambda run_id: note(request, run_id=run_id)
+        )
+        note(request, deduped=created.deduped, run_id=created.run_id)
+        return _answered(created)
 
     return create_run
 
 
-def _listing(entrance: Entrance, reading: Reading, rows: Runs) -> HTTPRouteHandler:
+def _listing(
+    request_guard: RequestGuard, query_service: QueryService, rows: Runs
+) -> HTTPRouteHandler:
     @get(
         "/",
         named_later=True,
@@ -160,16 +164,16 @@ def _listing(entrance: Entrance, reading: Reading, rows: Runs) -> HTTPRouteHandl
         summary="Runs, newest first",
         description="A page holds still while runs come and go: its cursor names the last one "
         "seen. Inputs and outputs are left out.",
-        dependencies={"asked": Provide(RunsAsked, sync_to_thread=False)},
-        **reads(RunPage, _PAGE, "invalid_cursor"),
+        dependencies={"asked": Provide(RunsQuery, sync_to_thread=False)},
+        **read_spec(RunPage, _PAGE, "invalid_cursor"),
     )
     async def list_runs(
-        request: AnyRequest, asked: NamedDependency[RunsAsked], position: Position
+        request: AnyRequest, asked: NamedDependency[RunsQuery], position: Position
     ) -> Response[bytes]:
-        context = entrance.context_of(request, request.route_handler)
-        await entrance.allow(replace(context, workflow_name=asked.workflow_name))
-        applied = await reading.fresh(position)
-        with naming("cursor"):
+        context = request_guard.context_of(request, request.route_handler)
+        await request_guard.authorize(replace(context, workflow_name=asked.workflow_name))
+        applied = await query_service.wait_until_applied(position)
+        with cursor_field("cursor"):
             page = await rows.page(
                 workflow=asked.workflow_name,
                 state=asked.status,
@@ -178,12 +182,16 @@ def _listing(entrance: Entrance, reading: Reading, rows: Runs) -> HTTPRouteHandl
                 after=asked.cursor,
             )
         more = page.cursor is not None
-        return answer(RunPage(data=list(page.rows), cursor=page.cursor, has_more=more), applied)
+        return response_of(
+            RunPage(data=list(page.rows), cursor=page.cursor, has_more=more), applied
+        )
 
     return list_runs
 
 
-def _one(entrance: Entrance, reading: Reading, running: Running) -> HTTPRouteHandler:
+def _one(
+    request_guard: RequestGuard, query_service: QueryService, run_service: RunService
+) -> HTTPRouteHandler:
     @get(
         "/{runId:str}",
         named_later=True,
@@ -191,7 +199,7 @@ def _one(entrance: Entrance, reading: Reading, running: Running) -> HTTPRouteHan
         summary="One run, whole",
         description="Any instance of a workflow is a run. Where callers have given one id to "
         "instances of several workflows, `workflowName` says which is meant.",
-        **reads(Run, _RUN, *_OF_RUN),
+        **read_spec(Run, _RUN, *_OF_RUN),
     )
     async def get_run(
         request: AnyRequest,
@@ -200,15 +208,15 @@ def _one(entrance: Entrance, reading: Reading, running: Running) -> HTTPRouteHan
         workflow_name: _WorkflowName = None,
     ) -> Response[bytes]:
         if workflow_name is not None:
-            await _allow_named(entrance, request, workflow_name, runId)
-        await reading.fresh(position)
-        found = await _find_allowed(entrance, request, running, runId, workflow_name)
-        return answer(found.run, {found.partition: found.offset})
+            await _allow_named(request_guard, request, workflow_name, runId)
+        await query_service.wait_until_applied(position)
+        found = await _find_allowed(request_guard, request, run_service, runId, workflow_name)
+        return response_of(found.run, {found.partition: found.offset})
 
     return get_run
 
 
-def _cancellation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
+def _cancellation(request_guard: RequestGuard, run_service: RunService) -> HTTPRouteHandler:
     @post(
         "/{runId:str}/cancel",
         audit="runs.cancel",
@@ -218,7 +226,7 @@ def _cancellation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
         summary="Cancel a run",
         description="Its code may clean up; then it is cancelled. One that is cancelled already "
         "stays so.",
-        **writes(Policy.MANAGE, Run, _RUN, *_OF_RUN, INSTANCE_TERMINAL, "store_unavailable"),
+        **write_spec(Policy.MANAGE, Run, _RUN, *_OF_RUN, INSTANCE_TERMINAL, "store_unavailable"),
     )
     async def cancel_run(
         request: AnyRequest,
@@ -228,26 +236,34 @@ def _cancellation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
     ) -> Response[bytes]:
         note(request, run_id=runId)
         if workflow_name is not None:
-            await _allow_named(entrance, request, workflow_name, runId)
-        found = await _find_allowed(entrance, request, running, runId, workflow_name)
+            await _allow_named(request_guard, request, workflow_name, runId)
+        found = await _find_allowed(request_guard, request, run_service, runId, workflow_name)
         note(request, workflow=found.run.workflow_name)
-        told = await running.cancel(found, data.reason)
-        if told is None:
-            return answer(found.run, {found.partition: found.offset})
-        stands = await running.find(runId, found.run.workflow_name) if told.applied else found
-        return answer(stands.run, _positions(told.replies), status=_status(told, HTTPStatus.OK))
+        result = await run_service.cancel(found, data.reason)
+        if result is None:
+            return response_of(found.run, {found.partition: found.offset})
+        stands = await run_service.find(runId, found.run.workflow_name) if result.applied else found
+        return response_of(
+            stands.run, _positions(result.replies), status=_status(result, HTTPStatus.OK)
+        )
 
     return cancel_run
 
 
-async def _allow_named(entrance: Entrance, request: AnyRequest, workflow: str, run_id: str) -> None:
+async def _allow_named(
+    request_guard: RequestGuard, request: AnyRequest, workflow: str, run_id: str
+) -> None:
     """Asks the hooks about a run whose workflow is named, before it is looked up."""
-    context = entrance.context_of(request, request.route_handler)
-    await entrance.allow(replace(context, workflow_name=workflow, instance_id=run_id))
+    context = request_guard.context_of(request, request.route_handler)
+    await request_guard.authorize(replace(context, workflow_name=workflow, instance_id=run_id))
 
 
 async def _find_allowed(
-    entrance: Entrance, request: AnyRequest, running: Running, run_id: str, workflow: str | None
+    request_guard: RequestGuard,
+    request: AnyRequest,
+    run_service: RunService,
+    run_id: str,
+    workflow: str | None,
 ) -> FoundRun:
     """Return the run of an id among those that the caller may read or manage.
 
@@ -258,25 +274,27 @@ async def _find_allowed(
         Problem: The hooks refuse, or there is no such run, or there are several.
     """
     if workflow is not None:
-        return running.only(await running.find_all(run_id, workflow), run_id)
-    context = replace(entrance.context_of(request, request.route_handler), instance_id=run_id)
+        return run_service.only(await run_service.find_all(run_id, workflow), run_id)
+    context = replace(request_guard.context_of(request, request.route_handler), instance_id=run_id)
     found = [
         each
-        for each in await running.find_all(run_id)
-        if await entrance.allows(replace(context, workflow_name=each.run.workflow_name))
+        for each in await run_service.find_all(run_id)
+        if await request_guard.is_authorized(replace(context, workflow_name=each.run.workflow_name))
     ]
     if not found:
         # Whether one exists or not, the hooks are asked the same, and answer the same.
-        await entrance.allow(context)
-    return running.only(found, run_id)
+        await request_guard.authorize(context)
+    return run_service.only(found, run_id)
 
 
-def _answered(made: Made) -> Response[bytes]:
-    headers = {"idempotent-replayed": "true"} if made.deduped else {}
-    position = "" if made.told is None else stated(_positions(made.told.replies))
+def _answered(created: RunResult) -> Response[bytes]:
+    headers = {"idempotent-replayed": "true"} if created.deduped else {}
+    position = (
+        "" if created.result is None else format_positions(_positions(created.result.replies))
+    )
     return Response(
-        made.body.encode(),
-        status_code=made.status,
+        created.body.encode(),
+        status_code=created.status,
         media_type="application/json",
         headers=headers | ({HEADER: position} if position else {}),
     )
@@ -286,6 +304,6 @@ def _positions(replies: Sequence[ReplySent]) -> dict[int, int]:
     return furthest((reply.partition, reply.position) for reply in replies)
 
 
-def _status(told: Told | None, done: HTTPStatus) -> HTTPStatus:
+def _status(result: CommandResult | None, done: HTTPStatus) -> HTTPStatus:
     """What was done can be read by now, or is not yet to be read."""
-    return done if told is None or told.applied else HTTPStatus.ACCEPTED
+    return done if result is None or result.applied else HTTPStatus.ACCEPTED

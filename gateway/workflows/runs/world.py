@@ -8,7 +8,8 @@ import msgspec
 from headwater.gateway.http.json_bodies import invalid
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import Body, check_value, read_part, text
-from headwater.gateway.workflows.idempotency import refuse_made_of_key
+from headwater.gateway.workflows.command_service import CommandService
+from headwater.gateway.workflows.idempotency import refuse_derived_id
 from headwater.gateway.workflows.runs.bodies import (
     EventType,
     HookReceived,
@@ -18,9 +19,8 @@ from headwater.gateway.workflows.runs.bodies import (
     RunCancellation,
     RunCreation,
 )
-from headwater.gateway.workflows.runs.once import Made
-from headwater.gateway.workflows.runs.running import Running, Touches
-from headwater.gateway.workflows.writing import Writing
+from headwater.gateway.workflows.runs.idempotent_requests import RunResult
+from headwater.gateway.workflows.runs.run_service import RunService, Touches
 from headwater.processors.runs.limits import name_fault
 from headwater.schemas.failures import INVALID_EVENT_TYPE, INVALID_INSTANCE_ID
 from headwater.schemas.history import Limits, SendEvent
@@ -60,17 +60,22 @@ def event_type_of(event: NewEvent) -> str:
     return kind
 
 
-class World:
+class WorldApi:
     """Publishes messages, and takes events.
 
     Errors: Problem from every method.
     """
 
     def __init__(
-        self, running: Running, writing: Writing, *, limits: Limits, new_id: Callable[[], str]
+        self,
+        run_service: RunService,
+        command_service: CommandService,
+        *,
+        limits: Limits,
+        new_id: Callable[[], str],
     ) -> None:
-        self._running = running
-        self._writing = writing
+        self._run_service = run_service
+        self._command_service = command_service
         self._limits = limits
         self._new_id = new_id
 
@@ -82,15 +87,15 @@ class World:
             deployment_id=message.opts.deployment_id,
         )
         key = message.opts.idempotency_key
-        made = await self._created(PUBLISH, key, new, self._running.fresh_id(), touches)
-        return MessagePublished(message_id=made.run_id, deduped=made.deduped)
+        created = await self._created(PUBLISH, key, new, self._run_service.fresh_id(), touches)
+        return MessagePublished(message_id=created.run_id, deduped=created.deduped)
 
     async def _created(
         self, endpoint: str, key: str | None, new: NewRun, run_id: str, touches: Touches
-    ) -> Made:
+    ) -> RunResult:
         if key is not None:
-            return await self._running.once(endpoint, key, new, run_id, touches)
-        return await (await self._running.prepare(new, touches))(run_id)
+            return await self._run_service.once(endpoint, key, new, run_id, touches)
+        return await (await self._run_service.prepare(new, touches))(run_id)
 
     async def take(self, event: NewEvent, kind: str, touches: Touches) -> EventCreated:
         """Take an event of a run.
@@ -126,18 +131,18 @@ class World:
             fault = name_fault("the id of a run", run_id, most, "max_instance_id")
             if fault:
                 raise Problem(INVALID_INSTANCE_ID, fault, field="runId")
-            refuse_made_of_key(run_id, "runId")
-            await self._running.refuse_taken(run_id, new.workflow_name)
+            refuse_derived_id(run_id, "runId")
+            await self._run_service.refuse_taken(run_id, new.workflow_name)
         key = dedupe_key(event.event_type, run_id)
-        made = await self._created(
-            CREATE_EVENT, key, new, run_id or self._running.fresh_id(), touches
+        created = await self._created(
+            CREATE_EVENT, key, new, run_id or self._run_service.fresh_id(), touches
         )
-        return _taken(event.event_type, made.run_id, deduped=made.deduped)
+        return _taken(event.event_type, created.run_id, deduped=created.deduped)
 
     async def _cancel(self, run_id: str | None, event: RunCancellation) -> EventCreated:
-        found = await self._running.find(_named(run_id))
-        told = await self._running.cancel(found, event.event_data.reason)
-        return _taken(event.event_type, found.run.run_id, deduped=told is None)
+        found = await self._run_service.find(_named(run_id))
+        result = await self._run_service.cancel(found, event.event_data.reason)
+        return _taken(event.event_type, found.run.run_id, deduped=result is None)
 
     async def _deliver(self, run_id: str | None, event: HookReceived) -> EventCreated:
         name, payload = event.correlation_id, event.event_data.payload
@@ -145,9 +150,9 @@ class World:
         if fault:
             raise Problem(INVALID_EVENT_TYPE, fault, field="data.correlationId")
         check_value("INVALID_EVENT_PAYLOAD", "data.eventData.payload", payload)
-        run = (await self._running.find(_named(run_id))).run
+        run = (await self._run_service.find(_named(run_id))).run
         command = SendEvent(self._new_id(), name, text(payload))
-        await self._writing.tell(run.workflow_name, run.run_id, command)
+        await self._command_service.send_command(run.workflow_name, run.run_id, command)
         return _taken(event.event_type, run.run_id, deduped=False)
 
 

@@ -9,13 +9,13 @@ from litestar.params import JSONBody
 from headwater.gateway.http.auditing import note
 from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.request_scope import AnyRequest
-from headwater.gateway.workflows.openapi import worlds
-from headwater.gateway.workflows.reading import answer
+from headwater.gateway.workflows.openapi import world_spec
+from headwater.gateway.workflows.query_service import response_of
 from headwater.gateway.workflows.runs.bodies import Message, NewEvent
 from headwater.gateway.workflows.runs.world import (
     CREATE_EVENT,
     PUBLISH,
-    World,
+    WorldApi,
     dedupe_key,
     event_type_of,
 )
@@ -42,12 +42,12 @@ _OF_CREATION: Final = (
 )
 
 
-def world_routes(world: World) -> list[HTTPRouteHandler]:
+def world_routes(world: WorldApi) -> list[HTTPRouteHandler]:
     """The routes."""
     return [_publishing(world), _events(world)]
 
 
-def _publishing(world: World) -> HTTPRouteHandler:
+def _publishing(world: WorldApi) -> HTTPRouteHandler:
     @post(
         "/queue/publish",
         audit=PUBLISH,
@@ -56,18 +56,18 @@ def _publishing(world: World) -> HTTPRouteHandler:
         summary="Publish a message",
         description="A queue is a workflow, and a message a run of it. What is published under an "
         "`idempotencyKey` is published once; without one, each call publishes.",
-        **worlds(MessagePublished, {"messageId": _ID, "deduped": False}, *_OF_CREATION),
+        **world_spec(MessagePublished, {"messageId": _ID, "deduped": False}, *_OF_CREATION),
     )
     async def publish_message(request: AnyRequest, data: JSONBody[Message]) -> Response[bytes]:
         note(request, workflow=data.queue_name, idempotency_key=data.opts.idempotency_key)
         published = await world.publish(data, lambda run_id: note(request, run_id=run_id))
         note(request, deduped=published.deduped, run_id=published.message_id)
-        return answer(published, {})
+        return response_of(published, {})
 
     return publish_message
 
 
-def _events(world: World) -> HTTPRouteHandler:
+def _events(world: WorldApi) -> HTTPRouteHandler:
     @post(
         "/events/create",
         audit=CREATE_EVENT,
@@ -77,7 +77,7 @@ def _events(world: World) -> HTTPRouteHandler:
         description="run_created creates a run, once for its `runId`; run_cancelled cancels it; "
         "hook_received sends it what its hook has received, as an event of the type that "
         "`correlationId` names. All other events are Headwater's to write.",
-        **worlds(
+        **world_spec(
             EventCreated,
             {"runId": _ID, "eventType": "run_created", "deduped": False},
             *_OF_CREATION,
@@ -91,6 +91,6 @@ def _events(world: World) -> HTTPRouteHandler:
         note(request, event_type=kind, idempotency_key=dedupe_key(kind, data.run_id))
         taken = await world.take(data, kind, lambda run_id: note(request, run_id=run_id))
         note(request, deduped=taken.deduped, run_id=taken.run_id)
-        return answer(taken, {})
+        return response_of(taken, {})
 
     return create_event

@@ -10,7 +10,7 @@ import pytest
 from litestar.testing import TestClient
 
 from headwater.gateway.workflows import Principal, RequestContext, WorkflowHooks
-from headwater.gateway.workflows.runs.running import RunPorts
+from headwater.gateway.workflows.runs.run_service import RunPorts
 from headwater.processors.idempotency import Key, Remembered, State
 from headwater.projections.workflows.runs import Runs
 from headwater.schemas.history import SendEvent, StartRun

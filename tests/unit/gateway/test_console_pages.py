@@ -11,7 +11,7 @@ from litestar import Litestar, Request, Response, get, post
 from litestar.datastructures import State
 from litestar.testing import TestClient
 
-from headwater.gateway.console.asking import Keys
+from headwater.gateway.console.api_client import ConsoleKeys
 from headwater.gateway.console.routes import Console
 from headwater.gateway.console.views import projections_of
 from headwater.gateway.http.admin import DeadLetterPosition, ReplayAnswer
@@ -185,7 +185,7 @@ async def put_back(request: Request[Any, Any, Any]) -> ReplayAnswer:
 )
 def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
     console = Console(
-        Keys("the-key", "another"),
+        ConsoleKeys("the-key", "another"),
         clock=lambda: int(AT.timestamp() * 1000),
         refused=lambda _scope, _code: None,
         bodies=lambda app: app,

@@ -10,11 +10,16 @@ import msgspec
 from headwater.gateway.http.ports import DeploymentLog
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import generic, text
+from headwater.gateway.workflows.command_service import CommandResult, CommandService
 from headwater.gateway.workflows.runs.bodies import NewRun
-from headwater.gateway.workflows.runs.deployed import asked_for
-from headwater.gateway.workflows.runs.once import Asked, Keys, Made, Make
-from headwater.gateway.workflows.runs.once import Once as Requests
-from headwater.gateway.workflows.writing import Told, Writing
+from headwater.gateway.workflows.runs.deployment_choice import artifact_for
+from headwater.gateway.workflows.runs.idempotent_requests import (
+    CreateRun,
+    IdempotencyKeyStore,
+    IdempotentRequest,
+    RunResult,
+)
+from headwater.gateway.workflows.runs.idempotent_requests import Once as Requests
 from headwater.processors.idempotency import Key, canonical_hash
 from headwater.projections.workflows.runs import FoundRun, Runs, state_of
 from headwater.schemas.errors import StoreUnavailable
@@ -32,12 +37,12 @@ class RunPorts(NamedTuple):
     """What runs need of the world."""
 
     rows: Runs
-    keys: Keys
+    keys: IdempotencyKeyStore
     deployments: DeploymentLog
     project_id: str
 
 
-class Running:
+class RunService:
     """Creates, finds and cancels runs.
 
     Errors: Problem from every method.
@@ -46,12 +51,12 @@ class Running:
     def __init__(
         self,
         ports: RunPorts,
-        writing: Writing,
+        command_service: CommandService,
         *,
         new_id: Callable[[], str],
     ) -> None:
         self._ports = ports
-        self._writing = writing
+        self._command_service = command_service
         self._new_id = new_id
         self._requests = Requests(ports.keys)
 
@@ -59,7 +64,7 @@ class Running:
         """The id of a run that is to be."""
         return f"run_{self._new_id()}"
 
-    async def create_once(self, new: NewRun, key: str, touches: Touches) -> Made:
+    async def create_once(self, new: NewRun, key: str, touches: Touches) -> RunResult:
         """Create a run under a key; what says the same under it is the same run."""
         request_hash = canonical_hash([new.workflow_name, generic(new.input), new.deployment_id])
         return await self.once("runs.create", key, new, self.fresh_id(), touches, request_hash)
@@ -72,7 +77,7 @@ class Running:
         run_id: str,
         touches: Touches,
         request_hash: str = "",
-    ) -> Made:
+    ) -> RunResult:
         """Create a run under a key of an endpoint.
 
         Args:
@@ -85,7 +90,7 @@ class Running:
                 workflow, which is half of a run's name.
         """
         request_hash = request_hash or canonical_hash([new.workflow_name])
-        asked = Asked(
+        asked = IdempotentRequest(
             key=Key(self._ports.project_id, key, endpoint),
             request_hash=request_hash,
             run_id=run_id,
@@ -93,30 +98,30 @@ class Running:
         )
         return await self._requests.do(asked)
 
-    async def prepare(self, new: NewRun, touches: Touches, under: Once | None = None) -> Make:
+    async def prepare(self, new: NewRun, touches: Touches, under: Once | None = None) -> CreateRun:
         """Return what creates a run, once under a key, if there is a deployment for it."""
         deployments = await self._ports.deployments.catch_up()
-        deployment = asked_for(deployments, new.workflow_name, new.deployment_id)
+        deployment = artifact_for(deployments, new.workflow_name, new.deployment_id)
         command = StartRun(text(new.input), deployment=deployment, once=under)
         return partial(self._create, new.workflow_name, command, touches)
 
     async def _create(
         self, workflow: str, command: StartRun, touches: Touches, run_id: str
-    ) -> Made:
+    ) -> RunResult:
         touches(run_id)
-        told = await self._writing.tell(workflow, run_id, command)
-        (reply,) = told.replies
+        result = await self._command_service.send_command(workflow, run_id, command)
+        (reply,) = result.replies
         run = RunCreated(
             run_id=run_id,
             workflow_name=workflow,
             status=state_of(reply.status),
             deployment_id=None if command.deployment is None else command.deployment.name,
         )
-        stands = await self._standing(run) if told.applied else run
+        stands = await self._standing(run) if result.applied else run
         body = msgspec.json.encode(stands).decode()
         # What was made can be read by now, or is not yet to be read.
-        status = HTTPStatus.CREATED if told.applied else HTTPStatus.ACCEPTED
-        return Made(run_id, status, body, reply.code == INSTANCE_CREATED_BEFORE, told)
+        status = HTTPStatus.CREATED if result.applied else HTTPStatus.ACCEPTED
+        return RunResult(run_id, status, body, reply.code == INSTANCE_CREATED_BEFORE, result)
 
     async def _standing(self, run: RunCreated) -> RunCreated:
         """A run that was created, as it stands."""
@@ -166,9 +171,11 @@ class Running:
                     field="runId",
                 )
 
-    async def cancel(self, found: FoundRun, reason: str) -> Told | None:
+    async def cancel(self, found: FoundRun, reason: str) -> CommandResult | None:
         """Cancels a run; None if it was cancelled before, which it stays."""
         run = found.run
         if run.status is RunState.CANCELLED:
             return None
-        return await self._writing.tell(run.workflow_name, run.run_id, CANCEL.because(reason))
+        return await self._command_service.send_command(
+            run.workflow_name, run.run_id, CANCEL.because(reason)
+        )

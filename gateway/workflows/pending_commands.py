@@ -11,7 +11,7 @@ from typing import Final, ParamSpec
 
 from litestar import Response
 
-from headwater.gateway.workflows.reading import answer
+from headwater.gateway.workflows.query_service import response_of
 from headwater.schemas.answers import CommandAccepted, CommandsAccepted
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 
@@ -23,7 +23,7 @@ _DETAIL: Final = (
 )
 
 
-class Undecided(Exception):
+class CommandsPending(Exception):
     """Commands that are in the log, and that no worker is there to decide."""
 
     def __init__(self, accepted: Sequence[CommandAccepted]) -> None:
@@ -31,14 +31,14 @@ class Undecided(Exception):
         self.accepted = accepted
 
 
-def undecided(commands: Sequence[Addressed], error: OutcomeUnknown) -> Undecided:
+def pending(commands: Sequence[Addressed], error: OutcomeUnknown) -> CommandsPending:
     """Commands as they were accepted.
 
     Errors: the error itself, unless it says that no worker runs, and that all of them wait.
     """
     if error.worked or len(error.command_ids) != len(commands):
         raise error
-    return Undecided(
+    return CommandsPending(
         [
             CommandAccepted(workflow_name=one.workflow, id=one.instance_id, command_id=command_id)
             for one, command_id in zip(commands, error.command_ids, strict=True)
@@ -46,7 +46,7 @@ def undecided(commands: Sequence[Addressed], error: OutcomeUnknown) -> Undecided
     )
 
 
-def accepting(
+def accept_without_worker(
     write: Callable[P, Awaitable[Response[bytes]]],
 ) -> Callable[P, Awaitable[Response[bytes]]]:
     """Answers 202 with what was accepted, where a write meets no worker."""
@@ -55,8 +55,8 @@ def accepting(
     async def whole(*given: P.args, **named: P.kwargs) -> Response[bytes]:
         try:
             return await write(*given, **named)
-        except Undecided as found:
-            return answer(
+        except CommandsPending as found:
+            return response_of(
                 CommandsAccepted(accepted=list(found.accepted), detail=_DETAIL),
                 {},
                 status=HTTPStatus.ACCEPTED,

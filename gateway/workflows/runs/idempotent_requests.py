@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.writing import Told
+from headwater.gateway.workflows.command_service import CommandResult
 from headwater.processors.idempotency import (
     Answered,
     Conflict,
@@ -21,7 +21,7 @@ from headwater.schemas.failures import IDEMPOTENCY_CONFLICT
 _LOG: Final = logging.getLogger("headwater.gateway")
 
 
-class Keys(Protocol):
+class IdempotencyKeyStore(Protocol):
     """What is remembered of requests.
 
     Errors: StoreUnavailable from every method.
@@ -37,7 +37,7 @@ class Keys(Protocol):
         """Note that the run of a reservation was refused."""
 
 
-class Made(NamedTuple):
+class RunResult(NamedTuple):
     """What a request came to.
 
     Attributes:
@@ -52,14 +52,14 @@ class Made(NamedTuple):
     status: int
     body: str
     deduped: bool
-    told: Told | None = None
+    result: CommandResult | None = None
 
 
 #: Makes the run of an id, however often it is called with it.
-Make: TypeAlias = Callable[[str], Awaitable[Made]]
+CreateRun: TypeAlias = Callable[[str], Awaitable[RunResult]]
 
 
-class Asked(NamedTuple):
+class IdempotentRequest(NamedTuple):
     """What is asked for under a key.
 
     Shape:  the hash is of what was asked for, as far as that decides; run_id is what it makes if
@@ -69,16 +69,16 @@ class Asked(NamedTuple):
     key: Key
     request_hash: str
     run_id: str
-    prepare: Callable[[], Awaitable[Make]]
+    prepare: Callable[[], Awaitable[CreateRun]]
 
 
 class Once:
     """Does what is requested under keys."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: IdempotencyKeyStore) -> None:
         self._keys = keys
 
-    async def do(self, asked: Asked) -> Made:
+    async def do(self, asked: IdempotentRequest) -> RunResult:
         """Do what is requested, unless it was done; two who request it at once get one run.
 
         Raises:
@@ -91,7 +91,7 @@ class Once:
             case Pending(run_id):
                 return await self._made(asked, make, run_id)
             case Answered(run_id, status, body):
-                return Made(run_id, status, body, deduped=True)
+                return RunResult(run_id, status, body, deduped=True)
             case Conflict():
                 raise Problem(
                     IDEMPOTENCY_CONFLICT,
@@ -100,19 +100,21 @@ class Once:
                     field="Idempotency-Key",
                 )
 
-    async def _made(self, asked: Asked, make: Make, run_id: str) -> Made:
+    async def _made(self, asked: IdempotentRequest, make: CreateRun, run_id: str) -> RunResult:
         """Make a run, and answer as it was answered the first time."""
         try:
-            made = await make(run_id)
+            created = await make(run_id)
         except Problem:
             await self._free(asked.key, run_id)
             raise
         try:
-            kept = await self._keys.complete(asked.key, run_id, made.status, made.body)
+            kept = await self._keys.complete(asked.key, run_id, created.status, created.body)
         except StoreUnavailable:
             # The run is made. A request that is sent again finds it by the reservation.
-            return made
-        return made if kept is None else made._replace(status=kept.status_code, body=kept.body)
+            return created
+        return (
+            created if kept is None else created._replace(status=kept.status_code, body=kept.body)
+        )
 
     async def _free(self, key: Key, run_id: str) -> None:
         """Free a key whose request was refused; best effort, the refusal is what is answered."""

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from litestar import Response
 
-from headwater.gateway.console.asking import Answer, Api
+from headwater.gateway.console.api_client import ApiClient, ApiResponse
 from headwater.gateway.console.rendering import page
 from headwater.gateway.http.request_scope import AnyRequest, request_id_of
 
@@ -44,10 +44,10 @@ _REFRESH_S: Final = range(2, 3601)
 _REFRESH_USUAL_S: Final = 5
 
 
-class Desk:
+class PageContext:
     """What views work with."""
 
-    def __init__(self, request: AnyRequest, api: Api, *, token: str, now_ms: int) -> None:
+    def __init__(self, request: AnyRequest, api: ApiClient, *, token: str, now_ms: int) -> None:
         self.request = request
         self.api = api
         self._token = token
@@ -78,11 +78,11 @@ class Desk:
         self, template: str, section: str, status: int = 200, **values: object
     ) -> Response[bytes]:
         """A page of what was answered; its status is that of `found`."""
-        answers = [each for each in values.values() if isinstance(each, Answer)]
+        answers = [each for each in values.values() if isinstance(each, ApiResponse)]
         # What is away makes many requests fail, and is told once.
         failed = {each.problem["code"]: each.problem for each in answers if not each.ok}
         main = values.get("found")
-        if isinstance(main, Answer) and not main.ok:
+        if isinstance(main, ApiResponse) and not main.ok:
             status = main.status
         found = page(
             template,

@@ -38,7 +38,9 @@ def deployment_of(deployments: Deployments, name: str) -> DeploymentCreated:
     return found
 
 
-def asked_for(deployments: Deployments, workflow: str, deployment: str | None) -> Artifact | None:
+def artifact_for(
+    deployments: Deployments, workflow: str, deployment: str | None
+) -> Artifact | None:
     """The deployment that is named; None for the active one, which its worker finds.
 
     Errors: Problem where there is none to begin on.

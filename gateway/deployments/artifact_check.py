@@ -33,7 +33,7 @@ _APP_MAX: Final = 200
 _TOLD_MAX: Final = 8_000
 
 
-class Checking:
+class ArtifactCheck:
     """Imports apps, one at a time: each takes as much memory and time as it likes.
 
     Args:

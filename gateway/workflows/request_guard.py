@@ -16,8 +16,8 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.wrong_keys import check_key
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.authorization import (
-    Admitted,
-    Gatekeeper,
+    AuthenticatedCaller,
+    Authorizer,
     Policy,
     RequestContext,
 )
@@ -53,11 +53,11 @@ def requests_within(limits: Limits) -> type[BodyRequest]:
     return type("BodyRequestWithin", (BodyRequest,), {"limits": limits})
 
 
-class Entrance:
+class RequestGuard:
     """Asks the hooks, before anything of a request is looked at any further."""
 
-    def __init__(self, gatekeeper: Gatekeeper, runtime: Runtime) -> None:
-        self._gatekeeper = gatekeeper
+    def __init__(self, authorizer: Authorizer, runtime: Runtime) -> None:
+        self._authorizer = authorizer
         self._runtime = runtime
 
     async def guard(self, connection: AnyConnection, handler: BaseRouteHandler) -> None:
@@ -76,14 +76,16 @@ class Entrance:
         if context.policy not in _WITH_BODY and not handler.opt.get(NAMED_LATER):
             await self.allow(context)
 
-    async def _admitted(self, connection: AnyConnection, context: RequestContext) -> Admitted:
+    async def _admitted(
+        self, connection: AnyConnection, context: RequestContext
+    ) -> AuthenticatedCaller:
         """Ask the gatekeeper, and note whether a key was right."""
-        if self._gatekeeper.has_own_guard(context.policy):
-            return await self._gatekeeper.admit(context)
+        if self._authorizer.authenticates_by_hook(context.policy):
+            return await self._authorizer.authenticate(context)
         kind = "tick" if context.policy is Policy.TICK else "workflow"
         brought = brought_by(connection.headers)
         try:
-            admitted = await self._gatekeeper.admit(context)
+            admitted = await self._authorizer.authenticate(context)
         except Problem:
             check_key(connection, kind, brought, right=False)
             raise
@@ -92,8 +94,8 @@ class Entrance:
 
     async def allow(self, context: RequestContext, body: Callable[[], Any] | None = None) -> None:
         """Asks the hook of the context's policy; the body is made if there is one to see it."""
-        if self._gatekeeper.has_hook(context.policy):
-            await self._gatekeeper.allow(replace(context, body=body and body()))
+        if self._authorizer.has_hook(context.policy):
+            await self._authorizer.authorize(replace(context, body=body and body()))
 
     async def allows(self, context: RequestContext) -> bool:
         """Whether the hook of the context's policy lets a request pass.

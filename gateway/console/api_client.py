@@ -25,7 +25,7 @@ _JSON: Final = msgspec.json.Decoder(float_hook=Decimal)
 _PASSED_ON: Final = frozenset({b"user-agent", b"x-forwarded-for"})
 
 
-class Key(NamedTuple):
+class ApiKey(NamedTuple):
     """A key of the API: its header, what stands before it there, its setting, and itself."""
 
     header: str
@@ -41,23 +41,23 @@ class Key(NamedTuple):
         return f'"{self.header}: {self.before}{shown}"'
 
 
-class Keys(NamedTuple):
+class ConsoleKeys(NamedTuple):
     """The keys that the console asks with."""
 
     admin: str
     workflow: str
 
-    def of(self, path: str) -> Key | None:
+    def of(self, path: str) -> ApiKey | None:
         """The key that a path asks for."""
         if path.startswith("/health/"):
             return None
         if path.startswith("/api/"):
-            return Key("authorization", "Bearer ", "workflow_key", self.workflow)
-        return Key("x-admin-key", "", "admin_key", self.admin)
+            return ApiKey("authorization", "Bearer ", "workflow_key", self.workflow)
+        return ApiKey("x-admin-key", "", "admin_key", self.admin)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     """What the API has answered."""
 
     status: int
@@ -83,30 +83,30 @@ class Answer:
         }
 
 
-class Api:
+class ApiClient:
     """Asks on behalf of one request, and remembers what."""
 
-    def __init__(self, request: AnyRequest, keys: Keys) -> None:
+    def __init__(self, request: AnyRequest, keys: ConsoleKeys) -> None:
         self._request = request
         self._keys = keys
         #: As lines for a shell, in the order in which they were asked.
         self.asked: list[str] = []
 
-    async def get(self, path: str, asked: Iterable[tuple[str, object]] = ()) -> Answer:
+    async def get(self, path: str, asked: Iterable[tuple[str, object]] = ()) -> ApiResponse:
         """Asks for something; empty parameters are left out."""
         query = urlencode([(name, value) for name, value in asked if value not in (None, "")])
         return await self._ask("GET", f"{path}?{query}" if query else path)
 
     async def post(
         self, path: str, body: Mapping[str, Any] | None = None, **headers: str
-    ) -> Answer:
+    ) -> ApiResponse:
         """Has something done; names of headers with _ for -."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self._ask("POST", path, msgspec.json.encode(body or {}), sent)
 
     async def _ask(
         self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> ApiResponse:
         key = self._keys.of(url)
         self.asked.append(self._line(url, key, body))
         scope = self._request.scope
@@ -122,9 +122,9 @@ class Api:
         request = httpx.Request(method, f"http://localhost{url}", content=body, headers=sent)
         found = await transport.handle_async_request(request)
         await found.aread()
-        return Answer(found.status_code, _read(found), found.content)
+        return ApiResponse(found.status_code, _read(found), found.content)
 
-    def _line(self, url: str, key: Key | None, body: bytes) -> str:
+    def _line(self, url: str, key: ApiKey | None, body: bytes) -> str:
         """The same request for a shell."""
         address = f"{self._request.url.scheme}://{self._request.url.netloc}{url}"
         words = ["curl", *([] if key is None else ["-H", key.shown])]

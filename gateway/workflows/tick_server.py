@@ -29,7 +29,7 @@ class Tick(Protocol):
 
 
 @asynccontextmanager
-async def ticks_heard(
+async def serve_ticks(
     urls: Sequence[str], tick: Tick, new_id: Callable[[], str]
 ) -> AsyncIterator[None]:
     """Listens for ticks.

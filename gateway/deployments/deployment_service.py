@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 from litestar import Response
 
-from headwater.gateway.deployments.checking import Checking, check_name
+from headwater.gateway.deployments.artifact_check import ArtifactCheck, check_name
 from headwater.gateway.http.ports import DeploymentLog
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.runs.deployed import active_of, deployment_of
+from headwater.gateway.workflows.runs.deployment_choice import active_of, deployment_of
 from headwater.processors.deployments import (
     Activated,
     Created,
@@ -47,17 +47,22 @@ NONE: Final = "none"
 _DECLARED_BYTES_MAX: Final = 1024 * 1024
 
 
-class Deploying:
+class DeploymentService:
     """Deploys, activates, rolls back, and shows what there is.
 
     Shape:  by is the id of the operators' key, in all that is written.
     """
 
     def __init__(
-        self, log: DeploymentLog, checking: Checking, *, by: str, clock: Callable[[], int]
+        self,
+        log: DeploymentLog,
+        artifact_check: ArtifactCheck,
+        *,
+        by: str,
+        clock: Callable[[], int],
     ) -> None:
         self._log = log
-        self._checking = checking
+        self._artifact_check = artifact_check
         self._by = by
         self._clock = clock
 
@@ -72,7 +77,7 @@ class Deploying:
         known = await self._log.catch_up()
         if name in known.by_id:
             return _answer(_shown(known, known.by_id[name]))
-        workflows, schedules = await self._checking.declared(app, artifact)
+        workflows, schedules = await self._artifact_check.declared(app, artifact)
         record = DeploymentCreated(
             id=name,
             app=app,
