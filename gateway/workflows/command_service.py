@@ -17,7 +17,7 @@ from headwater.gateway.workflows.bodies import NewEvent, NewInstance, NewInstanc
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.idempotency import idempotency_of
 from headwater.gateway.workflows.parameters import prefers_async
-from headwater.gateway.workflows.pending_commands import accept_without_worker, pending
+from headwater.gateway.workflows.pending_commands import accept_without_worker, pending_or_error
 from headwater.gateway.workflows.positions import furthest
 from headwater.gateway.workflows.query_service import response_of
 from headwater.gateway.workflows.refusals import refusal
@@ -172,7 +172,7 @@ class CommandService:
         except OutcomeUnknown as error:
             if not prefers_async(prefer):
                 raise
-            raise pending(commands, error) from error
+            raise pending_or_error(commands, error) from error
         if prefers_async(prefer):
             return CommandResult(replies, applied=False)
         return CommandResult(replies, await self._applied(replies))

@@ -1,4 +1,4 @@
-"""What answers look like, for the description of the API."""
+"""Example responses for the description of the API."""
 
 from typing import Any, Final
 
@@ -32,8 +32,8 @@ NAMES: Final[dict[str, Any]] = {
     ]
 }
 DONE: Final[dict[str, Any]] = {"ok": True, "status": {"status": "paused"}}
-BEGUN: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}, "runNumber": 1}
-EVENT_TAKEN: Final[dict[str, Any]] = {"status": STATUS}
+RUN_STARTED: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}, "runNumber": 1}
+EVENT_SENT: Final[dict[str, Any]] = {"status": STATUS}
 TICKED: Final[dict[str, Any]] = {"processed": 3}
 
 _STEP: Final[dict[str, Any]] = {
@@ -184,9 +184,9 @@ _TOKEN: Final[dict[str, Any]] = {
     "waitsFor": {"what": "task"},
 }
 TOKENS: Final[dict[str, Any]] = {**_AS_OF, "tokens": [_TOKEN], "total": 1}
-_CAME: Final[dict[str, Any]] = {"type": "MARK_WAITING", "token_id": "3"}
+_ARRIVED: Final[dict[str, Any]] = {"type": "MARK_WAITING", "token_id": "3"}
 _COUNTS: Final[dict[str, Any]] = {"total": 2, "completed": 1, "failed": 0, "terminal": 1}
-_CHECKED: Final[dict[str, Any]] = {
+_SYNC_CHECK: Final[dict[str, Any]] = {
     "type": "decision.sync.check_condition",
     "token_id": "3",
     "node_ref": "tally",
@@ -195,8 +195,8 @@ _CHECKED: Final[dict[str, Any]] = {
 _SIMULATED: Final[dict[str, Any]] = {
     **_AS_OF,
     "token": _TOKEN,
-    "decisions": [_CAME],
-    "trace": [_CHECKED],
+    "decisions": [_ARRIVED],
+    "trace": [_SYNC_CHECK],
     "wouldBe": "active",
 }
 ROUTED: Final[dict[str, Any]] = {
@@ -210,10 +210,10 @@ JOINED: Final[dict[str, Any]] = {
     "decision": "MARK_WAITING",
     "counts": _COUNTS,
 }
-_SAYS: Final = "Branch 1 runs 'vote' (token 2)."
+_SENTENCE: Final = "Branch 1 runs 'vote' (token 2)."
 EXPLAINED: Final[dict[str, Any]] = {
     **_AS_OF,
-    "says": [_SAYS],
+    "says": [_SENTENCE],
     "joins": [
         {
             "nodeRef": "tally",
@@ -231,7 +231,7 @@ EXPLAINED: Final[dict[str, Any]] = {
                 {
                     "branchIndex": 1,
                     "why": "running",
-                    "says": _SAYS,
+                    "says": _SENTENCE,
                     "tokenId": "2",
                     "nodeRef": "vote",
                     "status": "dispatched",
@@ -239,7 +239,7 @@ EXPLAINED: Final[dict[str, Any]] = {
             ],
             "dueAt": None,
             "onTimeout": None,
-            "says": [_SAYS],
+            "says": [_SENTENCE],
         }
     ],
     "waitingFor": {"task": 1, "siblings": 1},
@@ -252,8 +252,8 @@ TRACED: Final[dict[str, Any]] = {
             "lastSequence": 14,
             "at": _AT,
             "events": ["TokenCompleted", "BranchChanged", "TokensCreated", "TokenArrived"],
-            "decisions": [_CAME],
-            "trace": [{**_CHECKED, "sequence": 14}],
+            "decisions": [_ARRIVED],
+            "trace": [{**_SYNC_CHECK, "sequence": 14}],
             "same": True,
         }
     ],

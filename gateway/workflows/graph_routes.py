@@ -1,4 +1,4 @@
-"""The routes of graphs: deploying them, and reading what is deployed."""
+"""Routes that deploy graphs and read deployed ones."""
 
 import re
 from typing import Annotated, Any, Final, TypeAlias
@@ -41,12 +41,11 @@ _IfMatch: TypeAlias = Annotated[
     str | None,
     HeaderParameter(
         name="If-Match",
-        description="The ETag of the version that has to be the newest one; else nothing is "
-        "deployed.",
+        description="ETag of a version: deploy only if that is the newest version.",
     ),
 ]
 _Number: TypeAlias = Annotated[
-    int, PathParameter(description="The version.", ge=1, le=_VERSIONS_MAX)
+    int, PathParameter(description="Number of the version.", ge=1, le=_VERSIONS_MAX)
 ]
 
 _VERSION: Final[dict[str, Any]] = {
@@ -62,19 +61,19 @@ _DEFINITION: Final[dict[str, Any]] = {
 }
 
 
-#: Read raw, because all mistakes in it are told at once.
+#: Read as raw bytes: one response lists all errors of a definition.
 _RAW: Final = raw_body(
     "application/json",
     Schema(
         type=OpenAPIType.OBJECT,
-        description="The definition of a graph, of at most 1 MiB.",
+        description="Definition of a graph, at most 1 MiB.",
         example=_DEFINITION,
     ),
 )
 
 
 def graph_router(graphs: Graphs, request_guard: RequestGuard, limited: LimitedBodies) -> Router:
-    """The routes."""
+    """Return the router of graphs."""
     return Router(
         BASE,
         route_handlers=[_deploy(graphs), *_reads(graphs)],
@@ -95,8 +94,9 @@ def _deploy(graphs: Graphs) -> HTTPRouteHandler:
         operation_id="deployGraph",
         operation_class=_RAW,
         summary="Deploy a graph",
-        description="New instances are made from it as soon as this is answered; those that there "
-        "are stay on the version that they began with. The same definition twice is one version.",
+        description="New instances use it as soon as this request has returned. Existing instances "
+        "stay on the version that they began with. Deploying the same definition again creates no "
+        "new version.",
         **deploy_spec(GraphVersion, _VERSION, GRAPH_INVALID, GRAPH_OF_APP, GRAPH_CHANGED),
     )
     async def deploy_graph(
@@ -112,17 +112,17 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
     @get(
         "/",
         operation_id="listGraphs",
-        summary="The graphs that are deployed",
-        description="The newest version of each, those of apps, too.",
+        summary="List the deployed graphs",
+        description="The newest version of every graph, including graphs of apps.",
         **read_spec(GraphList, {"graphs": [_VERSION]}, *_READ_PROBLEMS),
     )
     async def list_graphs() -> Response[bytes]:
-        return await graphs.listing()
+        return await graphs.list_graphs()
 
     @get(
         _OF_GRAPH,
         operation_id="getGraph",
-        summary="The newest version of a graph",
+        summary="Get the newest version of a graph",
         **read_spec(
             GraphDefinition,
             _VERSION | {"definition": _DEFINITION},
@@ -131,21 +131,21 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
         ),
     )
     async def get_graph(workflow: PathName) -> Response[bytes]:
-        return await graphs.definition(workflow)
+        return await graphs.get_definition(workflow)
 
     @get(
         f"{_OF_GRAPH}/versions",
         operation_id="listGraphVersions",
-        summary="The versions of a graph, the newest first",
+        summary="List the versions of a graph, the newest first",
         **read_spec(GraphVersions, {"versions": [_VERSION]}, *_READ_PROBLEMS, GRAPH_NOT_FOUND),
     )
     async def list_versions(workflow: PathName) -> Response[bytes]:
-        return await graphs.versions(workflow)
+        return await graphs.list_versions(workflow)
 
     @get(
         f"{_OF_GRAPH}/versions/{{number:int}}",
         operation_id="getGraphVersion",
-        summary="One version of a graph",
+        summary="Get a version of a graph",
         **read_spec(
             GraphDefinition,
             _VERSION | {"definition": _DEFINITION},
@@ -154,6 +154,6 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
         ),
     )
     async def get_version(workflow: PathName, number: _Number) -> Response[bytes]:
-        return await graphs.definition(workflow, number)
+        return await graphs.get_definition(workflow, number)
 
     return [list_graphs, get_graph, list_versions, get_version]

@@ -1,7 +1,7 @@
-"""Commands that nobody is there to decide: accepted, for callers who prefer not to wait.
+"""Responses to commands while no worker runs.
 
-A command is durable before anybody waits for its outcome, and is carried out when a worker comes.
-Who asks for an outcome is told that there is none; who prefers not to wait, what was accepted.
+A command is durable before its outcome is awaited, and is decided when a worker starts. A caller
+that waits for the outcome gets an error; one that prefers not to wait gets 202.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,30 +18,33 @@ from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 P = ParamSpec("P")
 
 _DETAIL: Final = (
-    "No worker of workflows runs: what is asked for is kept, and done or refused when one comes, "
+    "No workflow worker is running: the request is stored, and accepted or refused when one starts "
     "within 7 days. `headwater worker --app MODULE` starts one"
 )
 
 
 class CommandsPending(Exception):
-    """Commands that are in the log, and that no worker is there to decide."""
+    """Commands are in the log, but no worker runs that decides them."""
 
     def __init__(self, accepted: Sequence[CommandAccepted]) -> None:
         super().__init__(f"{len(accepted)} commands")
         self.accepted = accepted
 
 
-def pending(commands: Sequence[Addressed], error: OutcomeUnknown) -> CommandsPending:
-    """Commands as they were accepted.
+def pending_or_error(commands: Sequence[Addressed], error: OutcomeUnknown) -> CommandsPending:
+    """Return the exception that reports commands as accepted.
 
-    Errors: the error itself, unless it says that no worker runs, and that all of them wait.
+    Raises:
+        OutcomeUnknown: The error itself, if a worker runs or not all commands are stored.
     """
     if error.worked or len(error.command_ids) != len(commands):
         raise error
     return CommandsPending(
         [
-            CommandAccepted(workflow_name=one.workflow, id=one.instance_id, command_id=command_id)
-            for one, command_id in zip(commands, error.command_ids, strict=True)
+            CommandAccepted(
+                workflow_name=command.workflow, id=command.instance_id, command_id=command_id
+            )
+            for command, command_id in zip(commands, error.command_ids, strict=True)
         ]
     )
 
@@ -49,18 +52,18 @@ def pending(commands: Sequence[Addressed], error: OutcomeUnknown) -> CommandsPen
 def accept_without_worker(
     write: Callable[P, Awaitable[Response[bytes]]],
 ) -> Callable[P, Awaitable[Response[bytes]]]:
-    """Answers 202 with what was accepted, where a write meets no worker."""
+    """Decorate a write: respond 202 with the accepted commands while no worker runs."""
 
     @wraps(write)
-    async def whole(*given: P.args, **named: P.kwargs) -> Response[bytes]:
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
         try:
-            return await write(*given, **named)
-        except CommandsPending as found:
+            return await write(*args, **kwargs)
+        except CommandsPending as pending:
             return response_of(
-                CommandsAccepted(accepted=list(found.accepted), detail=_DETAIL),
+                CommandsAccepted(accepted=list(pending.accepted), detail=_DETAIL),
                 {},
                 status=HTTPStatus.ACCEPTED,
                 headers={"preference-applied": "respond-async"},
             )
 
-    return whole
+    return wrapped

@@ -1,4 +1,4 @@
-"""The routes that read of workflows."""
+"""Routes that read workflows and instances."""
 
 from litestar import Response, get
 from litestar.di import NamedDependency, Provide
@@ -27,14 +27,15 @@ from headwater.schemas.failures import (
 
 
 def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
-    """Of all workflows, and of all instances of one."""
+    """Return the routes that list workflows and instances."""
 
     @get(
         "/workflows",
         operation_id="listWorkflows",
-        summary="The workflows that there are",
-        description="Those of authors: in code that a worker has, or had while they got instances, "
-        "and those that are deployed. Each with the JSON Schema of its params, if it has one.",
+        summary="List the workflows",
+        description="Workflows of the code that workers have, or had when instances were created, "
+        "and deployed workflows, with the JSON Schemas of their params. Built-in workflows are not "
+        "listed.",
         **read_spec(answers.WorkflowList, examples.NAMES),
     )
     async def list_workflows(position: Position) -> Response[bytes]:
@@ -44,49 +45,49 @@ def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
         OF_WORKFLOW,
         operation_id="listInstances",
         summary="Instances of a workflow, newest first",
-        description="A page holds still while instances come and go: its cursor names the last "
-        "one seen.",
-        dependencies={"asked": Provide(InstancesQuery, sync_to_thread=False)},
+        description="Pages are stable while instances are created and deleted: the cursor names "
+        "the last instance of a page.",
+        dependencies={"query": Provide(InstancesQuery, sync_to_thread=False)},
         **read_spec(
             answers.InstancePage,
             examples.LISTING,
             "invalid_cursor",
             WORKFLOW_NOT_FOUND,
-            # Before a workflow is said not to exist, the log is asked for a graph of its name.
+            # The log is read for a graph of that name before the workflow is reported missing.
             "broker_unavailable",
             "not_yet_readable",
         ),
     )
     async def list_instances(
-        workflow: PathName, asked: NamedDependency[InstancesQuery], position: Position
+        workflow: PathName, query: NamedDependency[InstancesQuery], position: Position
     ) -> Response[bytes]:
-        return await query_service.list_instances(workflow, asked, position)
+        return await query_service.list_instances(workflow, query, position)
 
     @get(
         ALL_INSTANCES,
         operation_id="listAllInstances",
         summary="Instances of all workflows, newest first",
-        description="Those of the workflows that come with Headwater are left out; each is listed "
-        "under its own name.",
-        dependencies={"asked": Provide(InstancesQuery, sync_to_thread=False)},
+        description="Instances of built-in workflows are left out; list them by the name of their "
+        "workflow.",
+        dependencies={"query": Provide(InstancesQuery, sync_to_thread=False)},
         **read_spec(answers.InstancePage, examples.LISTING, "invalid_cursor"),
     )
     async def list_all_instances(
-        asked: NamedDependency[InstancesQuery], position: Position
+        query: NamedDependency[InstancesQuery], position: Position
     ) -> Response[bytes]:
-        return await query_service.list_instances(None, asked, position)
+        return await query_service.list_instances(None, query, position)
 
     return [list_workflows, list_instances, list_all_instances]
 
 
 def instance_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
-    """Of one instance."""
+    """Return the routes that read one instance."""
 
     @get(
         "/",
         operation_id="getInstance",
-        summary="One instance, whole",
-        description="How it stands, what it was started with, and the step that it stands at.",
+        summary="Get an instance",
+        description="Its status, its params and its current step.",
         **read_spec(answers.Instance, examples.INSTANCE, INSTANCE_NOT_FOUND),
     )
     async def get_instance(
@@ -97,11 +98,11 @@ def instance_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
     @get(
         "/history",
         operation_id="getHistory",
-        summary="What happened in a run",
+        summary="Get the history of a run",
         description="Steps in the order in which they were first reached, or tokens of a graph in "
-        "that of their creation, events as they came, lines as they were written; "
-        "each with a cursor of its own.",
-        dependencies={"asked": Provide(HistoryQuery, sync_to_thread=False)},
+        "the order of their creation, events in the order of their arrival, and log lines. Every "
+        "list has a cursor of its own.",
+        dependencies={"query": Provide(HistoryQuery, sync_to_thread=False)},
         **read_spec(
             answers.HistoryPage,
             examples.HISTORY,
@@ -113,24 +114,24 @@ def instance_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
     async def get_history(
         workflow: PathName,
         instance_id: PathName,
-        asked: NamedDependency[HistoryQuery],
+        query: NamedDependency[HistoryQuery],
         position: Position,
     ) -> Response[bytes]:
-        return await query_service.get_history(workflow, instance_id, asked, position)
+        return await query_service.get_history(workflow, instance_id, query, position)
 
     return [get_instance, get_history]
 
 
 def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
-    """Of one instance, as it goes."""
+    """Return the route that streams the changes of one instance."""
 
     @get(
         "/events-stream",
         operation_id="followInstance",
-        summary="Follow an instance as it goes",
-        description="Server-sent events: `status`, `step`, `token`, `event` and `log`, each with "
-        "what a history says of it, and `end` when the instance has ended. Begins with the current "
-        "run, or after Last-Event-ID. Comments keep the connection alive.",
+        summary="Stream the changes of an instance",
+        description="Server-sent events: `status`, `step`, `token`, `event` and `log`, with the "
+        "same data as in a history, and `end` when the instance has ended. The stream begins with "
+        "the current run, or after Last-Event-ID. Comments keep the connection alive.",
         **read_spec(
             str, examples.TAIL, "overloaded", INSTANCE_NOT_FOUND, media_type="text/event-stream"
         ),
@@ -143,9 +144,9 @@ def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
         last_event: LastEventQuery = None,
     ) -> Streamed:
         applied = await query_service.wait_until_applied(position)
-        found = await query_service.find_instance(workflow, instance_id, applied)
+        row = await query_service.find_instance(workflow, instance_id, applied)
         tails.require_capacity()
         after = last_event if last_event_id is None else last_event_id
-        return tails.response(found, -1 if after is None else after)
+        return tails.response(row, -1 if after is None else after)
 
     return follow_instance

@@ -1,4 +1,4 @@
-"""The way in: who may pass, where to, and with what body."""
+"""Guard of the workflow routes: authenticates, authorizes and audits requests."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,18 +28,18 @@ from headwater.streams.authoring.runtime import Runtime
 
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 
-#: Policies whose hooks are shown the body, so the handler asks them when it has it.
+#: Policies whose hooks get the body. The handler calls them once it has read the body.
 _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
 
 
-#: Where a request's state keeps the principal that a hook has named.
+#: Key of the principal in a request's state.
 _PRINCIPAL: Final = "headwater_principal"
-#: Of a handler that learns which workflow it is about, and then asks the hooks itself.
-NAMED_LATER: Final = "named_later"
+#: Option of a handler that authorizes the request itself, once it knows the workflow.
+AUTHORIZES_LATER: Final = "authorizes_later"
 
 
 class BodyRequest(JsonRequest):
-    """A request whose body is read by the struct that its handler takes."""
+    """A request whose body is parsed as the struct that its handler takes."""
 
     limits: ClassVar[Limits] = USUAL
 
@@ -49,70 +49,81 @@ class BodyRequest(JsonRequest):
 
 
 def requests_within(limits: Limits) -> type[BodyRequest]:
-    """Requests whose bodies are held to limits."""
+    """Return a request class that checks bodies against limits."""
     return type("BodyRequestWithin", (BodyRequest,), {"limits": limits})
 
 
 class RequestGuard:
-    """Asks the hooks, before anything of a request is looked at any further."""
+    """Authenticates and authorizes requests before they are handled."""
 
     def __init__(self, authorizer: Authorizer, runtime: Runtime) -> None:
         self._authorizer = authorizer
         self._runtime = runtime
 
     async def guard(self, connection: AnyConnection, handler: BaseRouteHandler) -> None:
-        """Lets requests in; a guard of Litestar's.
+        """Authenticate and authorize a request; a guard in the sense of Litestar.
 
-        Errors: Problem, here and in all below.
+        Raises:
+            Problem: The request is denied.
         """
         if isinstance(connection, Request) and connection.method == "OPTIONS":
-            return  # It tells which methods a path takes, as the description does to everybody.
+            return  # Lists the methods of a path, which the public description has, too.
         context = self.context_of(connection, handler)
         note(connection, run_id=context.instance_id, workflow=context.workflow_name)
-        admitted = await self._admitted(connection, context)
-        admit(connection.scope, admitted.key_id, admitted.scope)
-        connection.scope["state"][_PRINCIPAL] = admitted.principal
-        context = replace(context, principal=admitted.principal)
-        if context.policy not in _WITH_BODY and not handler.opt.get(NAMED_LATER):
-            await self.allow(context)
+        caller = await self._authenticate(connection, context)
+        admit(connection.scope, caller.key_id, caller.scope)
+        connection.scope["state"][_PRINCIPAL] = caller.principal
+        context = replace(context, principal=caller.principal)
+        if context.policy not in _WITH_BODY and not handler.opt.get(AUTHORIZES_LATER):
+            await self.authorize(context)
 
-    async def _admitted(
+    async def _authenticate(
         self, connection: AnyConnection, context: RequestContext
     ) -> AuthenticatedCaller:
-        """Ask the gatekeeper, and note whether a key was right."""
+        """Authenticate the caller, and record whether its key was right."""
         if self._authorizer.authenticates_by_hook(context.policy):
             return await self._authorizer.authenticate(context)
         kind = "tick" if context.policy is Policy.TICK else "workflow"
-        brought = brought_by(connection.headers)
+        key = brought_by(connection.headers)
         try:
-            admitted = await self._authorizer.authenticate(context)
+            caller = await self._authorizer.authenticate(context)
         except Problem:
-            check_key(connection, kind, brought, right=False)
+            check_key(connection, kind, key, right=False)
             raise
-        check_key(connection, kind, brought, right=True)
-        return admitted
+        check_key(connection, kind, key, right=True)
+        return caller
 
-    async def allow(self, context: RequestContext, body: Callable[[], Any] | None = None) -> None:
-        """Asks the hook of the context's policy; the body is made if there is one to see it."""
+    async def authorize(
+        self, context: RequestContext, body: Callable[[], Any] | None = None
+    ) -> None:
+        """Call the hook of the context's policy, if there is one.
+
+        Args:
+            context: The request.
+            body: Returns the body for the hook; called only if there is a hook.
+
+        Raises:
+            Problem: The request is denied.
+        """
         if self._authorizer.has_hook(context.policy):
             await self._authorizer.authorize(replace(context, body=body and body()))
 
-    async def allows(self, context: RequestContext) -> bool:
-        """Whether the hook of the context's policy lets a request pass.
+    async def is_authorized(self, context: RequestContext) -> bool:
+        """Whether the hook of the context's policy allows a request.
 
         Raises:
-            Problem: The hook is broken.
+            Problem: The hook failed.
         """
         try:
-            await self.allow(context)
+            await self.authorize(context)
         except Problem as problem:
-            if problem.status is None:  # Only what a hook denies has a status of its own.
+            if problem.status is None:  # Only a denial by a hook has a status of its own.
                 raise
             return False
         return True
 
     def context_of(self, connection: AnyConnection, handler: BaseRouteHandler) -> RequestContext:
-        """What hooks are told of a request."""
+        """Return the context of a request for hooks."""
         return RequestContext(
             policy=handler.opt["policy"],
             workflow_name=connection.path_params.get(WORKFLOW),

@@ -1,4 +1,4 @@
-"""The routes that send commands to workflows, and the one that drives a worker."""
+"""Routes that send commands to workflows, and the route that ticks workers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ from headwater.gateway.workflows.bodies import (
     Tick,
     generic,
 )
-from headwater.gateway.workflows.bulk import Bulk
+from headwater.gateway.workflows.bulk import BulkService
 from headwater.gateway.workflows.command_service import CommandService, event_of
 from headwater.gateway.workflows.idempotency import instance_id_of, refuse_derived_id
 from headwater.gateway.workflows.openapi import tick_spec, write_spec
@@ -69,7 +69,7 @@ from headwater.schemas.history import RetryRun
 from headwater.streams.authoring.steering import Verb
 
 #: Problems of routes that may create instances.
-_CREATING: Final = (
+_CREATION_PROBLEMS: Final = (
     *(INVALID_INSTANCE_ID, INVALID_LABELS),
     *(INVALID_PARAMS, WORKFLOW_NOT_FOUND),
 )
@@ -78,14 +78,14 @@ _CREATING: Final = (
 def creation_routes(
     request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
 ) -> list[HTTPRouteHandler]:
-    """Creating instances, one or many."""
+    """Return the routes that create instances."""
     return [
-        _creation(request_guard, command_service, new_id),
-        _creation_of_many(request_guard, command_service),
+        _creation_route(request_guard, command_service, new_id),
+        _batch_creation_route(request_guard, command_service),
     ]
 
 
-def _creation(
+def _creation_route(
     request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
 ) -> HTTPRouteHandler:
     @post(
@@ -95,14 +95,14 @@ def _creation(
         operation_id="createInstance",
         operation_class=OptionalBody,
         summary="Create an instance",
-        description="Of several requests with one id exactly one creates it, and of several with "
-        "one Idempotency-Key, too: the others are answered as if they had. Without an id, it is "
-        "made of the key.",
+        description="Of several requests with the same id, exactly one creates the instance. Of "
+        "several with the same Idempotency-Key, too, and the others get the same response. Without "
+        "an id, the id is derived from the key.",
         **write_spec(
             Policy.CREATE,
             answers.InstanceListed,
             examples.CREATED,
-            *_CREATING,
+            *_CREATION_PROBLEMS,
             *(INSTANCE_EXISTS, IDEMPOTENCY_CONFLICT),
         ),
     )
@@ -113,7 +113,7 @@ def _creation(
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        await _allow_new(request_guard, request, data.id, data.params)
+        await _authorize_new(request_guard, request, data.id, data.params)
         refuse_derived_id(data.id, "id")
         own_key = scoped_key(request.scope, key)
         instance_id = data.id or (instance_id_of(own_key) if key else new_id())
@@ -123,7 +123,7 @@ def _creation(
     return create_instance
 
 
-def _creation_of_many(
+def _batch_creation_route(
     request_guard: RequestGuard, command_service: CommandService
 ) -> HTTPRouteHandler:
     @post(
@@ -132,14 +132,14 @@ def _creation_of_many(
         body=BodySize.PARAMS_OF_MANY,
         operation_id="createInstances",
         summary="Create up to 100 instances",
-        description="Instances that exist are skipped, and left out of the answer; so a batch may "
-        "be sent again. Of several with one id the first is created. Those that were created "
-        "under the same Idempotency-Key are not left out.",
+        description="Instances that exist are skipped and left out of the response, so a batch may "
+        "be sent again. Of several with the same id the first is created. Instances that were "
+        "created under the same Idempotency-Key are not left out.",
         **write_spec(
             Policy.CREATE,
             answers.InstancesCreated,
             examples.BATCH,
-            *(*_CREATING, IDEMPOTENCY_CONFLICT),
+            *(*_CREATION_PROBLEMS, IDEMPOTENCY_CONFLICT),
         ),
     )
     async def create_instances(
@@ -152,44 +152,46 @@ def _creation_of_many(
         note(request, run_ids=[new.id for new in data.instances], idempotency_key=key)
         for number, new in enumerate(data.instances):
             refuse_derived_id(new.id, f"instances[{number}].id")
-            await _allow_new(request_guard, request, new.id, new.params)
+            await _authorize_new(request_guard, request, new.id, new.params)
         own_key = scoped_key(request.scope, key)
         return await command_service.create_instances(workflow, data, own_key, prefer)
 
     return create_instances
 
 
-async def _allow_new(
+async def _authorize_new(
     request_guard: RequestGuard, request: AnyRequest, instance_id: str | None, params: msgspec.Raw
 ) -> None:
     context = request_guard.context_of(request, request.route_handler)
-    await _allow_creation(request_guard, context, instance_id, params)
+    await _authorize_creation(request_guard, context, instance_id, params)
 
 
-async def _allow_creation(
+async def _authorize_creation(
     request_guard: RequestGuard,
     context: RequestContext,
     instance_id: str | None,
     params: msgspec.Raw,
 ) -> None:
-    creating = replace(context, policy=Policy.CREATE, instance_id=instance_id)
-    await request_guard.authorize(creating, lambda: {"id": instance_id, "params": generic(params)})
+    creation_context = replace(context, policy=Policy.CREATE, instance_id=instance_id)
+    await request_guard.authorize(
+        creation_context, lambda: {"id": instance_id, "params": generic(params)}
+    )
 
 
-async def _allow_event(
+async def _authorize_event(
     request_guard: RequestGuard, context: RequestContext, event: NewEvent
 ) -> None:
-    """Asks whether an event may be sent; one that may create, also whether that may be."""
+    """Authorize an event, and also the creation that it may cause."""
     await request_guard.authorize(
         context, lambda: {"type": event.type, "payload": generic(event.payload)}
     )
     start = event.start_if_missing
     if start is not None:
-        await _allow_creation(request_guard, context, context.instance_id, start.params)
+        await _authorize_creation(request_guard, context, context.instance_id, start.params)
 
 
 def lifecycle_route(command_service: CommandService, verb: Verb) -> HTTPRouteHandler:
-    """What is done to an instance by its name alone."""
+    """Return the route of a lifecycle command, such as pause."""
     described = post(
         f"/{verb.name}",
         audit=f"instances.{verb.name}",
@@ -200,36 +202,36 @@ def lifecycle_route(command_service: CommandService, verb: Verb) -> HTTPRouteHan
         **write_spec(
             Policy.MANAGE,
             answers.Managed,
-            examples.BEGUN if verb.begins_run else examples.DONE,
+            examples.RUN_STARTED if verb.begins_run else examples.DONE,
             *(INSTANCE_NOT_FOUND, *verb.refusals),
         ),
     )
 
-    async def steer(
+    async def send_plain(
         workflow: PathName, instance_id: PathName, data: JSONBody[NoFields], prefer: Prefer = ""
     ) -> Response[bytes]:
         return await command_service.control_instance(workflow, instance_id, verb.command, prefer)
 
-    async def end(
+    async def send_with_reason(
         workflow: PathName, instance_id: PathName, data: JSONBody[Ending], prefer: Prefer = ""
     ) -> Response[bytes]:
         command = verb.because(data.reason)
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 
-    return described(end if verb.takes_reason else steer)
+    return described(send_with_reason if verb.takes_reason else send_plain)
 
 
 def retry_route(command_service: CommandService) -> HTTPRouteHandler:
-    """Trying an instance again."""
+    """Return the route that retries an errored instance."""
 
     @post(
         "/retry",
         audit="instances.retry",
         operation_id="retryInstance",
         operation_class=OptionalBody,
-        summary="Try an errored instance again",
-        description="Begins its next run, which keeps the results of steps before the one that "
-        "failed, or before `fromStep`.",
+        summary="Retry an errored instance",
+        description="Starts the next run, which keeps the results of the steps before the failed "
+        "one, or before `fromStep`.",
         **write_spec(
             Policy.MANAGE,
             answers.Managed,
@@ -251,16 +253,17 @@ def retry_route(command_service: CommandService) -> HTTPRouteHandler:
     return retry
 
 
-def bulk_route(changes: Bulk) -> HTTPRouteHandler:
-    """Doing the same to many instances."""
+def bulk_route(service: BulkService) -> HTTPRouteHandler:
+    """Return the route that changes many instances."""
 
     @post(
         BULK_PATH,
         audit="instances.change_many",
         operation_id="changeInstances",
-        summary="Do the same to many instances",
-        description="To all that have a status, or labels, a page at a time: ask again with its "
-        "cursor until there is no next page. One that refuses stops no other.",
+        summary="Change many instances",
+        description="Applies an action to all instances with a status or labels, a page at a time: "
+        "repeat the request with the cursor until there is no next page. An instance that refuses "
+        "the action does not affect the others.",
         **write_spec(
             Policy.MANAGE,
             answers.BulkPage,
@@ -271,9 +274,9 @@ def bulk_route(changes: Bulk) -> HTTPRouteHandler:
     async def change_instances(
         request: AnyRequest, workflow: PathName, data: JSONBody[BulkChange], prefer: Prefer = ""
     ) -> Response[bytes]:
-        page = await changes.page(workflow, data)
+        page = await service.page(workflow, data)
         note(request, run_ids=[row.id for row in page.rows], dry_run=data.dry_run)
-        return await changes.change(workflow, data, page, prefer)
+        return await service.change(workflow, data, page, prefer)
 
     return change_instances
 
@@ -281,7 +284,7 @@ def bulk_route(changes: Bulk) -> HTTPRouteHandler:
 def event_route(
     request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
 ) -> HTTPRouteHandler:
-    """Sending an event."""
+    """Return the route that sends an event."""
 
     @post(
         "/events",
@@ -289,14 +292,14 @@ def event_route(
         body=BodySize.EVENT,
         operation_id="sendEvent",
         summary="Send an event to an instance",
-        description="It is kept until the workflow waits for one of its type. With "
-        "`startIfMissing` an instance that does not exist is created, and finds the event. Sent "
-        "again with the same Idempotency-Key it is received once.",
+        description="The event is kept until the workflow waits for one of its type. With "
+        "`startIfMissing` an instance that does not exist is created with the event in its "
+        "mailbox. An event that is sent again with the same Idempotency-Key is received once.",
         **write_spec(
             Policy.SEND_EVENT,
             answers.EventSent,
-            examples.EVENT_TAKEN,
-            *(INVALID_EVENT_TYPE, INVALID_EVENT_PAYLOAD, *_CREATING),
+            examples.EVENT_SENT,
+            *(INVALID_EVENT_TYPE, INVALID_EVENT_PAYLOAD, *_CREATION_PROBLEMS),
             *(INSTANCE_NOT_FOUND, INSTANCE_TERMINAL, MAILBOX_FULL, IDEMPOTENCY_CONFLICT),
         ),
     )
@@ -309,7 +312,7 @@ def event_route(
         prefer: Prefer = "",
     ) -> Response[bytes]:
         note(request, event_type=data.type, idempotency_key=key)
-        await _allow_event(
+        await _authorize_event(
             request_guard, request_guard.context_of(request, request.route_handler), data
         )
         if data.start_if_missing is not None:
@@ -321,7 +324,7 @@ def event_route(
 
 
 def tick_route(request_guard: RequestGuard, ticks: Ticks) -> HTTPRouteHandler:
-    """Driving a worker."""
+    """Return the route that ticks workers."""
 
     async def enabled(_connection: AnyConnection, _handler: BaseRouteHandler) -> None:
         ticks.require()
@@ -330,9 +333,9 @@ def tick_route(request_guard: RequestGuard, ticks: Ticks) -> HTTPRouteHandler:
         "/_runner/tick",
         operation_id="tick",
         operation_class=OptionalBody,
-        summary="Have a worker do what is due",
-        description="For workers that were started with --tick. Off unless HEADWATER_TICK_URL and "
-        "HEADWATER_TICK_KEY are set. Several ticks at a time are safe.",
+        summary="Make workers execute what is due",
+        description="For workers that were started with --tick. Disabled unless HEADWATER_TICK_URL "
+        "and HEADWATER_TICK_KEY are set. Concurrent ticks are safe.",
         guards=[enabled, request_guard.guard],
         **tick_spec(answers.Ticked, examples.TICKED, "tick_disabled", "worker_unavailable"),
     )

@@ -1,4 +1,4 @@
-"""Which deployment a run is to begin on, as it is asked for."""
+"""Selects the deployment that a new run begins on."""
 
 from headwater.gateway.http.problems import Problem
 from headwater.processors.deployments import Deployments, artifact_of
@@ -14,9 +14,10 @@ _NONE_ACTIVE = "No active deployment. Activate a deployment before triggering ru
 
 
 def active_of(deployments: Deployments) -> DeploymentCreated:
-    """The active deployment.
+    """Return the active deployment.
 
-    Errors: Problem where there is none.
+    Raises:
+        Problem: No deployment is active.
     """
     if deployments.active is None:
         raise Problem(NO_ACTIVE_DEPLOYMENT, _NONE_ACTIVE)
@@ -24,37 +25,39 @@ def active_of(deployments: Deployments) -> DeploymentCreated:
 
 
 def deployment_of(deployments: Deployments, name: str) -> DeploymentCreated:
-    """The deployment of an id.
+    """Return the deployment with an id.
 
-    Errors: Problem where there is none.
+    Raises:
+        Problem: No deployment has the id.
     """
-    found = deployments.by_id.get(name)
-    if found is None:
+    deployment = deployments.by_id.get(name)
+    if deployment is None:
         raise Problem(
             DEPLOYMENT_NOT_FOUND,
             f"expected a deployment, found none with the id {name[:64]!r}",
             field="deploymentId",
         )
-    return found
+    return deployment
 
 
-def artifact_for(
-    deployments: Deployments, workflow: str, deployment: str | None
-) -> Artifact | None:
-    """The deployment that is named; None for the active one, which its worker finds.
+def artifact_for(deployments: Deployments, workflow: str, name: str | None) -> Artifact | None:
+    """Return the artifact of the named deployment; None for the active one.
 
-    Errors: Problem where there is none to begin on.
+    The worker resolves the active deployment when it starts the run.
+
+    Raises:
+        Problem: The deployment does not exist or does not have the workflow.
     """
-    if deployment is None:
+    if name is None:
         active_of(deployments)
         return None
-    found = deployment_of(deployments, deployment)
-    if deployments.workflow(deployment, workflow) is None:
-        # Without the names of others: hooks may keep them from the caller.
+    deployment = deployment_of(deployments, name)
+    if deployments.workflow(name, workflow) is None:
+        # Without the names of other workflows, which hooks may hide from the caller.
         raise Problem(
             WORKFLOW_NOT_FOUND,
-            f"expected a workflow of {found.id}, found {workflow[:64]!r}; GET "
-            f"/v1/deployments/{found.id} lists those that there are",
+            f"expected a workflow of {deployment.id}, found {workflow[:64]!r}; GET "
+            f"/v1/deployments/{deployment.id} lists them",
             field="workflowName",
         )
-    return artifact_of(found)
+    return artifact_of(deployment)

@@ -1,4 +1,8 @@
-"""What is asked for under an idempotency key is done once: reserved, made, and answered again."""
+"""Creation of runs under an idempotency key.
+
+A request reserves its key, creates the run, and stores the response, which later requests with the
+same key get again.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -22,48 +26,52 @@ _LOG: Final = logging.getLogger("headwater.gateway")
 
 
 class IdempotencyKeyStore(Protocol):
-    """What is remembered of requests.
+    """Storage of idempotency keys and responses.
 
-    Errors: StoreUnavailable from every method.
+    Raises:
+        StoreUnavailable: Every method raises it.
     """
 
     async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
-        """Reserves a key; gives what is remembered from then on."""
+        """Reserve a key; return what is stored under it afterwards."""
 
     async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
-        """Keep the first answer; return what is remembered from then on."""
+        """Store the first response of a key; return what is stored afterwards."""
 
     async def refuse(self, key: Key, run_id: str) -> None:
-        """Note that the run of a reservation was refused."""
+        """Record that the run of a reservation was refused."""
 
 
 class RunResult(NamedTuple):
-    """What a request came to.
+    """Result of a request that creates a run.
 
     Attributes:
         run_id: The run.
-        status: Status of the answer.
-        body: The answer.
-        deduped: Whether an earlier request had made the run already.
-        told: The replies to the command that has just made it.
+        status: Status of the response.
+        body: Body of the response.
+        deduped: Whether an earlier request created the run.
+        command: Result of the command that created the run just now.
     """
 
     run_id: str
     status: int
     body: str
     deduped: bool
-    result: CommandResult | None = None
+    command: CommandResult | None = None
 
 
-#: Makes the run of an id, however often it is called with it.
+#: Creates the run with an id; calling it again with the same id has no effect.
 CreateRun: TypeAlias = Callable[[str], Awaitable[RunResult]]
 
 
 class IdempotentRequest(NamedTuple):
-    """What is asked for under a key.
+    """A request with an idempotency key.
 
-    Shape:  the hash is of what was asked for, as far as that decides; run_id is what it makes if
-            it is the first; `prepare` refuses before the key is bound to what cannot be.
+    Attributes:
+        key: The key.
+        request_hash: Hash of the parts of the request that must not differ under the key.
+        run_id: Id of the run that the first request creates.
+        prepare: Returns what creates the run. It may refuse the request before the key is reserved.
     """
 
     key: Key
@@ -72,53 +80,57 @@ class IdempotentRequest(NamedTuple):
     prepare: Callable[[], Awaitable[CreateRun]]
 
 
-class Once:
-    """Does what is requested under keys."""
+class IdempotentRequests:
+    """Executes idempotent requests."""
 
     def __init__(self, keys: IdempotencyKeyStore) -> None:
         self._keys = keys
 
-    async def do(self, asked: IdempotentRequest) -> RunResult:
-        """Do what is requested, unless it was done; two who request it at once get one run.
+    async def execute(self, request: IdempotentRequest) -> RunResult:
+        """Execute a request, or return the response of an earlier one with the same key.
+
+        Concurrent requests with the same key create one run.
 
         Raises:
-            Problem: It is refused, or the key stands for something else.
-            StoreUnavailable: Nothing was made.
+            Problem: The request was refused, or the key was used for a different request.
+            StoreUnavailable: Postgres is unavailable; no run was created.
         """
-        make = await asked.prepare()
-        new = reservation(asked.run_id, asked.request_hash)
-        match met(await self._keys.reserve(asked.key, new), asked.request_hash):
+        create = await request.prepare()
+        new = reservation(request.run_id, request.request_hash)
+        match met(await self._keys.reserve(request.key, new), request.request_hash):
             case Pending(run_id):
-                return await self._made(asked, make, run_id)
+                return await self._create(request, create, run_id)
             case Answered(run_id, status, body):
                 return RunResult(run_id, status, body, deduped=True)
             case Conflict():
                 raise Problem(
                     IDEMPOTENCY_CONFLICT,
-                    "expected what was sent before with this idempotency key, found something "
-                    "else; use a new key for each thing that is to be done once",
+                    "expected the request that was sent before with this idempotency key, found a "
+                    "different one; use a new key for every request that is to be executed once",
                     field="Idempotency-Key",
                 )
 
-    async def _made(self, asked: IdempotentRequest, make: CreateRun, run_id: str) -> RunResult:
-        """Make a run, and answer as it was answered the first time."""
+    async def _create(
+        self, request: IdempotentRequest, create: CreateRun, run_id: str
+    ) -> RunResult:
+        """Create a run, and return the first response that is stored for it."""
         try:
-            created = await make(run_id)
+            created = await create(run_id)
         except Problem:
-            await self._free(asked.key, run_id)
+            await self._free(request.key, run_id)
             raise
         try:
-            kept = await self._keys.complete(asked.key, run_id, created.status, created.body)
+            stored = await self._keys.complete(request.key, run_id, created.status, created.body)
         except StoreUnavailable:
-            # The run is made. A request that is sent again finds it by the reservation.
+            # The run exists. A repeated request finds it by the reservation.
             return created
-        return (
-            created if kept is None else created._replace(status=kept.status_code, body=kept.body)
-        )
+        if stored is None:
+            return created
+        return created._replace(status=stored.status_code, body=stored.body)
 
     async def _free(self, key: Key, run_id: str) -> None:
-        """Free a key whose request was refused; best effort, the refusal is what is answered."""
+        """Free the key of a refused request, as far as possible; the refusal is the response."""
         try:
             await self._keys.refuse(key, run_id)
         except StoreUnavailable as error:
-            _LOG.warning("an idempotency key stays bound to what was refused: %s", error)
+            _LOG.warning("could not free the idempotency key of a refused request: %s", error)

@@ -1,4 +1,4 @@
-"""The routes of runs, `/v1/runs`."""
+"""Routes of runs, under `/v1/runs`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +23,8 @@ from headwater.gateway.workflows.bodies import CURSOR_MAX, Ending, generic
 from headwater.gateway.workflows.command_service import CommandResult
 from headwater.gateway.workflows.openapi import create_spec, read_spec, write_spec
 from headwater.gateway.workflows.parameters import IdempotencyKey, Position
-from headwater.gateway.workflows.positions import HEADER, furthest, format_positions
-from headwater.gateway.workflows.query_service import QueryService, response_of, cursor_field
+from headwater.gateway.workflows.positions import HEADER, format_positions, furthest
+from headwater.gateway.workflows.query_service import QueryService, cursor_field, response_of
 from headwater.gateway.workflows.request_guard import RequestGuard
 from headwater.gateway.workflows.runs.bodies import NewRun
 from headwater.gateway.workflows.runs.idempotent_requests import RunResult
@@ -44,7 +44,7 @@ from headwater.schemas.statuses import RunState
 
 BASE: Final = "/v1/runs"
 LIMIT_DEFAULT: Final = 50
-#: As many as the peers of this API give on a page; a run in a listing is small.
+#: As many as comparable APIs return on a page; a run in a listing is small.
 LIMIT_MAX: Final = 1_000
 
 _AT: Final = "2026-07-01T08:00:00Z"
@@ -62,23 +62,23 @@ _LISTED: Final[dict[str, Any]] = _CREATED | {
 }
 _RUN: Final[dict[str, Any]] = _LISTED | {"input": {"sku": "x"}}
 _PAGE: Final[dict[str, Any]] = {"data": [_LISTED], "cursor": None, "hasMore": False}
-_OF_RUN: Final = ("run_not_found", "ambiguous_run")
+_RUN_PROBLEMS: Final = ("run_not_found", "ambiguous_run")
 
 _WorkflowName: TypeAlias = Annotated[
     str | None,
     QueryParameter(name="workflowName", min_length=1, description="Only runs of this workflow."),
 ]
 _RunId: TypeAlias = Annotated[
-    str, PathParameter(description="The run.", examples=[Example(value=_CREATED["runId"])])
+    str, PathParameter(description="Id of the run.", examples=[Example(value=_CREATED["runId"])])
 ]
 
 
 class RunsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs are asked for."""
+    """Filters and page of a listing of runs."""
 
     workflow_name: _WorkflowName = None
     status: Annotated[
-        RunState | None, QueryParameter(name="status", description="Only runs that stand so.")
+        RunState | None, QueryParameter(name="status", description="Only runs with this status.")
     ] = None
     deployment_id: Annotated[
         str | None,
@@ -87,7 +87,7 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     limit: Annotated[
-        int, QueryParameter(name="limit", ge=1, le=LIMIT_MAX, description="How many, at most.")
+        int, QueryParameter(name="limit", ge=1, le=LIMIT_MAX, description="Maximum number of runs.")
     ] = LIMIT_DEFAULT
     cursor: Annotated[
         str | None,
@@ -103,25 +103,25 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True):
 def run_routes(
     request_guard: RequestGuard, query_service: QueryService, run_service: RunService, rows: Runs
 ) -> list[HTTPRouteHandler]:
-    """The routes."""
+    """Return the routes of runs."""
     return [
-        _creation(request_guard, run_service),
-        _listing(request_guard, query_service, rows),
-        _one(request_guard, query_service, run_service),
-        _cancellation(request_guard, run_service),
+        _create_route(request_guard, run_service),
+        _list_route(request_guard, query_service, rows),
+        _get_route(request_guard, query_service, run_service),
+        _cancel_route(request_guard, run_service),
     ]
 
 
-def _creation(request_guard: RequestGuard, run_service: RunService) -> HTTPRouteHandler:
+def _create_route(request_guard: RequestGuard, run_service: RunService) -> HTTPRouteHandler:
     @post(
         "/",
         audit="runs.create",
         body=BodySize.PARAMS,
         operation_id="createRun",
         summary="Create a run",
-        description="Of the active deployment, or one that is named. The header Idempotency-Key is "
-        "required: what is asked for again under it, within a day, is answered as the first time. "
-        "In which order an object has its names does not matter.",
+        description="On the active deployment or a named one. The header Idempotency-Key is "
+        "required: a request that is repeated with the same key within a day gets the first "
+        "response. The order of names in JSON objects does not matter.",
         **create_spec(
             RunCreated,
             _CREATED,
@@ -145,41 +145,41 @@ def _creation(request_guard: RequestGuard, run_service: RunService) -> HTTPRoute
             lambda: {"id": None, "params": generic(data.input)},
         )
         own_key = scoped_key(request.scope, key)
-        created = await run_service.create_once(
+        created = await run_service.create_by_request(
             data, own_key, lambda run_id: note(request, run_id=run_id)
         )
         note(request, deduped=created.deduped, run_id=created.run_id)
-        return _answered(created)
+        return _creation_response(created)
 
     return create_run
 
 
-def _listing(
+def _list_route(
     request_guard: RequestGuard, query_service: QueryService, rows: Runs
 ) -> HTTPRouteHandler:
     @get(
         "/",
-        named_later=True,
+        authorizes_later=True,
         operation_id="listRuns",
-        summary="Runs, newest first",
-        description="A page holds still while runs come and go: its cursor names the last one "
-        "seen. Inputs and outputs are left out.",
-        dependencies={"asked": Provide(RunsQuery, sync_to_thread=False)},
+        summary="List runs, newest first",
+        description="Pages are stable while runs are created and deleted: the cursor names the "
+        "last run of a page. Inputs and outputs are left out.",
+        dependencies={"query": Provide(RunsQuery, sync_to_thread=False)},
         **read_spec(RunPage, _PAGE, "invalid_cursor"),
     )
     async def list_runs(
-        request: AnyRequest, asked: NamedDependency[RunsQuery], position: Position
+        request: AnyRequest, query: NamedDependency[RunsQuery], position: Position
     ) -> Response[bytes]:
         context = request_guard.context_of(request, request.route_handler)
-        await request_guard.authorize(replace(context, workflow_name=asked.workflow_name))
+        await request_guard.authorize(replace(context, workflow_name=query.workflow_name))
         applied = await query_service.wait_until_applied(position)
         with cursor_field("cursor"):
             page = await rows.page(
-                workflow=asked.workflow_name,
-                state=asked.status,
-                deployment=asked.deployment_id,
-                limit=asked.limit,
-                after=asked.cursor,
+                workflow=query.workflow_name,
+                state=query.status,
+                deployment=query.deployment_id,
+                limit=query.limit,
+                after=query.cursor,
             )
         more = page.cursor is not None
         return response_of(
@@ -189,17 +189,17 @@ def _listing(
     return list_runs
 
 
-def _one(
+def _get_route(
     request_guard: RequestGuard, query_service: QueryService, run_service: RunService
 ) -> HTTPRouteHandler:
     @get(
         "/{runId:str}",
-        named_later=True,
+        authorizes_later=True,
         operation_id="getRun",
-        summary="One run, whole",
-        description="Any instance of a workflow is a run. Where callers have given one id to "
-        "instances of several workflows, `workflowName` says which is meant.",
-        **read_spec(Run, _RUN, *_OF_RUN),
+        summary="Get a run",
+        description="Every instance of a workflow is a run. If instances of several workflows have "
+        "the same id, `workflowName` selects one.",
+        **read_spec(Run, _RUN, *_RUN_PROBLEMS),
     )
     async def get_run(
         request: AnyRequest,
@@ -208,25 +208,27 @@ def _one(
         workflow_name: _WorkflowName = None,
     ) -> Response[bytes]:
         if workflow_name is not None:
-            await _allow_named(request_guard, request, workflow_name, runId)
+            await _authorize_named(request_guard, request, workflow_name, runId)
         await query_service.wait_until_applied(position)
-        found = await _find_allowed(request_guard, request, run_service, runId, workflow_name)
-        return response_of(found.run, {found.partition: found.offset})
+        row = await _find_authorized(request_guard, request, run_service, runId, workflow_name)
+        return response_of(row.run, {row.partition: row.offset})
 
     return get_run
 
 
-def _cancellation(request_guard: RequestGuard, run_service: RunService) -> HTTPRouteHandler:
+def _cancel_route(request_guard: RequestGuard, run_service: RunService) -> HTTPRouteHandler:
     @post(
         "/{runId:str}/cancel",
         audit="runs.cancel",
-        named_later=True,
+        authorizes_later=True,
         operation_id="cancelRun",
         operation_class=OptionalBody,
         summary="Cancel a run",
-        description="Its code may clean up; then it is cancelled. One that is cancelled already "
-        "stays so.",
-        **write_spec(Policy.MANAGE, Run, _RUN, *_OF_RUN, INSTANCE_TERMINAL, "store_unavailable"),
+        description="The code of the run may clean up; then the run is canceled. Canceling a "
+        "canceled run has no effect.",
+        **write_spec(
+            Policy.MANAGE, Run, _RUN, *_RUN_PROBLEMS, INSTANCE_TERMINAL, "store_unavailable"
+        ),
     )
     async def cancel_run(
         request: AnyRequest,
@@ -236,61 +238,61 @@ def _cancellation(request_guard: RequestGuard, run_service: RunService) -> HTTPR
     ) -> Response[bytes]:
         note(request, run_id=runId)
         if workflow_name is not None:
-            await _allow_named(request_guard, request, workflow_name, runId)
-        found = await _find_allowed(request_guard, request, run_service, runId, workflow_name)
-        note(request, workflow=found.run.workflow_name)
-        result = await run_service.cancel(found, data.reason)
+            await _authorize_named(request_guard, request, workflow_name, runId)
+        row = await _find_authorized(request_guard, request, run_service, runId, workflow_name)
+        note(request, workflow=row.run.workflow_name)
+        result = await run_service.cancel(row, data.reason)
         if result is None:
-            return response_of(found.run, {found.partition: found.offset})
-        stands = await run_service.find(runId, found.run.workflow_name) if result.applied else found
-        return response_of(
-            stands.run, _positions(result.replies), status=_status(result, HTTPStatus.OK)
+            return response_of(row.run, {row.partition: row.offset})
+        current = (
+            await run_service.find_run(runId, row.run.workflow_name) if result.applied else row
         )
+        return response_of(current.run, _positions(result.replies), status=_status(result))
 
     return cancel_run
 
 
-async def _allow_named(
+async def _authorize_named(
     request_guard: RequestGuard, request: AnyRequest, workflow: str, run_id: str
 ) -> None:
-    """Asks the hooks about a run whose workflow is named, before it is looked up."""
+    """Authorize a request for a run whose workflow is named, before the run is read."""
     context = request_guard.context_of(request, request.route_handler)
     await request_guard.authorize(replace(context, workflow_name=workflow, instance_id=run_id))
 
 
-async def _find_allowed(
+async def _find_authorized(
     request_guard: RequestGuard,
     request: AnyRequest,
     run_service: RunService,
     run_id: str,
     workflow: str | None,
 ) -> FoundRun:
-    """Return the run of an id among those that the caller may read or manage.
+    """Return the run with an id, of those that the caller may read or manage.
 
-    The hooks have been asked about a workflow that is named. A run of a workflow that they keep
-    from the caller is answered as one that does not exist.
+    For a named workflow the hooks were already called. A run that they deny is reported as not
+    found.
 
     Raises:
-        Problem: The hooks refuse, or there is no such run, or there are several.
+        Problem: The request is denied, or there is no such run, or there are several.
     """
     if workflow is not None:
-        return run_service.only(await run_service.find_all(run_id, workflow), run_id)
+        return run_service.single_run(await run_service.find_runs(run_id, workflow), run_id)
     context = replace(request_guard.context_of(request, request.route_handler), instance_id=run_id)
-    found = [
-        each
-        for each in await run_service.find_all(run_id)
-        if await request_guard.is_authorized(replace(context, workflow_name=each.run.workflow_name))
+    rows = [
+        row
+        for row in await run_service.find_runs(run_id)
+        if await request_guard.is_authorized(replace(context, workflow_name=row.run.workflow_name))
     ]
-    if not found:
-        # Whether one exists or not, the hooks are asked the same, and answer the same.
+    if not rows:
+        # The same call whether the run exists or not, so that the response does not reveal it.
         await request_guard.authorize(context)
-    return run_service.only(found, run_id)
+    return run_service.single_run(rows, run_id)
 
 
-def _answered(created: RunResult) -> Response[bytes]:
+def _creation_response(created: RunResult) -> Response[bytes]:
     headers = {"idempotent-replayed": "true"} if created.deduped else {}
     position = (
-        "" if created.result is None else format_positions(_positions(created.result.replies))
+        "" if created.command is None else format_positions(_positions(created.command.replies))
     )
     return Response(
         created.body.encode(),
@@ -304,6 +306,6 @@ def _positions(replies: Sequence[ReplySent]) -> dict[int, int]:
     return furthest((reply.partition, reply.position) for reply in replies)
 
 
-def _status(result: CommandResult | None, done: HTTPStatus) -> HTTPStatus:
-    """What was done can be read by now, or is not yet to be read."""
-    return done if result is None or result.applied else HTTPStatus.ACCEPTED
+def _status(result: CommandResult) -> HTTPStatus:
+    """Return 200, or 202 if the outcome cannot be read yet."""
+    return HTTPStatus.OK if result.applied else HTTPStatus.ACCEPTED

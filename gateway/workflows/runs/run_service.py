@@ -1,4 +1,4 @@
-"""What is done with runs below `/v1`: created once under a key, shown, cancelled."""
+"""Creates, finds and cancels runs for the routes under `/v1`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,9 +17,9 @@ from headwater.gateway.workflows.runs.idempotent_requests import (
     CreateRun,
     IdempotencyKeyStore,
     IdempotentRequest,
+    IdempotentRequests,
     RunResult,
 )
-from headwater.gateway.workflows.runs.idempotent_requests import Once as Requests
 from headwater.processors.idempotency import Key, canonical_hash
 from headwater.projections.workflows.runs import FoundRun, Runs, state_of
 from headwater.schemas.errors import StoreUnavailable
@@ -29,12 +29,12 @@ from headwater.schemas.run_answers import RunCreated
 from headwater.schemas.statuses import RunState
 from headwater.streams.authoring.steering import CANCEL
 
-#: Called with the id of a run before anything is done to it, for the audit log.
-Touches: TypeAlias = Callable[[str], None]
+#: Called with the id of a run before a command for it is sent; used by the audit log.
+OnRunId: TypeAlias = Callable[[str], None]
 
 
 class RunPorts(NamedTuple):
-    """What runs need of the world."""
+    """External dependencies of the run service."""
 
     rows: Runs
     keys: IdempotencyKeyStore
@@ -45,7 +45,8 @@ class RunPorts(NamedTuple):
 class RunService:
     """Creates, finds and cancels runs.
 
-    Errors: Problem from every method.
+    Raises:
+        Problem: Every method raises it when a request is refused.
     """
 
     def __init__(
@@ -58,57 +59,67 @@ class RunService:
         self._ports = ports
         self._command_service = command_service
         self._new_id = new_id
-        self._requests = Requests(ports.keys)
+        self._idempotent_requests = IdempotentRequests(ports.keys)
 
-    def fresh_id(self) -> str:
-        """The id of a run that is to be."""
+    def new_run_id(self) -> str:
+        """Return an id for a new run."""
         return f"run_{self._new_id()}"
 
-    async def create_once(self, new: NewRun, key: str, touches: Touches) -> RunResult:
-        """Create a run under a key; what says the same under it is the same run."""
+    async def create_by_request(self, new: NewRun, key: str, on_run_id: OnRunId) -> RunResult:
+        """Create a run under a key; an equal request with the same key gets the same run."""
         request_hash = canonical_hash([new.workflow_name, generic(new.input), new.deployment_id])
-        return await self.once("runs.create", key, new, self.fresh_id(), touches, request_hash)
+        return await self.create_once(
+            "runs.create", key, new, self.new_run_id(), on_run_id, request_hash
+        )
 
-    async def once(
+    async def create_once(
         self,
         endpoint: str,
         key: str,
         new: NewRun,
         run_id: str,
-        touches: Touches,
+        on_run_id: OnRunId,
         request_hash: str = "",
     ) -> RunResult:
         """Create a run under a key of an endpoint.
 
         Args:
-            endpoint: What the key belongs to, besides its caller.
+            endpoint: Endpoint that the key is scoped to, besides its caller.
             key: The caller's key.
             new: The run.
             run_id: Its id, if the key is new.
-            touches: Called with the id of the run before anything is done to it.
-            request_hash: Hash of what the key stands for; without one the key decides, and the
-                workflow, which is half of a run's name.
+            on_run_id: Called with the id of the run before its command is sent.
+            request_hash: Hash of what the key stands for. Without one, requests with the same key
+                are equal if they have the same workflow, which is half of a run's identity.
         """
         request_hash = request_hash or canonical_hash([new.workflow_name])
-        asked = IdempotentRequest(
+        request = IdempotentRequest(
             key=Key(self._ports.project_id, key, endpoint),
             request_hash=request_hash,
             run_id=run_id,
-            prepare=partial(self.prepare, new, touches, Once(key, request_hash)),
+            prepare=partial(self.prepare_creation, new, on_run_id, Once(key, request_hash)),
         )
-        return await self._requests.do(asked)
+        return await self._idempotent_requests.execute(request)
 
-    async def prepare(self, new: NewRun, touches: Touches, under: Once | None = None) -> CreateRun:
-        """Return what creates a run, once under a key, if there is a deployment for it."""
+    async def prepare_creation(
+        self, new: NewRun, on_run_id: OnRunId, once: Once | None = None
+    ) -> CreateRun:
+        """Check the deployment of a new run; return what creates the run.
+
+        Args:
+            new: The run.
+            on_run_id: Called with the id of the run before its command is sent.
+            once: Deduplicates the command in the owner of the instance.
+        """
         deployments = await self._ports.deployments.catch_up()
         deployment = artifact_for(deployments, new.workflow_name, new.deployment_id)
-        command = StartRun(text(new.input), deployment=deployment, once=under)
-        return partial(self._create, new.workflow_name, command, touches)
+        command = StartRun(text(new.input), deployment=deployment, once=once)
+        return partial(self._create, new.workflow_name, command, on_run_id)
 
     async def _create(
-        self, workflow: str, command: StartRun, touches: Touches, run_id: str
+        self, workflow: str, command: StartRun, on_run_id: OnRunId, run_id: str
     ) -> RunResult:
-        touches(run_id)
+        on_run_id(run_id)
         result = await self._command_service.send_command(workflow, run_id, command)
         (reply,) = result.replies
         run = RunCreated(
@@ -117,63 +128,67 @@ class RunService:
             status=state_of(reply.status),
             deployment_id=None if command.deployment is None else command.deployment.name,
         )
-        stands = await self._standing(run) if result.applied else run
-        body = msgspec.json.encode(stands).decode()
-        # What was made can be read by now, or is not yet to be read.
+        current = await self._with_current_status(run) if result.applied else run
+        body = msgspec.json.encode(current).decode()
+        # 201 if the run can be read now, 202 if not yet.
         status = HTTPStatus.CREATED if result.applied else HTTPStatus.ACCEPTED
         return RunResult(run_id, status, body, reply.code == INSTANCE_CREATED_BEFORE, result)
 
-    async def _standing(self, run: RunCreated) -> RunCreated:
-        """A run that was created, as it stands."""
+    async def _with_current_status(self, run: RunCreated) -> RunCreated:
+        """Return a created run with its status and deployment from Postgres."""
         try:
-            found = await self._ports.rows.find(run.run_id, run.workflow_name)
+            rows = await self._ports.rows.find(run.run_id, run.workflow_name)
         except StoreUnavailable:
             return run
-        if not found:
+        if not rows:
             return run
-        stands = found[0].run
+        current = rows[0].run
         return msgspec.structs.replace(
-            run, status=stands.status, deployment_id=stands.deployment_id
+            run, status=current.status, deployment_id=current.deployment_id
         )
 
-    async def find(self, run_id: str, workflow: str | None = None) -> FoundRun:
-        """The run of an id."""
-        return self.only(await self.find_all(run_id, workflow), run_id)
+    async def find_run(self, run_id: str, workflow: str | None = None) -> FoundRun:
+        """Return the run with an id."""
+        return self.single_run(await self.find_runs(run_id, workflow), run_id)
 
-    async def find_all(self, run_id: str, workflow: str | None = None) -> list[FoundRun]:
-        """The runs of an id: of one workflow, or of all."""
+    async def find_runs(self, run_id: str, workflow: str | None = None) -> list[FoundRun]:
+        """Return the runs with an id, of one workflow or of all."""
         return await self._ports.rows.find(run_id, workflow)
 
     @staticmethod
-    def only(found: Sequence[FoundRun], run_id: str) -> FoundRun:
-        """Return the only run of those found, all of which the caller may know of."""
-        if not found:
+    def single_run(rows: Sequence[FoundRun], run_id: str) -> FoundRun:
+        """Return the only run among rows that the caller may read.
+
+        Raises:
+            Problem: There is no row, or more than one.
+        """
+        if not rows:
             raise Problem(
                 "run_not_found", f"expected a run, found none with the id {run_id[:100]!r}"
             )
-        if len(found) > 1:
-            names = " and ".join(each.run.workflow_name for each in found)
+        if len(rows) > 1:
+            names = " and ".join(row.run.workflow_name for row in rows)
             raise Problem(
                 "ambiguous_run",
                 f"expected {run_id[:100]!r} in one workflow, found it in {names}; name one as "
                 "workflowName",
                 field="workflowName",
             )
-        return found[0]
+        return rows[0]
 
-    async def refuse_taken(self, run_id: str, workflow: str) -> None:
-        """Refuses the id of a run that is of another workflow: it could not be found by it."""
-        for each in await self._ports.rows.find(run_id):
-            if each.run.workflow_name != workflow:
+    async def refuse_taken_id(self, run_id: str, workflow: str) -> None:
+        """Refuse a run id that another workflow uses: the run could not be found by its id."""
+        for row in await self._ports.rows.find(run_id):
+            if row.run.workflow_name != workflow:
                 raise Problem(
                     INSTANCE_EXISTS,
-                    f"expected no run {run_id[:100]!r}, found one of {each.run.workflow_name}",
+                    f"expected no run {run_id[:100]!r}, found one of {row.run.workflow_name}",
                     field="runId",
                 )
 
-    async def cancel(self, found: FoundRun, reason: str) -> CommandResult | None:
-        """Cancels a run; None if it was cancelled before, which it stays."""
-        run = found.run
+    async def cancel(self, row: FoundRun, reason: str) -> CommandResult | None:
+        """Cancel a run; return None if it is already cancelled."""
+        run = row.run
         if run.status is RunState.CANCELLED:
             return None
         return await self._command_service.send_command(
