@@ -1,4 +1,4 @@
-"""What is done with deployments. Each answer is as of now, whichever gateway was asked before."""
+"""Creates, activates and reads deployments; reads include all writes of any gateway."""
 
 import asyncio
 import hashlib
@@ -41,16 +41,23 @@ from headwater.schemas.deployments import (
 )
 from headwater.schemas.failures import ARTIFACT_INVALID
 
-#: What an activation names to say that none is active yet.
+#: Stands for the active deployment where there is none, in If-Match.
 NONE: Final = "none"
-#: Every gateway and worker holds what all deployments declare.
+#: Most bytes of declarations: every gateway and worker has those of all deployments in memory.
 _DECLARED_BYTES_MAX: Final = 1024 * 1024
 
 
 class DeploymentService:
-    """Deploys, activates, rolls back, and shows what there is.
+    """Deploys apps, activates and rolls back deployments, and lists them.
 
-    Shape:  by is the id of the operators' key, in all that is written.
+    Args:
+        log: The topic of deployments.
+        artifact_check: Imports apps before they are deployed.
+        by: Id of the operators' key, written into records.
+        clock: Returns Unix milliseconds.
+
+    Raises:
+        Problem: Every method raises it when a request is refused.
     """
 
     def __init__(
@@ -67,17 +74,14 @@ class DeploymentService:
         self._clock = clock
 
     async def deploy(self, app: str, artifact: bytes) -> Response[bytes]:
-        """Deploys an artifact, which changes nothing until it is activated.
-
-        Errors: Problem, here and in all below.
-        """
+        """Deploy an artifact without activating it."""
         check_name(app)
         digest = (await asyncio.to_thread(hashlib.sha256, artifact)).hexdigest()
         name = deployment_id(app, digest)
         known = await self._log.catch_up()
         if name in known.by_id:
-            return _answer(_shown(known, known.by_id[name]))
-        workflows, schedules = await self._artifact_check.declared(app, artifact)
+            return _response(_deployment(known, known.by_id[name]))
+        workflows, schedules = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
             id=name,
             app=app,
@@ -98,31 +102,41 @@ class DeploymentService:
             )
         offset = await self._log.upload(name, artifact)
         outcome = await self._log.write(msgspec.structs.replace(record, offset=offset))
-        made = _done(outcome, Created)
-        status = HTTPStatus.CREATED if made.new else HTTPStatus.OK
-        return _answer(_shown(await self._log.catch_up(), made.deployment), status)
+        created = _require_outcome(outcome, Created)
+        status = HTTPStatus.CREATED if created.new else HTTPStatus.OK
+        return _response(_deployment(await self._log.catch_up(), created.deployment), status)
 
     async def activate(self, name: str, after: str) -> Response[bytes]:
-        """Has new runs begin on a deployment; after is what has to be active before, "" for any."""
+        """Activate a deployment: new runs begin on it.
+
+        Args:
+            name: Id of the deployment.
+            after: Id of the deployment that must be active before; "" for any.
+        """
         known = await self._log.catch_up()
         deployment_of(known, name)
         return await self._activate(known, name, after, rollback=False)
 
     async def rollback(self, name: str | None, after: str) -> Response[bytes]:
-        """Goes back to the deployment that was active before, or to one before that."""
+        """Activate an earlier deployment again.
+
+        Args:
+            name: Id of a deployment that was active before; None for the previous one.
+            after: Id of the deployment that must be active before; "" for any.
+        """
         known = await self._log.catch_up()
         if name is not None:
             deployment_of(known, name)
         active = NONE if known.active is None else known.active.id
         if after and after == known.rolled_back_from:
-            # Who did not hear the answer asks again.
+            # A repeated request, whose first response may have been lost.
             name = name or active
         if name != active:
             target = known.rolled_back_to(name)
             if isinstance(target, Refused):
                 raise Problem(target.code, target.message)
             name = target.id
-        # Of two who go back from the same deployment, one does: else they would go back by two.
+        # `active` as the condition: two concurrent rollbacks must not go back two deployments.
         return await self._activate(known, name, after or active, rollback=True)
 
     async def _activate(
@@ -133,15 +147,15 @@ class DeploymentService:
             record = DeploymentActivated(
                 id=name, after=after, rollback=rollback, by=self._by, at_ms=self._clock()
             )
-            done = _done(await self._log.write(record), Activated)
-            replaces = done.before if done.new else None
+            activated = _require_outcome(await self._log.write(record), Activated)
+            replaces = activated.before if activated.new else None
             known = await self._log.catch_up()
-        return _answer(
+        return _response(
             DeploymentActive(**_fields(known, known.by_id[name]), replaces=replaces), tag=name
         )
 
-    async def page(self, limit: int, cursor: str | None) -> Response[bytes]:
-        """Deployments, the newest first."""
+    async def list_deployments(self, limit: int, cursor: str | None) -> Response[bytes]:
+        """Return a page of deployments, the newest first."""
         known = await self._log.catch_up()
         names = list(reversed(known.by_id))
         if cursor is not None:
@@ -150,86 +164,90 @@ class DeploymentService:
                 raise Problem("invalid_cursor", detail, field="cursor")
             names = names[names.index(cursor) + 1 :]
         more = len(names) > limit
-        shown = [_shown(known, known.by_id[each]) for each in names[:limit]]
+        rows = [_deployment(known, known.by_id[name]) for name in names[:limit]]
         page = DeploymentPage(
-            deployments=shown, has_next_page=more, cursor=shown[-1].id if more else None
+            deployments=rows, has_next_page=more, cursor=rows[-1].id if more else None
         )
-        return _answer(page)
+        return _response(page)
 
-    async def one(self, name: str) -> Response[bytes]:
-        """A deployment."""
+    async def get_deployment(self, name: str) -> Response[bytes]:
+        """Return a deployment."""
         known = await self._log.catch_up()
-        return _answer(_shown(known, deployment_of(known, name), whole=True))
+        return _response(_deployment(known, deployment_of(known, name), whole=True))
 
-    async def active(self) -> Response[bytes]:
-        """The active deployment; its ETag is what an activation may name."""
+    async def get_active(self) -> Response[bytes]:
+        """Return the active deployment, with its ETag for If-Match."""
         known = await self._log.catch_up()
-        found = active_of(known)
-        return _answer(_shown(known, found, whole=True), tag=found.id)
+        active = active_of(known)
+        return _response(_deployment(known, active, whole=True), tag=active.id)
 
-    async def active_id(self) -> Response[bytes]:
-        """The id of the active deployment alone."""
-        return _answer(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
+    async def get_active_id(self) -> Response[bytes]:
+        """Return only the id of the active deployment."""
+        return _response(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
 
 
-def _done(outcome: Outcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)
+def _require_outcome(outcome: Outcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)
     if isinstance(outcome, Refused):
         raise Problem(outcome.code, outcome.message)
-    assert isinstance(outcome, kind)  # noqa: S101 (what was written says which it is)
+    assert isinstance(outcome, kind)  # noqa: S101 (the kind of the record determines it)
     return outcome
 
 
-def _shown(known: Deployments, found: DeploymentCreated, *, whole: bool = False) -> Deployment:
-    return Deployment(**_fields(known, found, whole=whole))
+def _deployment(
+    known: Deployments, created: DeploymentCreated, *, whole: bool = False
+) -> Deployment:
+    return Deployment(**_fields(known, created, whole=whole))
 
 
-def _fields(known: Deployments, found: DeploymentCreated, *, whole: bool = False) -> dict[str, Any]:
-    at_ms = known.activated_at_ms.get(found.id)
+def _fields(
+    known: Deployments, created: DeploymentCreated, *, whole: bool = False
+) -> dict[str, Any]:
+    at_ms = known.activated_at_ms.get(created.id)
     return {
-        "id": found.id,
-        "app": found.app,
-        "digest": found.digest,
-        "size": found.size,
-        "workflows": [_workflow(each, whole=whole) for each in found.workflows],
-        "schedules": [_schedule(each) for each in found.schedules],
-        "active": known.active is found,
-        "deployed_at": _moment(found.at_ms),
-        "deployed_by": found.by,
-        "activated_at": None if at_ms is None else _moment(at_ms),
+        "id": created.id,
+        "app": created.app,
+        "digest": created.digest,
+        "size": created.size,
+        "workflows": [_workflow(workflow, whole=whole) for workflow in created.workflows],
+        "schedules": [_schedule(schedule) for schedule in created.schedules],
+        "active": known.active is created,
+        "deployed_at": _utc(created.at_ms),
+        "deployed_by": created.by,
+        "activated_at": None if at_ms is None else _utc(at_ms),
     }
 
 
-def _workflow(found: DeployedWorkflow, *, whole: bool) -> WorkflowDeployed:
-    schema = json.loads(found.params) if whole and found.params is not None else None
+def _workflow(workflow: DeployedWorkflow, *, whole: bool) -> WorkflowDeployed:
+    schema = json.loads(workflow.params) if whole and workflow.params is not None else None
     return WorkflowDeployed(
-        name=found.name,
-        kind="graph" if found.document is not None else "code",
-        definition_digest=found.digest or None,
-        versioning="latest" if found.latest else "pinned",
+        name=workflow.name,
+        kind="graph" if workflow.document is not None else "code",
+        definition_digest=workflow.digest or None,
+        versioning="latest" if workflow.latest else "pinned",
         params_schema=schema,
     )
 
 
-def _schedule(found: DeployedSchedule) -> ScheduleDeployed:
-    declared = json.loads(found.declared)
+def _schedule(schedule: DeployedSchedule) -> ScheduleDeployed:
+    declared = json.loads(schedule.declared)
     return ScheduleDeployed(
-        name=found.name,
+        name=schedule.name,
         workflow=declared["workflow"],
         cron=declared["cron"],
         timezone=declared["timezone"],
     )
 
 
-def _moment(at_ms: int) -> datetime:
+def _utc(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def _answer(found: Answer, status: int = HTTPStatus.OK, tag: str = "") -> Response[bytes]:
+def _response(body: Answer, status: int = HTTPStatus.OK, tag: str = "") -> Response[bytes]:
     headers = {"etag": f'"{tag}"'} if tag else {}
-    if status == HTTPStatus.CREATED and isinstance(found, Deployment):
-        headers["location"] = f"/v1/deployments/{found.id}"
+    if status == HTTPStatus.CREATED and isinstance(body, Deployment):
+        headers["location"] = f"/v1/deployments/{body.id}"
     return Response(
-        msgspec.json.encode(found),
+        msgspec.json.encode(body),
         status_code=status,
         media_type="application/json",
         headers=headers,

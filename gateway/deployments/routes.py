@@ -1,4 +1,4 @@
-"""The routes of deployments, under /v1/deployments, and the active one as other programs ask it."""
+"""Routes of deployments, under /v1/deployments, and of the active one, under /v1/world."""
 
 import re
 from typing import Annotated, Any, Final, TypeAlias
@@ -55,25 +55,23 @@ def _is_zip(content_type: str | None) -> bool:
     return content_type is None or content_type.partition(";")[0].strip().lower() in _ZIPS
 
 
-#: An artifact.
+#: Content type of artifacts.
 _ZIP: Final = BodyKind("application/zip", _is_zip, b"")
 
 _IfMatch: TypeAlias = Annotated[
     str | None,
     HeaderParameter(
         name="If-Match",
-        description='The ETag of the deployment that has to be active until then, or "none"; '
-        "else nothing is changed.",
+        description='ETag of a deployment, or "none": change something only if that is the active '
+        "deployment.",
     ),
 ]
 _App: TypeAlias = Annotated[
     str,
-    QueryParameter(
-        description="The app in the artifact: package.module, or package.module:attribute."
-    ),
+    QueryParameter(description="App in the artifact: package.module, or package.module:attribute."),
 ]
 _Limit: TypeAlias = Annotated[
-    int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")
+    int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of deployments.")
 ]
 
 _DEPLOYMENT: Final[dict[str, Any]] = {
@@ -91,11 +89,13 @@ _ACTIVE: Final = _DEPLOYMENT | {"active": True, "activatedAt": "2026-07-01T09:00
 
 
 class Rollback(Body, frozen=True, kw_only=True):
-    """Where to go back to."""
+    """Target of a rollback."""
 
     deployment_id: Annotated[
         Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None,
-        msgspec.Meta(description="One that was active before; by default the last one that was."),
+        msgspec.Meta(
+            description="A deployment that was active before; by default the previous one."
+        ),
     ] = None
 
 
@@ -104,7 +104,7 @@ _ARTIFACT: Final = raw_body(
     Schema(
         type=OpenAPIType.STRING,
         content_media_type=_ZIP.media_type,
-        description="A zip of Python modules, or a wheel: at most 10 MiB, and 100 unpacked.",
+        description="A zip of Python modules, or a wheel: at most 10 MiB, and 100 MiB unpacked.",
     ),
 )
 
@@ -116,7 +116,7 @@ def deployment_routers(
     admin_key: str,
     world_key: str,
 ) -> list[Router]:
-    """The routes: those that change something, those that read, and that of the world."""
+    """Return the routers of deployments and of `/v1/world`."""
     operators: dict[str, Any] = {
         "guards": [operators_only(admin_key), checked_parameters],
         "security": [{ADMIN_KEY: []}],
@@ -124,37 +124,37 @@ def deployment_routers(
     }
     deploys = Router(
         "/",
-        route_handlers=[_deploy(deployment_service)],
+        route_handlers=[_deploy_route(deployment_service)],
         middleware=[limited.of(_ZIP)],
         **operators,
     )
-    steers = Router(
+    changes = Router(
         "/",
-        route_handlers=[_activate(deployment_service), _rollback(deployment_service)],
+        route_handlers=[_activate_route(deployment_service), _rollback_route(deployment_service)],
         middleware=[limited],
         request_class=BodyRequest,
         **operators,
     )
     reads = Router(
         "/",
-        route_handlers=_reads(deployment_service),
+        route_handlers=_read_routes(deployment_service),
         guards=[_operators_or_users(admin_key, request_guard), checked_parameters],
         security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
         opt={"policy": Policy.READ},
     )
     world = Router(
         WORLD,
-        route_handlers=[_active_id(deployment_service)],
+        route_handlers=[_active_id_route(deployment_service)],
         guards=[programs_only(world_key), checked_parameters],
         security=WORLD_KEYS,
         tags=["deployments"],
     )
-    routes = Router(BASE, route_handlers=[deploys, steers, reads], tags=["deployments"])
+    routes = Router(BASE, route_handlers=[deploys, changes, reads], tags=["deployments"])
     return [routes, world]
 
 
 def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> Guard:
-    """A guard that lets in those who deploy, and those who may read of workflows."""
+    """Return a guard that allows operators, and callers who may read workflows."""
 
     async def guard(
         connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
@@ -164,7 +164,7 @@ def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> Guard:
         try:
             await request_guard.guard(connection, handler)
         except Problem as problem:
-            # Whoever has brought an operators' key is told of that one.
+            # A caller that sent an operators' key gets the error about that key.
             if problem.code == "unauthorized" and connection.headers.get("x-admin-key"):
                 raise no_operator() from problem
             raise
@@ -172,7 +172,7 @@ def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> Guard:
     return guard
 
 
-def _deploy(deployment_service: DeploymentService) -> HTTPRouteHandler:
+def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/",
         audit="deployments.deploy",
@@ -180,12 +180,12 @@ def _deploy(deployment_service: DeploymentService) -> HTTPRouteHandler:
         operation_id="deploy",
         operation_class=_ARTIFACT,
         summary="Deploy an app",
-        description="It is imported once, to see that it can be run, and changes nothing until it "
-        "is activated. The same app and artifact are one deployment, however often they come.",
+        description="The app is imported once to check it. A deployment has no effect until it is "
+        "activated. Deploying the same app and artifact again creates no new deployment.",
         status_code=200,
         responses={
-            200: _answers(Deployment, _DEPLOYMENT, "It was deployed before."),
-            201: _answers(Deployment, _DEPLOYMENT, "It is deployed."),
+            200: _response_spec(Deployment, _DEPLOYMENT, "Deployed before."),
+            201: _response_spec(Deployment, _DEPLOYMENT, "Deployed."),
             **problem_responses(*BODY_PROBLEMS, *_LOG_PROBLEMS, ARTIFACT_INVALID),
         },
     )
@@ -195,17 +195,17 @@ def _deploy(deployment_service: DeploymentService) -> HTTPRouteHandler:
     return deploy
 
 
-def _activate(deployment_service: DeploymentService) -> HTTPRouteHandler:
+def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/activate",
         audit="deployments.activate",
         operation_id="activateDeployment",
         summary="Activate a deployment",
-        description="New runs begin on it as soon as this is answered; those under way stay on the "
-        "deployment that they began on.",
+        description="New runs begin on it as soon as this request has returned. Existing runs stay "
+        "on the deployment that they began on.",
         status_code=200,
         responses={
-            200: _answers(DeploymentActive, _ACTIVE, "It is active."),
+            200: _response_spec(DeploymentActive, _ACTIVE, "Active."),
             **problem_responses(*_LOG_PROBLEMS, DEPLOYMENT_NOT_FOUND, DEPLOYMENT_CHANGED),
         },
     )
@@ -213,23 +213,23 @@ def _activate(deployment_service: DeploymentService) -> HTTPRouteHandler:
         deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
         if_match: _IfMatch = None,
     ) -> Response[bytes]:
-        return await deployment_service.activate(deploymentId, _replaced(if_match))
+        return await deployment_service.activate(deploymentId, _expected_active(if_match))
 
     return activate
 
 
-def _rollback(deployment_service: DeploymentService) -> HTTPRouteHandler:
+def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/rollback",
         audit="deployments.rollback",
         operation_id="rollBackDeployment",
         operation_class=OptionalBody,
-        summary="Go back to a deployment that was active before",
-        description="To the last one, unless another is named; then to the one before that. With "
-        "If-Match it is safe to repeat.",
+        summary="Roll back to an earlier deployment",
+        description="Activates the previous deployment, or a named earlier one. A second rollback "
+        "goes back further. With If-Match a request is safe to repeat.",
         status_code=200,
         responses={
-            200: _answers(DeploymentActive, _ACTIVE, "It is active again."),
+            200: _response_spec(DeploymentActive, _ACTIVE, "Active again."),
             **problem_responses(
                 *BODY_PROBLEMS,
                 *_LOG_PROBLEMS,
@@ -240,18 +240,18 @@ def _rollback(deployment_service: DeploymentService) -> HTTPRouteHandler:
         },
     )
     async def rollback(data: JSONBody[Rollback], if_match: _IfMatch = None) -> Response[bytes]:
-        return await deployment_service.rollback(data.deployment_id, _replaced(if_match))
+        return await deployment_service.rollback(data.deployment_id, _expected_active(if_match))
 
     return rollback
 
 
-def _reads(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
+def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
     @get(
         "/",
         operation_id="listDeployments",
-        summary="The deployments, the newest first",
+        summary="List deployments, the newest first",
         responses={
-            200: _answers(
+            200: _response_spec(
                 DeploymentPage, {"deployments": [_DEPLOYMENT], "hasNextPage": False}, "A page."
             ),
             **problem_responses("forbidden", "invalid_cursor", *_LOG_PROBLEMS),
@@ -260,62 +260,62 @@ def _reads(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
     async def list_deployments(
         limit: _Limit = PAGE_DEFAULT, cursor: Cursor = None
     ) -> Response[bytes]:
-        return await deployment_service.page(limit, cursor)
+        return await deployment_service.list_deployments(limit, cursor)
 
     @get(
         "/active",
         operation_id="getActiveDeployment",
-        summary="The deployment that new runs begin on",
-        description="Its ETag is for If-Match.",
+        summary="Get the active deployment",
+        description="New runs begin on it. Use its ETag in If-Match.",
         responses={
-            200: _answers(Deployment, _ACTIVE, "It is active."),
+            200: _response_spec(Deployment, _ACTIVE, "Active."),
             **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
     async def get_active() -> Response[bytes]:
-        return await deployment_service.active()
+        return await deployment_service.get_active()
 
     @get(
         "/{deploymentId:str}",
         operation_id="getDeployment",
-        summary="One deployment",
+        summary="Get a deployment",
         responses={
-            200: _answers(Deployment, _DEPLOYMENT, "As it was deployed."),
+            200: _response_spec(Deployment, _DEPLOYMENT, "The deployment."),
             **problem_responses("forbidden", DEPLOYMENT_NOT_FOUND, *_LOG_PROBLEMS),
         },
     )
     async def get_deployment(
         deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
     ) -> Response[bytes]:
-        return await deployment_service.one(deploymentId)
+        return await deployment_service.get_deployment(deploymentId)
 
     return [list_deployments, get_active, get_deployment]
 
 
-def _active_id(deployment_service: DeploymentService) -> HTTPRouteHandler:
+def _active_id_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @get(
         "/deployment-id",
         operation_id="getActiveDeploymentId",
-        summary="The id of the active deployment",
+        summary="Get the id of the active deployment",
         responses={
-            200: _answers(DeploymentId, {"deploymentId": _ACTIVE["id"]}, "It is active."),
+            200: _response_spec(DeploymentId, {"deploymentId": _ACTIVE["id"]}, "Active."),
             **problem_responses(NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
     async def get_active_id() -> Response[bytes]:
-        return await deployment_service.active_id()
+        return await deployment_service.get_active_id()
 
     return get_active_id
 
 
-def _answers(kind: type, example: Any, description: str) -> ResponseSpec:  # noqa: ANN401 (JSON)
+def _response_spec(kind: type, example: Any, description: str) -> ResponseSpec:  # noqa: ANN401 (JSON)
     return ResponseSpec(kind, False, description, _JSON, [Example(value=example)])
 
 
-def _replaced(if_match: str | None) -> str:
-    """Return the deployment that is to be replaced; "" for any.
+def _expected_active(if_match: str | None) -> str:
+    """Return the id of the deployment that must be active; "" for any.
 
     Raises:
-        Problem: The header is not the tag of a deployment.
+        Problem: The header is not the ETag of a deployment.
     """
     return tag_of(if_match, _ID, f'"dep_…" or "{NONE}", the quotes included')
