@@ -196,7 +196,7 @@ def _console(
     keys = ConsoleKeys(
         settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
     )
-    return Console(keys, clock=clock, refused=tell, bodies=bodies.of(_FORMS)).router()
+    return Console(keys, clock=clock, record_refusal=tell, bodies=bodies.of(_FORMS)).router()
 
 
 def _operators_routes(

@@ -1,4 +1,4 @@
-"""What is at hand while one page is made: the request, the API, and who is signed in."""
+"""Context of a page while it is rendered: the request, the API client and the session."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from headwater.gateway.console.rendering import page
 from headwater.gateway.http.request_scope import AnyRequest, request_id_of
 
 BASE: Final = "/console"
-#: Where the bar at the top leads.
+#: Entries of the navigation bar.
 SECTIONS: Final[Mapping[str, str]] = {
     BASE: "Overview",
     f"{BASE}/deliveries": "Deliveries",
@@ -22,30 +22,30 @@ SECTIONS: Final[Mapping[str, str]] = {
     f"{BASE}/users": "Users",
     f"{BASE}/audit": "Audit",
 }
-#: What has been done, by the word that the way back to a page has for it. No page shows a text of
-#: its address: else whoever makes a link could say anything in the console's name.
-DONE: Final[Mapping[str, str]] = {
-    "activate": "It is active: new runs begin on it.",
-    "cancel": "It is being cancelled: its code cleans up first.",
-    "drain": "Deliveries that wait are being looked at again.",
+#: Confirmations by the value of the parameter `done` in the address of a page. The text itself is
+#: never taken from the address: otherwise a link could make the console display any text.
+CONFIRMATIONS: Final[Mapping[str, str]] = {
+    "activate": "The deployment is active: new runs begin on it.",
+    "cancel": "The run is being canceled: its code cleans up first.",
+    "drain": "Parked deliveries are being checked again.",
     "events": "The event was sent.",
-    "pause": "It is paused.",
-    "replay": "It is on its way once more.",
-    "restart": "Its next run has begun.",
-    "resume": "It goes on.",
-    "retry": "Its next run goes on from where it failed.",
-    "rollback": "The deployment before is active again.",
-    "terminate": "It was terminated.",
+    "pause": "The instance is paused.",
+    "replay": "The delivery is being reprocessed.",
+    "restart": "The next run has started.",
+    "resume": "The instance has resumed.",
+    "retry": "The next run continues from the failed step.",
+    "rollback": "The previous deployment is active again.",
+    "terminate": "The instance was terminated.",
 }
-#: Parameters of pages, which no route of the API has.
-_OWN: Final = frozenset({"refresh", "done"})
-#: Seconds between two looks: a page is up to six requests.
+#: Parameters of pages that are not passed on to the API.
+_PAGE_PARAMETERS: Final = frozenset({"refresh", "done"})
+#: Seconds between two refreshes that a page allows; a page makes up to seven requests.
 _REFRESH_S: Final = range(2, 3601)
-_REFRESH_USUAL_S: Final = 5
+_REFRESH_DEFAULT_S: Final = 5
 
 
 class PageContext:
-    """What views work with."""
+    """Passed to views and actions to read a request and render a page."""
 
     def __init__(self, request: AnyRequest, api: ApiClient, *, token: str, now_ms: int) -> None:
         self.request = request
@@ -55,48 +55,50 @@ class PageContext:
         query = request.scope["query_string"].decode("latin-1")
         self._query = parse_qsl(query, keep_blank_values=True)
 
-    def asked(self, name: str) -> str:
-        """A parameter of the query; empty if it is not there."""
+    def query_value(self, name: str) -> str:
+        """Return a parameter of the query; "" if it is absent."""
         return next((value for key, value in self._query if key == name), "")
 
-    def filters(self, but: Collection[str] = ()) -> list[tuple[str, str]]:
-        """The query as the API is asked with it, which refuses what it does not know."""
-        return [pair for pair in self._query if pair[0] not in {*_OWN, *but}]
+    def filters(self, without: Collection[str] = ()) -> list[tuple[str, str]]:
+        """Return the query parameters for the API, which refuses unknown ones."""
+        return [pair for pair in self._query if pair[0] not in {*_PAGE_PARAMETERS, *without}]
 
-    def named(self, name: str) -> str:
-        """A part of the path."""
+    def path_value(self, name: str) -> str:
+        """Return a parameter of the path."""
         return str(self.request.path_params[name])
 
     def link(self, **changes: str | None) -> str:
-        """This page with other parameters."""
+        """Return the address of this page with changed query parameters."""
         kept = [pair for pair in self._query if pair[0] not in {"done", *changes} and pair[1]]
         query = urlencode([*kept, *((name, value) for name, value in changes.items() if value)])
         path = self.request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
         return f"{path}?{query}" if query else path
 
-    def show(
+    def render(
         self, template: str, section: str, status: int = 200, **values: object
     ) -> Response[bytes]:
-        """A page of what was answered; its status is that of `found`."""
-        answers = [each for each in values.values() if isinstance(each, ApiResponse)]
-        # What is away makes many requests fail, and is told once.
-        failed = {each.problem["code"]: each.problem for each in answers if not each.ok}
-        main = values.get("found")
+        """Render a page; a failed `response` among the values determines its status."""
+        responses = [value for value in values.values() if isinstance(value, ApiResponse)]
+        # One outage makes many requests fail; it is shown once.
+        problems = {
+            response.problem["code"]: response.problem for response in responses if not response.ok
+        }
+        main = values.get("response")
         if isinstance(main, ApiResponse) and not main.ok:
             status = main.status
-        found = page(
+        rendered = page(
             template,
             status,
-            asked=self.asked,
-            curls=self.api.asked,
-            done=DONE.get(self.asked("done")),
-            failed=failed.values(),
+            confirmation=CONFIRMATIONS.get(self.query_value("done")),
+            curl_commands=self.api.curl_commands,
+            is_get=self.request.method == "GET",
             link=self.link,
-            is_look=self.request.method == "GET",
             now=self.now,
             origin=f"{self.request.url.scheme}://{self.request.url.netloc}",
+            problems=problems.values(),
+            query_value=self.query_value,
             refresh=self._refresh(),
-            refresh_usual=_REFRESH_USUAL_S,
+            refresh_default=_REFRESH_DEFAULT_S,
             request_id=request_id_of(self.request.scope),
             section=f"{BASE}/{section}" if section else BASE,
             sections=SECTIONS,
@@ -104,11 +106,11 @@ class PageContext:
             **values,
         )
         if self._refresh():
-            found.headers["refresh"] = str(self._refresh())
-        return found
+            rendered.headers["refresh"] = str(self._refresh())
+        return rendered
 
     def _refresh(self) -> int:
-        """Seconds until the page is to be asked for again; 0 for never."""
-        given = self.asked("refresh")
-        found = int(given) if given.isdecimal() and len(given) < 5 else 0
-        return found if found in _REFRESH_S else 0
+        """Return the seconds until the browser reloads the page; 0 for never."""
+        text = self.query_value("refresh")
+        seconds = int(text) if text.isdecimal() and len(text) < 5 else 0
+        return seconds if seconds in _REFRESH_S else 0

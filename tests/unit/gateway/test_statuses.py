@@ -37,7 +37,9 @@ def test_those_who_ask_together_are_answered_together():
         postgres = Postgres()
         statuses = Statuses(postgres.ask)
         numbers = [str(number) for number in range(MANY)]
-        found = await asyncio.gather(*(statuses.status_of("order", each) for each in [*numbers, "1"]))
+        found = await asyncio.gather(
+            *(statuses.status_of("order", each) for each in [*numbers, "1"])
+        )
         outputs = [each and each.output for each in found]
         assert outputs == [each if int(each) % 3 else None for each in [*numbers, "1"]]
         assert [len(names) for names in postgres.asked] == [50, 50, 20]

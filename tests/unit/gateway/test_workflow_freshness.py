@@ -93,7 +93,9 @@ def test_nobody_is_asked_while_nobody_waits() -> None:
 
 def test_a_thousand_waiters_are_one_question_at_a_time() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
-        waits = [asyncio.create_task(freshness.wait_until_applied({0: n}, 60)) for n in range(1_000)]
+        waits = [
+            asyncio.create_task(freshness.wait_until_applied({0: n}, 60)) for n in range(1_000)
+        ]
         await asyncio.sleep(0.05)
         await until(lambda: store.asked)
         assert store.asked <= 50

@@ -4,7 +4,7 @@ import pytest
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.parameters import prefers_async
-from headwater.gateway.workflows.positions import furthest, read_positions, format_positions
+from headwater.gateway.workflows.positions import format_positions, furthest, read_positions
 
 
 @pytest.mark.parametrize(
