@@ -47,7 +47,7 @@ def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
         summary="Instances of a workflow, newest first",
         description="Pages are stable while instances are created and deleted: the cursor names "
         "the last instance of a page.",
-        dependencies={"query": Provide(InstancesQuery, sync_to_thread=False)},
+        dependencies={"filters": Provide(InstancesQuery, sync_to_thread=False)},
         **read_spec(
             answers.InstancePage,
             examples.LISTING,
@@ -59,9 +59,9 @@ def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
         ),
     )
     async def list_instances(
-        workflow: PathName, query: NamedDependency[InstancesQuery], position: Position
+        workflow: PathName, filters: NamedDependency[InstancesQuery], position: Position
     ) -> Response[bytes]:
-        return await query_service.list_instances(workflow, query, position)
+        return await query_service.list_instances(workflow, filters, position)
 
     @get(
         ALL_INSTANCES,
@@ -69,13 +69,13 @@ def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
         summary="Instances of all workflows, newest first",
         description="Instances of built-in workflows are left out; list them by the name of their "
         "workflow.",
-        dependencies={"query": Provide(InstancesQuery, sync_to_thread=False)},
+        dependencies={"filters": Provide(InstancesQuery, sync_to_thread=False)},
         **read_spec(answers.InstancePage, examples.LISTING, "invalid_cursor"),
     )
     async def list_all_instances(
-        query: NamedDependency[InstancesQuery], position: Position
+        filters: NamedDependency[InstancesQuery], position: Position
     ) -> Response[bytes]:
-        return await query_service.list_instances(None, query, position)
+        return await query_service.list_instances(None, filters, position)
 
     return [list_workflows, list_instances, list_all_instances]
 
@@ -102,7 +102,7 @@ def instance_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
         description="Steps in the order in which they were first reached, or tokens of a graph in "
         "the order of their creation, events in the order of their arrival, and log lines. Every "
         "list has a cursor of its own.",
-        dependencies={"query": Provide(HistoryQuery, sync_to_thread=False)},
+        dependencies={"filters": Provide(HistoryQuery, sync_to_thread=False)},
         **read_spec(
             answers.HistoryPage,
             examples.HISTORY,
@@ -114,10 +114,10 @@ def instance_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
     async def get_history(
         workflow: PathName,
         instance_id: PathName,
-        query: NamedDependency[HistoryQuery],
+        filters: NamedDependency[HistoryQuery],
         position: Position,
     ) -> Response[bytes]:
-        return await query_service.get_history(workflow, instance_id, query, position)
+        return await query_service.get_history(workflow, instance_id, filters, position)
 
     return [get_instance, get_history]
 

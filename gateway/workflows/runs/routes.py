@@ -164,22 +164,22 @@ def _list_route(
         summary="List runs, newest first",
         description="Pages are stable while runs are created and deleted: the cursor names the "
         "last run of a page. Inputs and outputs are left out.",
-        dependencies={"query": Provide(RunsQuery, sync_to_thread=False)},
+        dependencies={"filters": Provide(RunsQuery, sync_to_thread=False)},
         **read_spec(RunPage, _PAGE, "invalid_cursor"),
     )
     async def list_runs(
-        request: AnyRequest, query: NamedDependency[RunsQuery], position: Position
+        request: AnyRequest, filters: NamedDependency[RunsQuery], position: Position
     ) -> Response[bytes]:
         context = request_guard.context_of(request, request.route_handler)
-        await request_guard.authorize(replace(context, workflow_name=query.workflow_name))
+        await request_guard.authorize(replace(context, workflow_name=filters.workflow_name))
         applied = await query_service.wait_until_applied(position)
         with cursor_field("cursor"):
             page = await rows.page(
-                workflow=query.workflow_name,
-                state=query.status,
-                deployment=query.deployment_id,
-                limit=query.limit,
-                after=query.cursor,
+                workflow=filters.workflow_name,
+                state=filters.status,
+                deployment=filters.deployment_id,
+                limit=filters.limit,
+                after=filters.cursor,
             )
         more = page.cursor is not None
         return response_of(
