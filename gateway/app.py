@@ -307,7 +307,7 @@ async def _running(
         for reader in (ports.reader, watching):
             await reader.open()
             exits.push_async_callback(reader.close)
-        await exits.enter_async_context(service.running())
+        await exits.enter_async_context(service.lifespan())
         exits.push_async_callback(ports.users.close)
         yield
 
@@ -337,7 +337,7 @@ def _deployments(
     artifact_check = ArtifactCheck(passed=settings.app_environment, limits=settings.limits)
     service.add_shutdown_callback(artifact_check.close)
     deployment_service = DeploymentService(
-        workflows.of_runs.deployments,
+        workflows.run_ports.deployments,
         artifact_check,
         by=key_id("admin", key),
         clock=workflows.clock,

@@ -108,7 +108,7 @@ def _workflow_ports(
             new_id=new_id,
         ),
         definitions=DefinitionLog(cluster=cluster, client_id="headwater-gateway-graphs"),
-        of_runs=RunPorts(
+        run_ports=RunPorts(
             rows=Runs(reader),
             keys=IdempotencyKeys(reader),
             deployments=DeploymentLog(cluster=cluster, client_id="headwater-gateway-deployments"),

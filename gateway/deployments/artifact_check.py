@@ -60,7 +60,7 @@ class ArtifactCheck:
         """Import an app from an artifact; return its workflows and schedules.
 
         Raises:
-            Problem: The app cannot be deployed; the detail says what its author has to change.
+            Problem: The app cannot be deployed; the detail states what its author has to change.
         """
         async with self._import_lock:
             declared = await self._import_unless_closed(app, artifact)

@@ -57,7 +57,7 @@ class RequestContext:
         policy: Kind of operation.
         workflow_name: Name of the workflow; None if the route has none.
         instance_id: Id of the instance; None if the route has none. For a batch the hook is called
-            for one instance after the other.
+            once for every instance.
         headers: Headers, matched case-insensitively.
         runtime: Clock and randomness. A hook that uses them is deterministic in tests.
         body: Decoded JSON, for the hook of the policy only: `id` and `params` of creations, `type`

@@ -63,7 +63,7 @@ INSTANCE: Final[dict[str, Any]] = {
         "currentStep": _STEP,
     },
 }
-_OF_RUN: Final[dict[str, Any]] = {
+_RUN_KEY: Final[dict[str, Any]] = {
     "workflowName": "order",
     "instanceId": "order-1",
     "runNumber": 0,
@@ -73,7 +73,7 @@ HISTORY: Final[dict[str, Any]] = {
     "steps": [
         {
             "id": "approval",
-            **_OF_RUN,
+            **_RUN_KEY,
             **_STEP,
             "result": None,
             "errorName": None,
@@ -94,7 +94,7 @@ HISTORY: Final[dict[str, Any]] = {
     "events": [
         {
             "id": "01K2ZQ8M7D3W5T9V1X0Y4B6C8E",
-            **_OF_RUN,
+            **_RUN_KEY,
             "type": "approval",
             "payload": {"by": "amara"},
             "createdAt": _AT,
@@ -106,7 +106,7 @@ HISTORY: Final[dict[str, Any]] = {
     "logs": [
         {
             "id": "00003-000000000000123-0000",
-            **_OF_RUN,
+            **_RUN_KEY,
             "stepKey": None,
             "attempt": None,
             "level": "info",
@@ -159,7 +159,7 @@ TAIL: Final = (
     'event: end\nid: 130\ndata: {"status":"complete","output":{"price":125},"runNumber":0}\n\n'
 )
 
-_AS_OF: Final[dict[str, Any]] = {
+_INSPECTED: Final[dict[str, Any]] = {
     "workflowName": "review",
     "instanceId": "review-1",
     "runNumber": 0,
@@ -183,7 +183,7 @@ _TOKEN: Final[dict[str, Any]] = {
     "attempts": 0,
     "waitsFor": {"what": "task"},
 }
-TOKENS: Final[dict[str, Any]] = {**_AS_OF, "tokens": [_TOKEN], "total": 1}
+TOKENS: Final[dict[str, Any]] = {**_INSPECTED, "tokens": [_TOKEN], "total": 1}
 _ARRIVED: Final[dict[str, Any]] = {"type": "MARK_WAITING", "token_id": "3"}
 _COUNTS: Final[dict[str, Any]] = {"total": 2, "completed": 1, "failed": 0, "terminal": 1}
 _SYNC_CHECK: Final[dict[str, Any]] = {
@@ -193,7 +193,7 @@ _SYNC_CHECK: Final[dict[str, Any]] = {
     "payload": {"transition": "meet", "strategy": "m_of_n:2", **_COUNTS},
 }
 _SIMULATED: Final[dict[str, Any]] = {
-    **_AS_OF,
+    **_INSPECTED,
     "token": _TOKEN,
     "decisions": [_ARRIVED],
     "trace": [_SYNC_CHECK],
@@ -212,7 +212,7 @@ JOINED: Final[dict[str, Any]] = {
 }
 _SENTENCE: Final = "Branch 1 runs 'vote' (token 2)."
 EXPLAINED: Final[dict[str, Any]] = {
-    **_AS_OF,
+    **_INSPECTED,
     "says": [_SENTENCE],
     "joins": [
         {
@@ -245,7 +245,7 @@ EXPLAINED: Final[dict[str, Any]] = {
     "waitingFor": {"task": 1, "siblings": 1},
 }
 TRACED: Final[dict[str, Any]] = {
-    **_AS_OF,
+    **_INSPECTED,
     "decided": [
         {
             "sequence": 11,

@@ -128,7 +128,9 @@ class Freshness:
         return await self._wait_for(timeout_s, positions, patient, all)
 
     async def wait_until_advanced(self, since: Positions, timeout_s: float) -> bool:
-        """Wait patiently until any partition is applied further; return whether one is.
+        """Wait until any partition is applied further; return whether one is.
+
+        It is polled as for streams of changes.
 
         Args:
             since: Positions that are known to be applied.
@@ -186,7 +188,7 @@ class Freshness:
 
     async def _pause(self, pause_s: float) -> bool:
         """Sleep; return True, and early, if an impatient request arrives."""
-        # Lets requests whose wait is over leave.
+        # Requests whose wait is over remove themselves first.
         await asyncio.sleep(_PAUSE_S)
         if not self._waiters:
             return False

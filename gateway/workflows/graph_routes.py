@@ -32,7 +32,7 @@ from headwater.schemas.graph_answers import (
 )
 
 BASE: Final = "/api/graphs"
-_OF_GRAPH: Final = f"/{{{WORKFLOW}:str}}"
+_GRAPH_PATH: Final = f"/{{{WORKFLOW}:str}}"
 _VERSIONS_MAX: Final = 2**31 - 1
 _DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
 _READ_PROBLEMS: Final = ("broker_unavailable", "not_yet_readable")
@@ -88,7 +88,7 @@ def graph_router(graphs: Graphs, request_guard: RequestGuard, limited: LimitedBo
 
 def _deploy(graphs: Graphs) -> HTTPRouteHandler:
     @put(
-        _OF_GRAPH,
+        _GRAPH_PATH,
         audit="graphs.deploy",
         body=BodySize.DEFINITION,
         operation_id="deployGraph",
@@ -120,7 +120,7 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
         return await graphs.list_graphs()
 
     @get(
-        _OF_GRAPH,
+        _GRAPH_PATH,
         operation_id="getGraph",
         summary="Get the newest version of a graph",
         **read_spec(
@@ -134,7 +134,7 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
         return await graphs.get_definition(workflow)
 
     @get(
-        f"{_OF_GRAPH}/versions",
+        f"{_GRAPH_PATH}/versions",
         operation_id="listGraphVersions",
         summary="List the versions of a graph, the newest first",
         **read_spec(GraphVersions, {"versions": [_VERSION]}, *_READ_PROBLEMS, GRAPH_NOT_FOUND),
@@ -143,7 +143,7 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
         return await graphs.list_versions(workflow)
 
     @get(
-        f"{_OF_GRAPH}/versions/{{number:int}}",
+        f"{_GRAPH_PATH}/versions/{{number:int}}",
         operation_id="getGraphVersion",
         summary="Get a version of a graph",
         **read_spec(

@@ -74,7 +74,7 @@ def _listing(query_service: QueryService) -> HTTPRouteHandler:
     @get(
         "/",
         operation_id="listJobs",
-        summary="The jobs that have not ended",
+        summary="List the jobs that have not ended",
         description="Jobs that wait for a worker, that a worker has, and that will be retried; "
         "the oldest first. Their inputs are in the histories of their instances.",
         **read_spec(answers.JobPage, examples.OPEN_JOBS, "invalid_cursor"),
@@ -99,7 +99,7 @@ def _activate(request_guard: RequestGuard, jobs: JobService) -> HTTPRouteHandler
         summary="Activate jobs",
         description="Jobs of external nodes, by the names of their tasks, the longest waiting "
         "first. The worker has a job until its lease expires. If there are none, the request "
-        "waits for up to `waitMs`, and may return none.",
+        "waits for up to `waitMs`, and then returns none.",
         **job_spec(answers.JobList, examples.JOBS, "store_unavailable"),
     )
     async def activate_jobs(request: AnyRequest, data: JSONBody[Activation]) -> Response[bytes]:

@@ -33,8 +33,8 @@ WAITING_MAX: Final = 200
 #: Seconds between two queries of one activation, at first and at most.
 _PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 0.5
-#: Seconds after which an activation queries again although the history has not advanced: the owner
-#: may have refused an excluded job.
+#: Seconds after which an activation queries again although the history has not advanced: a job that
+#: was excluded may still be available.
 _QUERY_AGAIN_S: Final = 5.0
 #: Seconds for which a requested job is excluded. Postgres usually lags by some ms. If it lags by
 #: more, the owners refuse a job that is requested again.

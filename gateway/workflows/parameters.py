@@ -186,13 +186,13 @@ Position: TypeAlias = NamedDependency[Positions]
 WORKFLOW: Final = "workflowName"
 INSTANCE: Final = "instanceId"
 #: Path of the instances of all workflows.
-ALL_INSTANCES: Final = "/instances"
-OF_WORKFLOW: Final = f"/workflows/{{{WORKFLOW}:str}}/instances"
+ALL_INSTANCES_PATH: Final = "/instances"
+INSTANCES_PATH: Final = f"/workflows/{{{WORKFLOW}:str}}/instances"
 #: Path of the route that changes many instances.
 BULK_PATH: Final = f"/workflows/{{{WORKFLOW}:str}}/bulk"
 #: Path of the route that creates many instances; also that of the instance with the id `batch`.
 BATCH_ID: Final = "batch"
-BATCH: Final = f"{OF_WORKFLOW}/{BATCH_ID}"
+BATCH_PATH: Final = f"{INSTANCES_PATH}/{BATCH_ID}"
 
 
 class InstancesQuery(msgspec.Struct, frozen=True, kw_only=True):

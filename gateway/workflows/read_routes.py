@@ -8,8 +8,8 @@ from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.openapi import read_spec
 from headwater.gateway.workflows.parameters import (
-    ALL_INSTANCES,
-    OF_WORKFLOW,
+    ALL_INSTANCES_PATH,
+    INSTANCES_PATH,
     HistoryQuery,
     InstancesQuery,
     LastEventHeader,
@@ -42,9 +42,9 @@ def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
         return await query_service.list_workflows(position)
 
     @get(
-        OF_WORKFLOW,
+        INSTANCES_PATH,
         operation_id="listInstances",
-        summary="Instances of a workflow, newest first",
+        summary="List the instances of a workflow, newest first",
         description="Pages are stable while instances are created and deleted: the cursor names "
         "the last instance of a page.",
         dependencies={"filters": Provide(InstancesQuery, sync_to_thread=False)},
@@ -64,9 +64,9 @@ def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
         return await query_service.list_instances(workflow, filters, position)
 
     @get(
-        ALL_INSTANCES,
+        ALL_INSTANCES_PATH,
         operation_id="listAllInstances",
-        summary="Instances of all workflows, newest first",
+        summary="List the instances of all workflows, newest first",
         description="Instances of built-in workflows are left out; list them by the name of their "
         "workflow.",
         dependencies={"filters": Provide(InstancesQuery, sync_to_thread=False)},

@@ -28,10 +28,10 @@ from headwater.gateway.workflows.introspection_routes import graph_inspection_ro
 from headwater.gateway.workflows.job_routes import job_routes
 from headwater.gateway.workflows.jobs import JobService
 from headwater.gateway.workflows.parameters import (
-    BATCH,
     BATCH_ID,
+    BATCH_PATH,
     INSTANCE,
-    OF_WORKFLOW,
+    INSTANCES_PATH,
     instance_id,
     min_position,
     run_reference,
@@ -72,10 +72,10 @@ JOBS_BASE: Final = "/api/jobs"
 #: a worker that acquires a partition needs a few seconds.
 OUTCOME_TIMEOUT_S: Final = 10.0
 
-#: Positions that a reader requires to be applied.
+#: Provides the positions that a request requires to be applied.
 _POSITION: Final = {"position": Provide(min_position)}
 #: Path of one instance.
-_OF_INSTANCE: Final = f"{OF_WORKFLOW}/{{{INSTANCE}:str}}"
+_INSTANCE_PATH: Final = f"{INSTANCES_PATH}/{{{INSTANCE}:str}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class WorkflowPorts:
 
     commands: Commands
     definitions: Definitions
-    of_runs: RunPorts
+    run_ports: RunPorts
     workflows: Workflows
     runs: RunLog
     hooks: WorkflowHooks
@@ -130,7 +130,7 @@ class WorkflowService:
         self._bodies = bodies
         folds = RunFolds(ports.runs)
         self._query_service = QueryService(
-            ports.workflows, self._freshness, ports.definitions, ports.of_runs.deployments, folds
+            ports.workflows, self._freshness, ports.definitions, ports.run_ports.deployments, folds
         )
         self._inspection = GraphInspection(
             self._query_service, ports.workflows, folds, EvaluatorProcess()
@@ -140,7 +140,7 @@ class WorkflowService:
         )
         self._world_key = keys.world
         self._run_service = RunService(
-            ports.of_runs,
+            ports.run_ports,
             self._command_service,
             new_id=ports.new_id,
         )
@@ -157,13 +157,13 @@ class WorkflowService:
         self._shutdown_callbacks = [self._tails.close, self._jobs.close]
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def lifespan(self) -> AsyncIterator[None]:
         """Start the services of the routes; stop them on exit."""
         async with AsyncExitStack() as stack:
             await self._ports.commands.start()
             stack.push_async_callback(self._ports.commands.stop)
             stack.push_async_callback(self._ports.definitions.stop)
-            stack.push_async_callback(self._ports.of_runs.deployments.stop)
+            stack.push_async_callback(self._ports.run_ports.deployments.stop)
             await self._ticks.start()
             stack.push_async_callback(self._ticks.stop)
             await self._freshness.start()
@@ -184,7 +184,7 @@ class WorkflowService:
         """Return the routers of workflows, graphs, jobs, runs and `/v1/world`."""
         graphs = Graphs(self._ports.definitions, clock=self._ports.clock)
         jobs = job_routes(self.request_guard, self._query_service, self._jobs)
-        rows = self._ports.of_runs.rows
+        rows = self._ports.run_ports.rows
         run_routes = runs.run_routes(
             self.request_guard, self._query_service, self._run_service, rows
         )
@@ -262,12 +262,12 @@ def _instance_routers(handlers: list[HTTPRouteHandler]) -> list[Router]:
     """
     return [
         Router(
-            _OF_INSTANCE,
+            _INSTANCE_PATH,
             route_handlers=handlers,
             dependencies={"instance_id": Provide(instance_id), "run": Provide(run_reference)},
         ),
         Router(
-            BATCH,
+            BATCH_PATH,
             route_handlers=handlers,
             dependencies={
                 "instance_id": Provide(_batch_id, sync_to_thread=False),
@@ -285,7 +285,7 @@ def _batch_id() -> str:
 
 def _options_route() -> HTTPRouteHandler:
     """Answer OPTIONS for paths with two handlers; Litestar lists only the first one's methods."""
-    paths = [OF_WORKFLOW, BATCH]
+    paths = [INSTANCES_PATH, BATCH_PATH]
 
     @route(paths, http_method="OPTIONS", status_code=204, include_in_schema=False)
     async def list_methods() -> Response[None]:

@@ -57,8 +57,8 @@ class Ticks:
         and every tick begins with another worker.
 
         Raises:
-            Problem: No worker listens; or one did not return a result, after all others that could
-                be called were called.
+            Problem: No worker listens, or a worker did not return a result. Without limits all
+                workers were called all the same; with limits none after that one.
         """
         self._urls.rotate(-1)
         results: list[WorkerTicked | Problem | None]

@@ -35,9 +35,9 @@ from headwater.gateway.workflows.command_service import CommandService, event_of
 from headwater.gateway.workflows.idempotency import instance_id_of, refuse_derived_id
 from headwater.gateway.workflows.openapi import tick_spec, write_spec
 from headwater.gateway.workflows.parameters import (
-    BATCH,
+    BATCH_PATH,
     BULK_PATH,
-    OF_WORKFLOW,
+    INSTANCES_PATH,
     IdempotencyKey,
     PathName,
     Prefer,
@@ -89,15 +89,15 @@ def _creation_route(
     request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
 ) -> HTTPRouteHandler:
     @post(
-        OF_WORKFLOW,
+        INSTANCES_PATH,
         audit="instances.create",
         body=BodySize.PARAMS,
         operation_id="createInstance",
         operation_class=OptionalBody,
         summary="Create an instance",
         description="Of several requests with the same id, exactly one creates the instance. Of "
-        "several with the same Idempotency-Key, too, and the others get the same response. Without "
-        "an id, the id is derived from the key.",
+        "several with the same Idempotency-Key, too, but all of them get the same response. If the "
+        "request has no id, the id is derived from the key.",
         **write_spec(
             Policy.CREATE,
             answers.InstanceListed,
@@ -127,7 +127,7 @@ def _batch_creation_route(
     request_guard: RequestGuard, command_service: CommandService
 ) -> HTTPRouteHandler:
     @post(
-        BATCH,
+        BATCH_PATH,
         audit="instances.create_many",
         body=BodySize.PARAMS_OF_MANY,
         operation_id="createInstances",

@@ -187,7 +187,7 @@ class RunService:
                 )
 
     async def cancel(self, row: FoundRun, reason: str) -> CommandResult | None:
-        """Cancel a run; return None if it is already cancelled."""
+        """Cancel a run; return None if it is already canceled."""
         run = row.run
         if run.status is RunState.CANCELLED:
             return None

@@ -64,7 +64,7 @@ def memory_workflows(
     usual: dict[str, Any] = {
         "commands": MemoryCommands(),
         "definitions": MemoryDefinitions(),
-        "of_runs": RunPorts(
+        "run_ports": RunPorts(
             rows=Runs(without_postgres()),
             keys=IdempotencyKeys(without_postgres()),
             deployments=deployments or MemoryDeployments(),

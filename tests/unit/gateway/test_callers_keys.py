@@ -89,7 +89,7 @@ def served() -> Iterator[tuple[Client, Seen]]:
         deployments=with_active_deployment("order"),
         project_id="default",
     )
-    workflows = memory_workflows(hooks=hooks, commands=seen.commands, of_runs=runs)
+    workflows = memory_workflows(hooks=hooks, commands=seen.commands, run_ports=runs)
     with TestClient(memory_app(workflows=workflows, audit=seen.audit)) as client:
         yield client, seen
 
