@@ -235,7 +235,7 @@ def retry_route(command_service: CommandService) -> HTTPRouteHandler:
         **write_spec(
             Policy.MANAGE,
             answers.Managed,
-            examples.BEGUN,
+            examples.RUN_STARTED,
             INSTANCE_NOT_FOUND,
             STEP_NOT_FOUND,
             INSTANCE_NOT_ERRORED,
