@@ -78,9 +78,9 @@ class DeploymentService:
         check_name(app)
         digest = (await asyncio.to_thread(hashlib.sha256, artifact)).hexdigest()
         name = deployment_id(app, digest)
-        known = await self._log.catch_up()
-        if name in known.by_id:
-            return _response(_deployment(known, known.by_id[name]))
+        deployments = await self._log.catch_up()
+        if name in deployments.by_id:
+            return _response(_deployment(deployments, deployments.by_id[name]))
         workflows, schedules = await self._artifact_check.check(app, artifact)
         record = DeploymentCreated(
             id=name,
@@ -113,9 +113,9 @@ class DeploymentService:
             name: Id of the deployment.
             after: Id of the deployment that must be active before; "" for any.
         """
-        known = await self._log.catch_up()
-        deployment_of(known, name)
-        return await self._activate(known, name, after, rollback=False)
+        deployments = await self._log.catch_up()
+        deployment_of(deployments, name)
+        return await self._activate(deployments, name, after, rollback=False)
 
     async def rollback(self, name: str | None, after: str) -> Response[bytes]:
         """Activate an earlier deployment again.
@@ -124,47 +124,48 @@ class DeploymentService:
             name: Id of a deployment that was active before; None for the previous one.
             after: Id of the deployment that must be active before; "" for any.
         """
-        known = await self._log.catch_up()
+        deployments = await self._log.catch_up()
         if name is not None:
-            deployment_of(known, name)
-        active = NONE if known.active is None else known.active.id
-        if after and after == known.rolled_back_from:
+            deployment_of(deployments, name)
+        active = NONE if deployments.active is None else deployments.active.id
+        if after and after == deployments.rolled_back_from:
             # A repeated request, whose first response may have been lost.
             name = name or active
         if name != active:
-            target = known.rolled_back_to(name)
+            target = deployments.rolled_back_to(name)
             if isinstance(target, Refused):
                 raise Problem(target.code, target.message)
             name = target.id
         # `active` as the condition: two concurrent rollbacks must not go back two deployments.
-        return await self._activate(known, name, after or active, rollback=True)
+        return await self._activate(deployments, name, after or active, rollback=True)
 
     async def _activate(
-        self, known: Deployments, name: str, after: str, *, rollback: bool
+        self, deployments: Deployments, name: str, after: str, *, rollback: bool
     ) -> Response[bytes]:
         replaces = None
-        if known.active is not known.by_id[name]:
+        if deployments.active is not deployments.by_id[name]:
             record = DeploymentActivated(
                 id=name, after=after, rollback=rollback, by=self._by, at_ms=self._clock()
             )
             activated = _require_outcome(await self._log.write(record), Activated)
             replaces = activated.before if activated.new else None
-            known = await self._log.catch_up()
+            deployments = await self._log.catch_up()
         return _response(
-            DeploymentActive(**_fields(known, known.by_id[name]), replaces=replaces), tag=name
+            DeploymentActive(**_fields(deployments, deployments.by_id[name]), replaces=replaces),
+            tag=name,
         )
 
     async def list_deployments(self, limit: int, cursor: str | None) -> Response[bytes]:
         """Return a page of deployments, the newest first."""
-        known = await self._log.catch_up()
-        names = list(reversed(known.by_id))
+        deployments = await self._log.catch_up()
+        names = list(reversed(deployments.by_id))
         if cursor is not None:
-            if cursor not in known.by_id:
+            if cursor not in deployments.by_id:
                 detail = f"expected the cursor of a page, found {cursor[:64]!r}"
                 raise Problem("invalid_cursor", detail, field="cursor")
             names = names[names.index(cursor) + 1 :]
         more = len(names) > limit
-        rows = [_deployment(known, known.by_id[name]) for name in names[:limit]]
+        rows = [_deployment(deployments, deployments.by_id[name]) for name in names[:limit]]
         page = DeploymentPage(
             deployments=rows, has_next_page=more, cursor=rows[-1].id if more else None
         )
@@ -172,14 +173,14 @@ class DeploymentService:
 
     async def get_deployment(self, name: str) -> Response[bytes]:
         """Return a deployment."""
-        known = await self._log.catch_up()
-        return _response(_deployment(known, deployment_of(known, name), whole=True))
+        deployments = await self._log.catch_up()
+        return _response(_deployment(deployments, deployment_of(deployments, name), detailed=True))
 
     async def get_active(self) -> Response[bytes]:
         """Return the active deployment, with its ETag for If-Match."""
-        known = await self._log.catch_up()
-        active = active_of(known)
-        return _response(_deployment(known, active, whole=True), tag=active.id)
+        deployments = await self._log.catch_up()
+        active = active_of(deployments)
+        return _response(_deployment(deployments, active, detailed=True), tag=active.id)
 
     async def get_active_id(self) -> Response[bytes]:
         """Return only the id of the active deployment."""
@@ -194,31 +195,31 @@ def _require_outcome(outcome: Outcome, kind: type[Any]) -> Any:  # noqa: ANN401 
 
 
 def _deployment(
-    known: Deployments, created: DeploymentCreated, *, whole: bool = False
+    deployments: Deployments, created: DeploymentCreated, *, detailed: bool = False
 ) -> Deployment:
-    return Deployment(**_fields(known, created, whole=whole))
+    return Deployment(**_fields(deployments, created, detailed=detailed))
 
 
 def _fields(
-    known: Deployments, created: DeploymentCreated, *, whole: bool = False
+    deployments: Deployments, created: DeploymentCreated, *, detailed: bool = False
 ) -> dict[str, Any]:
-    at_ms = known.activated_at_ms.get(created.id)
+    at_ms = deployments.activated_at_ms.get(created.id)
     return {
         "id": created.id,
         "app": created.app,
         "digest": created.digest,
         "size": created.size,
-        "workflows": [_workflow(workflow, whole=whole) for workflow in created.workflows],
+        "workflows": [_workflow(workflow, detailed=detailed) for workflow in created.workflows],
         "schedules": [_schedule(schedule) for schedule in created.schedules],
-        "active": known.active is created,
+        "active": deployments.active is created,
         "deployed_at": _utc(created.at_ms),
         "deployed_by": created.by,
         "activated_at": None if at_ms is None else _utc(at_ms),
     }
 
 
-def _workflow(workflow: DeployedWorkflow, *, whole: bool) -> WorkflowDeployed:
-    schema = json.loads(workflow.params) if whole and workflow.params is not None else None
+def _workflow(workflow: DeployedWorkflow, *, detailed: bool) -> WorkflowDeployed:
+    schema = json.loads(workflow.params) if detailed and workflow.params is not None else None
     return WorkflowDeployed(
         name=workflow.name,
         kind="graph" if workflow.document is not None else "code",

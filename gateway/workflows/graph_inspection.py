@@ -69,9 +69,9 @@ class GraphInspection:
             Problem: The run does not exist, or the inspection was rejected.
             BrokerUnavailable: No broker answered in time.
         """
-        row, begins = await self._find_run(run, required)
-        past = Past(run.workflow, run.instance_id, begins.run_number, at, self._evaluator)
-        body, headers = await self._fold(past, row, begins, past, lambda: inspection(past))
+        row, beginning = await self._find_run(run, required)
+        past = Past(run.workflow, run.instance_id, beginning.run_number, at, self._evaluator)
+        body, headers = await self._fold(past, row, beginning, past, lambda: inspection(past))
         return Response(body, media_type=media_type, headers=headers)
 
     async def trace(
@@ -83,33 +83,33 @@ class GraphInspection:
             Problem: The run does not exist, or has no such events.
             BrokerUnavailable: No broker answered in time.
         """
-        row, begins = await self._find_run(run, required)
-        past = Past(run.workflow, run.instance_id, begins.run_number, last, self._evaluator)
+        row, beginning = await self._find_run(run, required)
+        past = Past(run.workflow, run.instance_id, beginning.run_number, last, self._evaluator)
         tracing = Tracing(past, first)
-        body, headers = await self._fold(past, row, begins, tracing, tracing.page)
+        body, headers = await self._fold(past, row, beginning, tracing, tracing.page)
         return Response(body, media_type=JSON, headers=headers)
 
     async def _find_run(self, run: RunReference, required: Positions) -> tuple[Placed, Beginning]:
         applied = await self._query_service.wait_until_applied(required)
         row = await self._query_service.find_instance(run.workflow, run.instance_id, applied)
         number = run_number_of(row, run.run_number, applied)
-        begins = await self._workflows.beginning(run.workflow, run.instance_id, number)
-        if begins is None:
+        beginning = await self._workflows.beginning(run.workflow, run.instance_id, number)
+        if beginning is None:
             message = f"expected an instance {run.instance_id!r:.100}, found it deleted"
             raise Problem(INSTANCE_NOT_FOUND, message)
-        return row, begins
+        return row, beginning
 
     async def _fold(
         self,
         past: Past,
         row: Placed,
-        begins: Beginning,
+        beginning: Beginning,
         fold: Past | Tracing,
         inspection: Callable[[], Inspected],
     ) -> tuple[bytes, dict[str, str]]:
         key = instance_key(past.workflow, past.instance_id)
         body = await self._folds.fold(
-            key, begins.partition, begins.offset, fold, lambda: _encode(past, inspection)
+            key, beginning.partition, beginning.offset, fold, lambda: _encode(past, inspection)
         )
         if isinstance(body, Rejection):
             raise problem_of(body)
