@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Annotated, Final, TypeAlias
 
-from headwater.streams.authoring.inspection import TOKENS_MAX
 from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
@@ -32,6 +31,7 @@ from headwater.schemas.failures import (
     TOKEN_NOT_FOUND,
     TRANSITION_NOT_FOUND,
 )
+from headwater.streams.authoring.looking import TOKENS_MAX
 
 #: Largest sequence number of an event.
 _NUMBER_MAX: Final = 2**63 - 1

@@ -304,7 +304,7 @@ def test_graphs_and_their_tasks_are_deployed(client: TestClient[Any], log: Memor
     [
         ("orders:without_task", "its graph 'review' names at the node 'ask', the task 'ask'"),
         ("orders:without_workflow", "at the node 'bill', the workflow 'bill', found review"),
-        ("orders:tasks", "expected a workflow in orders:tasks, found tasks alone"),
+        ("orders:tasks", "expected a workflow in orders:tasks, found only tasks"),
     ],
 )
 def test_what_a_graph_names_and_is_not_there_is_refused(
