@@ -18,10 +18,10 @@ from litestar.openapi.spec import Components
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from headwater.gateway.console.asking import Keys
+from headwater.gateway.console.api_client import ConsoleKeys
 from headwater.gateway.console.routes import Console
-from headwater.gateway.deployments.checking import Checking
-from headwater.gateway.deployments.deploying import Deploying
+from headwater.gateway.deployments.artifact_check import ArtifactCheck
+from headwater.gateway.deployments.deployment_service import DeploymentService
 from headwater.gateway.deployments.routes import deployment_routers
 from headwater.gateway.http.admin import admin_routes
 from headwater.gateway.http.asyncapi import asyncapi_route
@@ -193,8 +193,10 @@ def _console(
     bodies: LimitedBodies,
 ) -> Router:
     """The pages for people, with the keys that they ask the API with."""
-    keys = Keys(settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value())
-    return Console(keys, clock=clock, refused=tell, bodies=bodies.of(_FORMS)).router()
+    keys = ConsoleKeys(
+        settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
+    )
+    return Console(keys, clock=clock, record_refusal=tell, bodies=bodies.of(_FORMS)).router()
 
 
 def _operators_routes(
@@ -305,7 +307,7 @@ async def _running(
         for reader in (ports.reader, watching):
             await reader.open()
             exits.push_async_callback(reader.close)
-        await exits.enter_async_context(service.running())
+        await exits.enter_async_context(service.lifespan())
         exits.push_async_callback(ports.users.close)
         yield
 
@@ -332,16 +334,20 @@ def _deployments(
 ) -> list[Router]:
     """The routes of deployments, with the keys of the settings."""
     key = settings.admin_key.get_secret_value()
-    checking = Checking(passed=settings.app_environment, limits=settings.limits)
-    service.at_end(checking.close)
-    deploying = Deploying(
-        workflows.of_runs.deployments,
-        checking,
+    artifact_check = ArtifactCheck(passed=settings.app_environment, limits=settings.limits)
+    service.add_shutdown_callback(artifact_check.close)
+    deployment_service = DeploymentService(
+        workflows.run_ports.deployments,
+        artifact_check,
         by=key_id("admin", key),
         clock=workflows.clock,
     )
     return deployment_routers(
-        deploying, service.entrance, bodies, key, settings.world_key.get_secret_value()
+        deployment_service,
+        service.request_guard,
+        bodies,
+        key,
+        settings.world_key.get_secret_value(),
     )
 
 

@@ -22,8 +22,8 @@ from headwater.gateway.request_ids import drawn_ahead, ulid_source
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows.authorization import load_hooks
-from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts
-from headwater.gateway.workflows.runs.running import RunPorts
+from headwater.gateway.workflows.routes import OUTCOME_TIMEOUT_S, WorkflowPorts
+from headwater.gateway.workflows.runs.run_service import RunPorts
 from headwater.processors.providers.placement import Placement
 from headwater.processors.sources import providers_of
 from headwater.projections.deliveries.queries import Reader
@@ -103,12 +103,12 @@ def _workflow_ports(
         commands=WorkflowClient(
             cluster=cluster,
             client_id="headwater-gateway",
-            timeout_s=OUTCOME_WITHIN_S,
+            timeout_s=OUTCOME_TIMEOUT_S,
             clock=clock,
             new_id=new_id,
         ),
         definitions=DefinitionLog(cluster=cluster, client_id="headwater-gateway-graphs"),
-        of_runs=RunPorts(
+        run_ports=RunPorts(
             rows=Runs(reader),
             keys=IdempotencyKeys(reader),
             deployments=DeploymentLog(cluster=cluster, client_id="headwater-gateway-deployments"),

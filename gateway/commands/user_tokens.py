@@ -106,7 +106,7 @@ def token(user_id: str, lifetime_s: int, data_dir: "Path | None", as_json: bool)
     It is good on this machine alone. With HEADWATER_JWKS, tokens come from your own issuer.
     """
     from headwater.gateway.tokens.development import NoIssuer, token_of  # noqa: PLC0415 (slow)
-    from headwater.gateway.tokens.verifier import user_fault  # noqa: PLC0415 (slow)
+    from headwater.gateway.tokens.verifier import user_id_problem  # noqa: PLC0415 (slow)
 
     settings = settings_from(data_dir=data_dir)
     if settings.jwks and settings.jwt_issuer != DEVELOPMENT_ISSUER:
@@ -118,7 +118,7 @@ def token(user_id: str, lifetime_s: int, data_dir: "Path | None", as_json: bool)
             f"expected HEADWATER_HOST to be a loopback address, found '{settings.host}': the "
             "development issuer is for a machine of one's own"
         )
-    fault = user_fault("USER", user_id, settings.user_prefix)
+    fault = user_id_problem("USER", user_id, settings.user_prefix)
     if fault:
         raise click.UsageError(fault)
     try:

@@ -130,13 +130,13 @@ def _replay(settings: Settings) -> ReplayEngine:
     return ReplayEngine(settings.max_steps, settings.cleanup_s * 1_000, settings.limits)
 
 
-def _ticks_heard(
+def _serve_ticks(
     settings: Settings, worker: WorkflowWorker, new_id: Callable[[], str]
 ) -> contextlib.AbstractAsyncContextManager[None]:
     # Brings the web framework, which other workers do without.
-    from headwater.gateway.workflows.tick_client import ticks_heard  # noqa: PLC0415
+    from headwater.gateway.workflows.tick_server import serve_ticks  # noqa: PLC0415
 
-    return ticks_heard(settings.tick_urls, worker.tick, new_id)
+    return serve_ticks(settings.tick_urls, worker.tick, new_id)
 
 
 async def _work(
@@ -190,7 +190,7 @@ async def _work(
             evaluator=evaluator,
         )
         if ticked:
-            await exits.enter_async_context(_ticks_heard(settings, worker, new_id))
+            await exits.enter_async_context(_serve_ticks(settings, worker, new_id))
         if settings.worker_metrics_port:
             exits.enter_context(counted(settings.worker_metrics_port, worker))
         starts = start_workflows(

@@ -1,1 +1,1 @@
-"""The console: pages for people, made of what the house's own HTTP API answers."""
+"""The console: web pages for operators, rendered from the gateway's own HTTP API."""

@@ -1,4 +1,4 @@
-"""What the buttons do: each asks the API for one change, and leads back to the page it is about."""
+"""Actions of the forms: one request that changes something, then a redirect to its page."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,50 +7,53 @@ from urllib.parse import urlencode
 import msgspec
 from litestar import Response
 
-from headwater.gateway.console.desk import BASE, Desk
+from headwater.gateway.console.page_context import BASE, PageContext
 from headwater.gateway.console.rendering import redirect
 from headwater.gateway.console.views import instance_path
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.paths import path
 from headwater.schemas.errors import PARSE_ERRORS
 
-#: What is done to an instance by its name alone.
-_STEERING: Final = frozenset({"pause", "resume", "terminate", "cancel", "restart", "retry"})
+#: Lifecycle actions of an instance; their names are those of the API's routes.
+_LIFECYCLE: Final = frozenset({"pause", "resume", "terminate", "cancel", "restart", "retry"})
 _WITH_REASON: Final = frozenset({"terminate", "cancel"})
 
 
-async def _done(
-    desk: Desk, done: str, url: str, body: Mapping[str, Any], back: str, **headers: str
+async def _change(
+    context: PageContext, done: str, url: str, body: Mapping[str, Any], back: str, **headers: str
 ) -> Response[bytes]:
-    """Asks for a change; back to the page, which says that it is done, or one that says why not."""
-    found = await desk.api.post(url, body, **headers)
-    if not found.ok:
-        return desk.show("problem.html", back.split("/")[1], found=found, back=f"{BASE}{back}")
+    """Send a change to the API; redirect to a page that confirms it, or render the problem."""
+    response = await context.api.post(url, body, **headers)
+    if not response.ok:
+        return context.render(
+            "problem.html", back.split("/")[1], response=response, back=f"{BASE}{back}"
+        )
     return redirect(f"{BASE}{back}{'&' if '?' in back else '?'}done={done}")
 
 
-async def change_instance(desk: Desk, form: Mapping[str, str]) -> Response[bytes]:
-    """Pauses, resumes, ends, restarts or retries an instance, or sends it an event."""
-    verb = desk.named("verb")
+async def change_instance(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Pause, resume, end, restart or retry an instance, or send an event to it."""
+    action = context.path_value("action")
     headers = {}
     body: dict[str, Any] = {}
-    if verb == "events":
+    if action == "events":
         body = {"type": form.get("type", ""), "payload": _json("payload", form.get("payload", ""))}
-        # The form's own key: whoever presses twice sends one event.
+        # The key of the form: a double click sends one event.
         headers = {"idempotency_key": form.get("key", "")}
-    elif verb in _WITH_REASON and form.get("reason"):
+    elif action in _WITH_REASON and form.get("reason"):
         body = {"reason": form["reason"]}
-    elif verb not in _STEERING:
-        raise Problem("not_found", f"expected one of {', '.join(sorted(_STEERING))}")
-    back = path("instances", desk.named("workflow"), desk.named("instance"))
-    url = f"{instance_path(desk)}/{verb}"
-    return await _done(desk, verb, url, body, back, **headers)
+    elif action not in _LIFECYCLE:
+        raise Problem("not_found", f"expected one of {', '.join(sorted(_LIFECYCLE))}")
+    back = path("instances", context.path_value("workflow"), context.path_value("instance"))
+    url = f"{instance_path(context)}/{action}"
+    return await _change(context, action, url, body, back, **headers)
 
 
 def _json(field: str, text: str) -> msgspec.Raw:
-    """What a field holds as JSON, as it was typed.
+    """Return the JSON text of a field, unchanged.
 
-    Errors: Problem.
+    Raises:
+        Problem: The text is not JSON.
     """
     try:
         msgspec.json.decode(text or "null")
@@ -60,56 +63,60 @@ def _json(field: str, text: str) -> msgspec.Raw:
     return msgspec.Raw((text or "null").encode())
 
 
-async def replay_delivery(desk: Desk, _form: Mapping[str, str]) -> Response[bytes]:
-    """Has a delivery processed once more."""
-    named = desk.named("named")
-    url = path("admin", "raw-events", named) + "/replay"
-    return await _done(desk, "replay", url, {}, path("deliveries", named))
+async def reprocess_delivery(context: PageContext, _form: Mapping[str, str]) -> Response[bytes]:
+    """Reprocess a delivery."""
+    reference = context.path_value("reference")
+    url = path("admin", "raw-events", reference) + "/replay"
+    return await _change(context, "replay", url, {}, path("deliveries", reference))
 
 
-async def replay_dead_letter(desk: Desk, _form: Mapping[str, str]) -> Response[bytes]:
-    """Puts one dead letter back."""
-    partition, offset = desk.named("partition"), desk.named("offset")
-    place = {"partition": int(partition), "offset": int(offset)}
-    return await _replayed(desk, {"positions": [place]}, "")
+async def reprocess_dead_letter(context: PageContext, _form: Mapping[str, str]) -> Response[bytes]:
+    """Reprocess one dead letter."""
+    partition, offset = context.path_value("partition"), context.path_value("offset")
+    position = {"partition": int(partition), "offset": int(offset)}
+    return await _reprocess(context, {"positions": [position]}, "")
 
 
-async def replay_dead_letters(desk: Desk, form: Mapping[str, str]) -> Response[bytes]:
-    """Puts back those that never were, of one reason or all: a page of them at a time."""
+async def reprocess_dead_letters(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Reprocess a page of the dead letters that never were, with one reason or any."""
     body: dict[str, Any] = {"all": True}
     reason = form.get("reason", "")
     if reason:
         body["reason"] = reason
     if form.get("after"):
         body["after"] = _json("after", form["after"])
-    return await _replayed(desk, body, reason)
+    return await _reprocess(context, body, reason)
 
 
-async def _replayed(desk: Desk, body: Mapping[str, Any], reason: str) -> Response[bytes]:
-    found = await desk.api.post("/admin/dlq/replay", body)
-    return desk.show("replayed.html", "dead-letters", found=found, reason=reason)
+async def _reprocess(context: PageContext, body: Mapping[str, Any], reason: str) -> Response[bytes]:
+    response = await context.api.post("/admin/dlq/replay", body)
+    return context.render("reprocessed.html", "dead-letters", response=response, reason=reason)
 
 
-async def drain(desk: Desk, form: Mapping[str, str]) -> Response[bytes]:
-    """Looks again at the deliveries of a user that wait, or at all that do."""
+async def drain(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Check the parked deliveries of one user again, or all of them."""
     user_id = form.get("user_id", "")
     body = {"limit": 1000, **({"user_id": user_id} if user_id else {})}
     back = f"/users?{urlencode({'user_id': user_id})}" if user_id else "/dead-letters?state=parked"
-    return await _done(desk, "drain", "/admin/drain", body, back)
+    return await _change(context, "drain", "/admin/drain", body, back)
 
 
-async def activate(desk: Desk, form: Mapping[str, str]) -> Response[bytes]:
-    """Has new runs begin on a deployment, unless another was activated since the page was made."""
-    url = path("v1", "deployments", desk.named("deployment")) + "/activate"
-    return await _done(desk, "activate", url, {}, "/deployments", if_match=_replaced(form))
+async def activate(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Activate a deployment, unless another was activated since the page was rendered."""
+    url = path("v1", "deployments", context.path_value("deployment")) + "/activate"
+    return await _change(
+        context, "activate", url, {}, "/deployments", if_match=_expected_active(form)
+    )
 
 
-async def roll_back(desk: Desk, form: Mapping[str, str]) -> Response[bytes]:
-    """Goes back to the deployment before, unless another was activated since."""
+async def roll_back(context: PageContext, form: Mapping[str, str]) -> Response[bytes]:
+    """Activate the previous deployment, unless another was activated in between."""
     url = "/v1/deployments/rollback"
-    return await _done(desk, "rollback", url, {}, "/deployments", if_match=_replaced(form))
+    return await _change(
+        context, "rollback", url, {}, "/deployments", if_match=_expected_active(form)
+    )
 
 
-def _replaced(form: Mapping[str, str]) -> str:
-    """The deployment that the page has shown as active, as an ETag."""
+def _expected_active(form: Mapping[str, str]) -> str:
+    """Return the deployment that the page showed as active, as an ETag."""
     return f'"{form.get("replaces") or "none"}"'

@@ -1,4 +1,4 @@
-"""Templates to pages: how moments, values and sizes are shown, and the headers of every page."""
+"""Renders templates: filters for times and values, and the headers of pages."""
 
 import json
 import re
@@ -18,23 +18,23 @@ from litestar import Response
 from headwater.gateway.paths import path
 from headwater.schemas.errors import PARSE_ERRORS
 
-#: Characters of a value that a page shows; all of it is where the page's request says.
+#: Most characters of a value on a page; the request that the page names returns all of it.
 SHOWN_CHARS: Final = 20_000
-#: What no page shows of bytes that are not text: an Avro record has its texts between such.
+#: Control characters that pages replace. Avro records have them between their texts.
 _UNREADABLE: Final = re.compile(r"[\0-\x08\x0e-\x1f\x7f\ufffd]")
 _JSON: Final = msgspec.json.Encoder(decimal_format="number")
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 STYLE: Final = files(__package__).joinpath("console.css").read_bytes()
 STYLE_VERSION: Final = sha256(STYLE).hexdigest()[:12]
-#: No scripts at all; forms are sent to this gateway.
+#: Pages have no scripts, and send forms only to this gateway.
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "cache-control": "no-store",
 }
-#: Of a drawing, which has its styles within it. By itself it is a document, of names that are
-#: the authors'.
+#: Headers of a picture. It has inline styles, and opened by itself it is a document with names that
+#: workflow authors choose.
 PICTURE_HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; sandbox",
@@ -43,29 +43,29 @@ PICTURE_HEADERS: Final[Mapping[str, str]] = {
 
 
 def moment(text: str) -> datetime:
-    """A moment of the API."""
+    """Parse a time of the API."""
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def clock_time(text: str) -> str:
-    """A moment, in UTC, to the second."""
+    """Format a time of the API in UTC, to the second."""
     return f"{moment(text):%Y-%m-%d %H:%M:%S}"
 
 
 def from_ms(at_ms: int) -> str:
-    """A moment that is given in Unix milliseconds, as `clock_time` shows it."""
+    """Format Unix milliseconds like `clock_time`."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def age(text: str, now: datetime) -> str:
-    """How long ago a moment was, or when it will be, in its largest unit."""
+    """Format how long ago a time was, or how far ahead it is, in the largest unit."""
     seconds = (now - moment(text)).total_seconds()
-    away = " ".join(lasting(abs(seconds)).split()[:2])
-    return f"{away} ago" if seconds >= 0 else f"in {away}"
+    distance = " ".join(duration(abs(seconds)).split()[:2])
+    return f"{distance} ago" if seconds >= 0 else f"in {distance}"
 
 
-def lasting(seconds: float) -> str:
-    """How long something took, or is away, in its largest units."""
+def duration(seconds: float) -> str:
+    """Format a duration in its two largest units."""
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 10:
@@ -78,15 +78,15 @@ def lasting(seconds: float) -> str:
 
 
 def pretty(value: object) -> str:
-    """A value as JSON, indented, its numbers as they were written."""
+    """Format a value as indented JSON, with numbers as they were written."""
     try:
         return _short(msgspec.json.format(_JSON.encode(value), indent=2).decode())
-    except (ValueError, TypeError):  # Half characters are JSON, and not msgspec's.
+    except (ValueError, TypeError):  # Lone surrogates are valid JSON, but msgspec refuses them.
         return _short(json.dumps(value, indent=2, default=str))
 
 
 def readable(base64: str | None) -> str:
-    """Bytes in base64 as one reads them: JSON indented, anything else as text, with dots in it."""
+    """Decode base64 for reading: JSON is indented, other text has dots for control characters."""
     content = b64decode(base64 or "")
     try:
         return _short(msgspec.json.format(content, indent=2).decode())
@@ -96,38 +96,38 @@ def readable(base64: str | None) -> str:
 
 
 def _short(text: str) -> str:
-    left = len(text) - SHOWN_CHARS
-    return text if left <= 0 else f"{text[:SHOWN_CHARS]}\n… and {left} characters more"
+    omitted = len(text) - SHOWN_CHARS
+    return text if omitted <= 0 else f"{text[:SHOWN_CHARS]}\n… and {omitted} more characters"
 
 
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("headwater.gateway.console"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
+    environment.filters |= {
         "age": age,
         "clock_time": clock_time,
         "from_ms": from_ms,
-        "lasting": lasting,
+        "duration": duration,
         "pretty": pretty,
         "quoted": shlex.quote,
         "readable": readable,
     }
-    found.globals |= {"path": path, "style_version": STYLE_VERSION}
-    return found
+    environment.globals |= {"path": path, "style_version": STYLE_VERSION}
+    return environment
 
 
 _TEMPLATES: Final = _environment()
 
 
 def page(template: str, status: int = 200, **values: object) -> Response[bytes]:
-    """A page."""
+    """Render a template as a response."""
     text = _TEMPLATES.get_template(template).render(values)
-    # What a sender made up may have half characters, which no page can hold.
+    # Text of senders may have lone surrogates, which UTF-8 cannot encode.
     return Response(
         text.encode(errors="replace"),
         status_code=status,
@@ -137,7 +137,7 @@ def page(template: str, status: int = 200, **values: object) -> Response[bytes]:
 
 
 def redirect(to: str) -> Response[bytes]:
-    """Sends a browser on to another page of the console, which it asks for by GET."""
+    """Redirect a browser to another page of the console with GET (303)."""
     return Response(
         b"", status_code=303, media_type="text/html", headers={**HEADERS, "location": to}
     )

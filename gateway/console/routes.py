@@ -1,4 +1,4 @@
-"""The routes of the console: its pages, its forms, and signing in."""
+"""Routes of the console: pages, forms, and signing in and out."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,8 +11,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ExceptionHandlersMap, Middleware, Scope
 
 from headwater.gateway.console import actions, views
-from headwater.gateway.console.asking import Api, Keys
-from headwater.gateway.console.desk import BASE, Desk
+from headwater.gateway.console.api_client import ApiClient, ConsoleKeys
+from headwater.gateway.console.page_context import BASE, PageContext
 from headwater.gateway.console.rendering import STYLE, page, redirect
 from headwater.gateway.console.sessions import COOKIE, SESSION_S, Sessions
 from headwater.gateway.http.problems import CODES, Problem, retry_headers
@@ -23,17 +23,17 @@ from headwater.gateway.paths import NothingNamed
 
 _LOG: Final = logging.getLogger("headwater.gateway.console")
 
-#: Tells of a request that was refused, by the code of what was wrong with it.
-Refused: TypeAlias = Callable[[Scope, str], None]
-View: TypeAlias = Callable[[Desk], Awaitable[Response[bytes]]]
-Action: TypeAlias = Callable[[Desk, Mapping[str, str]], Awaitable[Response[bytes]]]
+#: Records a refused request by its error code.
+RecordRefusal: TypeAlias = Callable[[Scope, str], None]
+View: TypeAlias = Callable[[PageContext], Awaitable[Response[bytes]]]
+Action: TypeAlias = Callable[[PageContext, Mapping[str, str]], Awaitable[Response[bytes]]]
 
 _PAGES: Final[Mapping[str, View]] = {
     "/": views.overview,
     "/deliveries": views.deliveries,
-    "/deliveries/{named:str}": views.delivery,
+    "/deliveries/{reference:str}": views.delivery,
     "/dead-letters": views.dead_letters,
-    "/dead-letters/replay": views.replaying,
+    "/dead-letters/replay": views.confirm_reprocessing,
     "/dead-letters/{partition:int}/{offset:int}": views.dead_letter,
     "/workflows": views.workflows,
     "/instances": views.instances,
@@ -45,38 +45,43 @@ _PAGES: Final[Mapping[str, View]] = {
     "/audit": views.audit,
 }
 _FORMS: Final[Mapping[str, Action]] = {
-    "/deliveries/{named:str}/replay": actions.replay_delivery,
-    "/dead-letters/replay": actions.replay_dead_letters,
-    "/dead-letters/{partition:int}/{offset:int}/replay": actions.replay_dead_letter,
-    "/instances/{workflow:str}/{instance:str}/{verb:str}": actions.change_instance,
+    "/deliveries/{reference:str}/replay": actions.reprocess_delivery,
+    "/dead-letters/replay": actions.reprocess_dead_letters,
+    "/dead-letters/{partition:int}/{offset:int}/replay": actions.reprocess_dead_letter,
+    "/instances/{workflow:str}/{instance:str}/{action:str}": actions.change_instance,
     "/deployments/{deployment:str}/activate": actions.activate,
     "/deployments/rollback": actions.roll_back,
     "/drain": actions.drain,
 }
-#: Seconds for browsers to keep the style sheet: its address changes with it.
-_KEPT_S: Final = 86_400
+#: Seconds that browsers cache the style sheet; its address changes with its content.
+_CACHE_S: Final = 86_400
 
 
 class Console:
-    """Shows pages to whoever is signed in, and does what their forms say."""
+    """Serves pages and forms to operators who are signed in."""
 
     def __init__(
-        self, keys: Keys, *, clock: Callable[[], int], refused: Refused, bodies: Middleware
+        self,
+        keys: ConsoleKeys,
+        *,
+        clock: Callable[[], int],
+        record_refusal: RecordRefusal,
+        bodies: Middleware,
     ) -> None:
         self._keys = keys
         self._clock = clock
         self._sessions = Sessions(keys.admin, clock)
-        self._refused = refused
+        self._record_refusal = record_refusal
         self._bodies = bodies
 
     def router(self) -> Router:
-        """The routes."""
+        """Return the router."""
         return Router(
             BASE,
             route_handlers=[
                 *(self._page(path, view) for path, view in _PAGES.items()),
                 *(self._form(path, action) for path, action in _FORMS.items()),
-                *self._signing(),
+                *self._session_routes(),
                 _style(),
             ],
             middleware=[self._bodies],
@@ -92,9 +97,9 @@ class Console:
             if session is None:
                 query = request.scope["query_string"].decode("latin-1")
                 here = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
-                wanted = quote(f"{here}?{query}" if query else here)
-                return redirect(f"{BASE}/login?next={wanted}")
-            return await view(self._desk(request, session))
+                target = quote(f"{here}?{query}" if query else here)
+                return redirect(f"{BASE}/login?next={target}")
+            return await view(self._context(request, session))
 
         return show
 
@@ -103,39 +108,39 @@ class Console:
         async def act(request: AnyRequest) -> Response[bytes]:
             session = self._session(request)
             if session is None:
-                return self._login(BASE, said="ended")
+                return self._login_page(BASE, notice="ended")
             form = await _form_of(request)
-            if not self._sessions.fits(form.get("token", ""), session):
+            if not self._sessions.is_form_token(form.get("token", ""), session):
                 raise Problem("forbidden", "expected a form of this session; open its page again")
-            return await action(self._desk(request, session), form)
+            return await action(self._context(request, session), form)
 
         return act
 
-    def _signing(self) -> list[HTTPRouteHandler]:
+    def _session_routes(self) -> list[HTTPRouteHandler]:
         @get("/login")
         async def login(request: AnyRequest) -> Response[bytes]:
-            return self._login(request.query_params.get("next", ""))
+            return self._login_page(request.query_params.get("next", ""))
 
         @post("/login")
         async def sign_in(request: AnyRequest) -> Response[bytes]:
             form = await _form_of(request)
-            wanted = form.get("next", "")
+            target = form.get("next", "")
             key = form.get("key", "")
-            opens = self._sessions.opens(key)
-            check_key(request, "admin", key, right=opens)
-            if not opens:
-                self._refused(request.scope, "unauthorized")
-                return self._login(wanted, said="wrong")
+            is_right = self._sessions.is_operators_key(key)
+            check_key(request, "admin", key, right=is_right)
+            if not is_right:
+                self._record_refusal(request.scope, "unauthorized")
+                return self._login_page(target, notice="wrong")
             _LOG.info("signed in to the console: request_id=%s", request_id_of(request.scope))
-            answer = redirect(_within(wanted))
-            answer.set_cookie(_cookie(request, self._sessions.begin(), SESSION_S))
+            answer = redirect(_within_console(target))
+            answer.set_cookie(_cookie(request, self._sessions.new_cookie(), SESSION_S))
             return answer
 
         @post("/logout")
         async def sign_out(request: AnyRequest) -> Response[bytes]:
             answer = redirect(f"{BASE}/login")
             form = await _form_of(request)
-            if self._sessions.fits(form.get("token", ""), self._session(request) or ""):
+            if self._sessions.is_form_token(form.get("token", ""), self._session(request) or ""):
                 answer.set_cookie(_cookie(request, "", 0))
             return answer
 
@@ -143,31 +148,35 @@ class Console:
 
     def _session(self, request: AnyRequest) -> str | None:
         cookie = request.cookies.get(COOKIE, "")
-        return cookie if self._sessions.holds(cookie) else None
+        return cookie if self._sessions.is_valid(cookie) else None
 
-    def _desk(self, request: AnyRequest, session: str) -> Desk:
-        token = self._sessions.token(session)
-        return Desk(request, Api(request, self._keys), token=token, now_ms=self._clock())
+    def _context(self, request: AnyRequest, session: str) -> PageContext:
+        token = self._sessions.form_token(session)
+        return PageContext(
+            request, ApiClient(request, self._keys), token=token, now_ms=self._clock()
+        )
 
-    def _login(self, wanted: str, *, said: str = "") -> Response[bytes]:
-        known = DEVELOPMENT_SECRETS["admin_key"]
-        hint = known if self._keys.admin == known else ""
-        status = 401 if said else 200
-        found = page("login.html", status, said=said, next=_within(wanted), hint=hint)
-        if said:
-            found.headers["www-authenticate"] = "Bearer"
-        return found
+    def _login_page(self, target: str, *, notice: str = "") -> Response[bytes]:
+        development_key = DEVELOPMENT_SECRETS["admin_key"]
+        hint = development_key if self._keys.admin == development_key else ""
+        status = 401 if notice else 200
+        rendered = page(
+            "login.html", status, notice=notice, next=_within_console(target), hint=hint
+        )
+        if notice:
+            rendered.headers["www-authenticate"] = "Bearer"
+        return rendered
 
 
-def _within(wanted: str) -> str:
-    """Where to go on after signing in: within the console, whatever was asked for."""
-    # What could end a header is quoted; what could lead to another host does not begin like this.
-    is_ours = wanted == BASE or wanted.startswith((f"{BASE}/", f"{BASE}?"))
-    return quote(wanted, safe="/?&=%+@:,") if is_ours else BASE
+def _within_console(target: str) -> str:
+    """Return the address after signing in: the target if it is in the console, else its start."""
+    # The prefix excludes other hosts. Quoting excludes line ends, which would end the header.
+    is_in_console = target == BASE or target.startswith((f"{BASE}/", f"{BASE}?"))
+    return quote(target, safe="/?&=%+@:,") if is_in_console else BASE
 
 
 def _cookie(request: AnyRequest, value: str, seconds: int) -> Cookie:
-    # Whoever makes this header up makes it up for their own cookie.
+    # A client that forges this header affects only its own cookie.
     https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
     return Cookie(
         COOKIE, BASE, value, max_age=seconds, secure=https, httponly=True, samesite="strict"
@@ -175,31 +184,31 @@ def _cookie(request: AnyRequest, value: str, seconds: int) -> Cookie:
 
 
 async def _form_of(request: AnyRequest) -> dict[str, str]:
-    """The fields of a form."""
+    """Return the fields of a form."""
     return dict(parse_qsl((await request.body()).decode(errors="replace"), keep_blank_values=True))
 
 
 def _style() -> HTTPRouteHandler:
     @get("/console.css", sync_to_thread=False)
     def style() -> Response[bytes]:
-        kept = {"cache-control": f"public, max-age={_KEPT_S}"}
-        return Response(STYLE, media_type="text/css", headers=kept)
+        headers = {"cache-control": f"public, max-age={_CACHE_S}"}
+        return Response(STYLE, media_type="text/css", headers=headers)
 
     return style
 
 
 def _on_problem(_request: AnyRequest, error: Problem) -> Response[bytes]:
-    """A refusal of the console's own, as a page."""
-    known, title = CODES[error.code]
-    problem = {"title": title, "status": known, "detail": error.detail, "code": error.code}
-    found = page("refused.html", known, problem=problem)
-    found.headers.update(retry_headers(known) | error.headers)
-    return found
+    """Render a problem of the console itself as a page."""
+    status, title = CODES[error.code]
+    problem = {"title": title, "status": status, "detail": error.detail, "code": error.code}
+    rendered = page("refused.html", status, problem=problem)
+    rendered.headers.update(retry_headers(status) | error.headers)
+    return rendered
 
 
-def _on_nothing_named(request: AnyRequest, error: NothingNamed) -> Response[bytes]:
-    """An address that leaves out what it is about."""
+def _on_empty_segment(request: AnyRequest, error: NothingNamed) -> Response[bytes]:
+    """Render the problem of an address with an empty path segment."""
     return _on_problem(request, Problem("not_found", str(error)))
 
 
-_HANDLERS: Final[ExceptionHandlersMap] = {Problem: _on_problem, NothingNamed: _on_nothing_named}
+_HANDLERS: Final[ExceptionHandlersMap] = {Problem: _on_problem, NothingNamed: _on_empty_segment}

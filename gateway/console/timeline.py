@@ -1,4 +1,4 @@
-"""When each entry of a run's history was under way, as bars on one line of time."""
+"""Timeline of a run: the entries of its history as bars on a common time axis."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -6,17 +6,20 @@ from typing import Any, Final, NamedTuple
 
 from headwater.gateway.console.rendering import moment
 
-#: The line is so many units long, whatever it lasts.
+#: Length of the axis in units, whatever its duration.
 WIDTH: Final = 1000
-#: What is shorter would not be seen.
+#: Least length of a bar; a shorter one would not be visible.
 _BAR_MIN: Final = 4
 
 
 class Bar(NamedTuple):
-    """An entry on the line of time.
+    """Bar of an entry; start, width and tick are in units of the axis, of `WIDTH`.
 
-    Shape:  tick is where its last attempt began, None if it was the first.
-    Units:  start, width and tick of `WIDTH`.
+    Attributes:
+        start: Start of the entry.
+        width: Duration of the entry.
+        tick: Start of its last attempt; None if there was only one.
+        seconds: Duration in seconds.
     """
 
     start: float
@@ -26,27 +29,29 @@ class Bar(NamedTuple):
 
 
 def bars(entries: Sequence[Mapping[str, Any]], now: datetime) -> list[Bar]:
-    """A bar for each entry, on the line from the first beginning to the last end.
+    """Return the bars of entries, on an axis from the earliest start to the latest end.
 
-    Shape:  steps or tokens as the API gives them; what has not ended lasts until now.
+    Args:
+        entries: Steps or tokens from the API.
+        now: End of entries that have not ended.
     """
-    spans = [_span(each, now) for each in entries]
+    spans = [_span(entry, now) for entry in entries]
     if not spans:
         return []
     began = min(start for start, _ in spans)
-    whole = (max(end for _, end in spans) - began).total_seconds() or 1.0
+    duration_s = (max(end for _, end in spans) - began).total_seconds() or 1.0
 
     def at(when: datetime) -> float:
-        return (when - began).total_seconds() / whole * WIDTH
+        return (when - began).total_seconds() / duration_s * WIDTH
 
-    found = []
-    for each, (start, end) in zip(entries, spans, strict=True):
+    result = []
+    for entry, (start, end) in zip(entries, spans, strict=True):
         width = max(at(end) - at(start), _BAR_MIN)
-        last = each.get("lastAttemptAt")
-        tick = at(moment(last)) if last and each["attempts"] > 1 else None
+        last_attempt = entry.get("lastAttemptAt")
+        tick = at(moment(last_attempt)) if last_attempt and entry["attempts"] > 1 else None
         seconds = (end - start).total_seconds()
-        found.append(Bar(min(at(start), WIDTH - width), width, tick, seconds))
-    return found
+        result.append(Bar(min(at(start), WIDTH - width), width, tick, seconds))
+    return result
 
 
 def _span(entry: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]:

@@ -1,4 +1,4 @@
-"""The pages: what each asks of the API, and which template shows it."""
+"""Views: read the data of a page from the API and render its template."""
 
 from asyncio import gather
 from collections import Counter
@@ -8,20 +8,20 @@ from typing import Any, Final
 
 from litestar import Response
 
-from headwater.gateway.console.asking import Answer
-from headwater.gateway.console.desk import BASE, Desk
+from headwater.gateway.console.api_client import ApiResponse
+from headwater.gateway.console.page_context import BASE, PageContext
 from headwater.gateway.console.rendering import PICTURE_HEADERS, moment, redirect
 from headwater.gateway.console.timeline import bars
 from headwater.gateway.paths import path
 
-#: Dead letters, and deliveries that wait, that the overview counts; beyond them there are more.
-_COUNTED: Final = 100
-#: The newest that the overview shows.
+#: Most dead letters and parked deliveries that the overview counts.
+_COUNT_MAX: Final = 100
+#: Newest deliveries on the overview.
 _NEWEST: Final = 8
-#: Rows of a page of a history.
-_HISTORY: Final = 100
-#: What may be done to an instance that stands so; to any other: restart.
-_VERBS: Final[Mapping[str, Sequence[str]]] = {
+#: Rows on a page of a history.
+_HISTORY_ROWS: Final = 100
+#: Actions by status of an instance; restart is always possible.
+_ACTIONS: Final[Mapping[str, Sequence[str]]] = {
     "active": ("pause", "cancel", "terminate"),
     "waiting": ("pause", "cancel", "terminate"),
     "paused": ("resume", "cancel", "terminate"),
@@ -29,23 +29,23 @@ _VERBS: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-async def overview(desk: Desk) -> Response[bytes]:
-    """Whether all is well, and what needs somebody."""
-    since = (desk.now - timedelta(days=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
-    get = desk.api.get
-    ready, day, parked, dead, instances, far, newest = await gather(
+async def overview(context: PageContext) -> Response[bytes]:
+    """Overview: readiness, counts, and what needs attention."""
+    since = (context.now - timedelta(days=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    get = context.api.get
+    ready, day, parked, dead, instances, progress, newest = await gather(
         get("/health/ready"),
         get("/admin/outcomes", [("since", since)]),
-        get("/admin/dlq", [("state", "parked"), ("limit", _COUNTED)]),
-        get("/admin/dlq", [("limit", _COUNTED)]),
+        get("/admin/dlq", [("state", "parked"), ("limit", _COUNT_MAX)]),
+        get("/admin/dlq", [("limit", _COUNT_MAX)]),
         get("/admin/instances"),
         get("/admin/projections"),
         get("/admin/deliveries", [("limit", _NEWEST)]),
     )
-    return desk.show(
+    return context.render(
         "overview.html",
         "",
-        # It answers 503 with what is away, which is no problem document.
+        # When not ready, it returns 503 with the unavailable parts, not a problem document.
         ready=ready.data["parts"],
         day=day,
         day_counts=_counts(day, "outcomes", "status", "deliveries"),
@@ -53,114 +53,127 @@ async def overview(desk: Desk) -> Response[bytes]:
         dead=dead,
         instances=instances,
         instance_counts=_counts(instances, "instances", "status", "instances"),
-        far=far,
-        projections=projections_of(far.data["positions"]) if far.ok else (),
+        progress=progress,
+        projections=projections_of(progress.data["positions"]) if progress.ok else (),
         newest=newest,
         since=since,
     )
 
 
-def _counts(answer: Answer, rows: str, name: str, number: str) -> Counter[str]:
-    """How many there are of each kind, of what was counted by more than that."""
-    found = Counter[str]()
-    for row in answer.data[rows] if answer.ok else ():
-        found[row[name]] += row[number]
-    return found
+def _counts(response: ApiResponse, rows: str, name: str, number: str) -> Counter[str]:
+    """Add up the numbers of rows that have the same name."""
+    counts = Counter[str]()
+    for row in response.data[rows] if response.ok else ():
+        counts[row[name]] += row[number]
+    return counts
 
 
 def projections_of(positions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How far each projection is: records that it has read, and when it last applied some."""
-    found: dict[str, dict[str, Any]] = {}
-    for each in positions:
-        one = found.setdefault(
-            each["projection"], {"name": each["projection"], "records": 0, "applied_at": None}
-        )
-        one["records"] += each["next_offset"]
-        applied = [at for at in (one["applied_at"], each["applied_at"]) if at]
-        one["applied_at"] = max(applied, key=moment, default=None)
-    return list(found.values())
+    """Return the progress of projections: records read, and when some were last applied."""
+    projections: dict[str, dict[str, Any]] = {}
+    for position in positions:
+        name = position["projection"]
+        projection = projections.setdefault(name, {"name": name, "records": 0, "applied_at": None})
+        projection["records"] += position["next_offset"]
+        times = [at for at in (projection["applied_at"], position["applied_at"]) if at]
+        projection["applied_at"] = max(times, key=moment, default=None)
+    return list(projections.values())
 
 
-async def deliveries(desk: Desk) -> Response[bytes]:
-    """Deliveries by filters."""
-    if named := desk.asked("id").strip():
-        return redirect(f"{BASE}{path('deliveries', named)}")
-    found = await desk.api.get("/admin/deliveries", desk.filters(but=["id"]))
-    return desk.show("deliveries.html", "deliveries", found=found)
+async def deliveries(context: PageContext) -> Response[bytes]:
+    """List of deliveries."""
+    if reference := context.query_value("id").strip():
+        return redirect(f"{BASE}{path('deliveries', reference)}")
+    response = await context.api.get("/admin/deliveries", context.filters(without=["id"]))
+    return context.render("deliveries.html", "deliveries", response=response)
 
 
-async def delivery(desk: Desk) -> Response[bytes]:
-    """All that is known of a delivery."""
-    named = desk.named("named").removeprefix("webhooks/")
-    found = await desk.api.get(path("admin", "deliveries", named))
+async def delivery(context: PageContext) -> Response[bytes]:
+    """Details of a delivery or a refused request."""
+    reference = context.path_value("reference").removeprefix("webhooks/")
+    response = await context.api.get(path("admin", "deliveries", reference))
     raw = impact = None
-    if found.ok and found.data.get("delivery"):
-        event_id = found.data["delivery"]["outcome"]["event_id"]
+    if response.ok and response.data.get("delivery"):
+        event_id = response.data["delivery"]["outcome"]["event_id"]
         raw, impact = await gather(
-            desk.api.get(path("admin", "raw-events", event_id)),
-            desk.api.get(path("admin", "impact", event_id)),
+            context.api.get(path("admin", "raw-events", event_id)),
+            context.api.get(path("admin", "impact", event_id)),
         )
-    return desk.show(
-        "delivery.html", "deliveries", found=found, raw=raw, impact=impact, named=named
+    return context.render(
+        "delivery.html",
+        "deliveries",
+        response=response,
+        raw=raw,
+        impact=impact,
+        reference=reference,
     )
 
 
-async def dead_letters(desk: Desk) -> Response[bytes]:
-    """What could not be processed, and what waits."""
-    found = await desk.api.get("/admin/dlq", desk.filters())
-    return desk.show("dead_letters.html", "dead-letters", found=found)
+async def dead_letters(context: PageContext) -> Response[bytes]:
+    """List of dead letters and parked deliveries."""
+    response = await context.api.get("/admin/dlq", context.filters())
+    return context.render("dead_letters.html", "dead-letters", response=response)
 
 
-async def dead_letter(desk: Desk) -> Response[bytes]:
-    """One dead letter, whole."""
-    place = (desk.named("partition"), desk.named("offset"))
-    found = await desk.api.get(path("admin", "dlq", *place))
-    return desk.show("dead_letter.html", "dead-letters", found=found)
+async def dead_letter(context: PageContext) -> Response[bytes]:
+    """Details of a dead letter."""
+    position = (context.path_value("partition"), context.path_value("offset"))
+    response = await context.api.get(path("admin", "dlq", *position))
+    return context.render("dead_letter.html", "dead-letters", response=response)
 
 
-async def replaying(desk: Desk) -> Response[bytes]:
-    """Asks whether all dead letters of a reason are to be put back."""
-    reason = desk.asked("reason")
-    asked = {"all": True, "dry_run": True, **({"reason": reason} if reason else {})}
-    found = await desk.api.post("/admin/dlq/replay", asked)
-    return desk.show("replaying.html", "dead-letters", found=found, reason=reason)
+async def confirm_reprocessing(context: PageContext) -> Response[bytes]:
+    """Confirmation before all dead letters with a reason are reprocessed."""
+    reason = context.query_value("reason")
+    body = {"all": True, "dry_run": True, **({"reason": reason} if reason else {})}
+    response = await context.api.post("/admin/dlq/replay", body)
+    return context.render(
+        "confirm_reprocessing.html", "dead-letters", response=response, reason=reason
+    )
 
 
-async def workflows(desk: Desk) -> Response[bytes]:
-    """The workflows, and how many instances of each there are."""
-    found, instances = await gather(
-        desk.api.get("/api/workflows/workflows"), desk.api.get("/admin/instances")
+async def workflows(context: PageContext) -> Response[bytes]:
+    """List of workflows with counts of instances."""
+    response, instances = await gather(
+        context.api.get("/api/workflows/workflows"), context.api.get("/admin/instances")
     )
     counts: dict[str, dict[str, int]] = {}
     for row in instances.data["instances"] if instances.ok else ():
         counts.setdefault(row["workflow"], {})[row["status"]] = row["instances"]
-    names = {each["name"] for each in found.data["workflows"]} if found.ok else set()
-    own = sorted(counts.keys() - names)
-    return desk.show(
-        "workflows.html", "workflows", found=found, instances=instances, counts=counts, own=own
+    names = {row["name"] for row in response.data["workflows"]} if response.ok else set()
+    built_in = sorted(counts.keys() - names)
+    return context.render(
+        "workflows.html",
+        "workflows",
+        response=response,
+        instances=instances,
+        counts=counts,
+        built_in=built_in,
     )
 
 
-async def instances(desk: Desk) -> Response[bytes]:
-    """Instances by filters."""
-    workflow = desk.asked("workflow")
-    of = ("workflows", workflow) if workflow else ()
-    asked = desk.filters(but=["workflow"])
-    found = await desk.api.get(path("api", "workflows", *of, "instances"), asked)
-    return desk.show("instances.html", "workflows", found=found, workflow=workflow)
+async def instances(context: PageContext) -> Response[bytes]:
+    """List of instances."""
+    workflow = context.query_value("workflow")
+    scope = ("workflows", workflow) if workflow else ()
+    query = context.filters(without=["workflow"])
+    response = await context.api.get(path("api", "workflows", *scope, "instances"), query)
+    return context.render("instances.html", "workflows", response=response, workflow=workflow)
 
 
-def instance_path(desk: Desk) -> str:
-    """Where the API has the instance of a page."""
-    named = (desk.named("workflow"), "instances", desk.named("instance"))
-    return path("api", "workflows", "workflows", *named)
+def instance_path(context: PageContext) -> str:
+    """Return the API path of the instance of a page."""
+    segments = (context.path_value("workflow"), "instances", context.path_value("instance"))
+    return path("api", "workflows", "workflows", *segments)
 
 
-async def instance(desk: Desk) -> Response[bytes]:
-    """One instance: how it stands, and what happened in one of its runs."""
-    base = instance_path(desk)
-    asked = [("pageSize", _HISTORY), ("includeLogs", "true"), *desk.filters()]
-    found, history = await gather(desk.api.get(base), desk.api.get(f"{base}/history", asked))
+async def instance(context: PageContext) -> Response[bytes]:
+    """Details of an instance, with the history of one run."""
+    base = instance_path(context)
+    query = [("pageSize", _HISTORY_ROWS), ("includeLogs", "true"), *context.filters()]
+    response, history = await gather(
+        context.api.get(base), context.api.get(f"{base}/history", query)
+    )
     live = explained = None
     entries = []
     if history.ok:
@@ -168,61 +181,64 @@ async def instance(desk: Desk) -> Response[bytes]:
         if history.data["tokens"]:
             run = [("runNumber", history.data["runNumber"])]
             live, explained = await gather(
-                desk.api.get(f"{base}/graph/tokens", run),
-                desk.api.get(f"{base}/graph/explain", run),
+                context.api.get(f"{base}/graph/tokens", run),
+                context.api.get(f"{base}/graph/explain", run),
             )
-    status = found.data["details"]["status"] if found.ok else ""
-    return desk.show(
+    status = response.data["details"]["status"] if response.ok else ""
+    return context.render(
         "instance.html",
         "workflows",
-        found=found,
+        response=response,
         history=history,
-        entries=list(zip(entries, bars(entries, desk.now), strict=True)),
+        entries=list(zip(entries, bars(entries, context.now), strict=True)),
         live=live,
         explained=explained,
-        verbs=_VERBS.get(status, ()),
-        workflow=desk.named("workflow"),
-        instance=desk.named("instance"),
+        actions=_ACTIONS.get(status, ()),
+        workflow=context.path_value("workflow"),
+        instance=context.path_value("instance"),
     )
 
 
-async def picture(desk: Desk) -> Response[bytes]:
-    """A run of a graph, drawn."""
-    found = await desk.api.get(f"{instance_path(desk)}/graph/svg", desk.filters())
-    if not found.ok:
-        return desk.show("problem.html", "workflows", found=found)
-    return Response(found.content, media_type="image/svg+xml", headers=PICTURE_HEADERS)
+async def picture(context: PageContext) -> Response[bytes]:
+    """Picture of a run of a graph."""
+    response = await context.api.get(f"{instance_path(context)}/graph/svg", context.filters())
+    if not response.ok:
+        return context.render("problem.html", "workflows", response=response)
+    return Response(response.content, media_type="image/svg+xml", headers=PICTURE_HEADERS)
 
 
-async def deployments(desk: Desk) -> Response[bytes]:
-    """Code that was deployed."""
-    found = await desk.api.get("/v1/deployments", desk.filters())
-    listed = found.data["deployments"] if found.ok else ()
-    active = next((each["id"] for each in listed if each["active"]), None)
-    if active is None and found.ok and (found.data["hasNextPage"] or desk.asked("cursor")):
-        answer = await desk.api.get("/v1/deployments/active")
-        active = answer.data["id"] if answer.ok else None
-    return desk.show("deployments.html", "deployments", found=found, active=active)
+async def deployments(context: PageContext) -> Response[bytes]:
+    """List of deployments."""
+    response = await context.api.get("/v1/deployments", context.filters())
+    rows = response.data["deployments"] if response.ok else ()
+    active = next((row["id"] for row in rows if row["active"]), None)
+    has_other_pages = response.ok and (
+        response.data["hasNextPage"] or context.query_value("cursor")
+    )
+    if active is None and has_other_pages:
+        active_response = await context.api.get("/v1/deployments/active")
+        active = active_response.data["id"] if active_response.ok else None
+    return context.render("deployments.html", "deployments", response=response, active=active)
 
 
-async def users(desk: Desk) -> Response[bytes]:
-    """What is known of one user."""
-    user_id = desk.asked("user_id").strip()
+async def users(context: PageContext) -> Response[bytes]:
+    """Details of a user."""
+    user_id = context.query_value("user_id").strip()
     if not user_id:
-        return desk.show("users.html", "users", user_id="")
-    found = await desk.api.get(path("admin", "user", user_id))
-    return desk.show("users.html", "users", found=found, user_id=user_id)
+        return context.render("users.html", "users", user_id="")
+    response = await context.api.get(path("admin", "user", user_id))
+    return context.render("users.html", "users", response=response, user_id=user_id)
 
 
-async def why(desk: Desk) -> Response[bytes]:
-    """Where the values of a row come from."""
-    table = desk.asked("table") or "-"
-    key = [value for name, value in desk.filters() if name == "key"] or ["-"]
-    found = await desk.api.get(path("admin", "why", table, *key))
-    return desk.show("why.html", "users", found=found, table=table, key=key)
+async def why(context: PageContext) -> Response[bytes]:
+    """Origin of the values of a row."""
+    table = context.query_value("table") or "-"
+    key = [value for name, value in context.filters() if name == "key"] or ["-"]
+    response = await context.api.get(path("admin", "why", table, *key))
+    return context.render("why.html", "users", response=response, table=table, key=key)
 
 
-async def audit(desk: Desk) -> Response[bytes]:
-    """Who has done what."""
-    found = await desk.api.get("/v1/audit", desk.filters())
-    return desk.show("audit.html", "audit", found=found)
+async def audit(context: PageContext) -> Response[bytes]:
+    """List of audit entries."""
+    response = await context.api.get("/v1/audit", context.filters())
+    return context.render("audit.html", "audit", response=response)

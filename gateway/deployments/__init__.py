@@ -1,1 +1,1 @@
-"""Deployments of code: taken, activated, rolled back and shown."""
+"""Deployments of apps: creating, activating, rolling back and listing them."""

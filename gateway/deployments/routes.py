@@ -1,4 +1,4 @@
-"""The routes of deployments, under /v1/deployments, and the active one as other programs ask it."""
+"""Routes of deployments, under /v1/deployments, and of the active one, under /v1/world."""
 
 import re
 from typing import Annotated, Any, Final, TypeAlias
@@ -12,7 +12,7 @@ from litestar.openapi.spec import Example, OpenAPIType, Schema
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 from litestar.types import Guard
 
-from headwater.gateway.deployments.deploying import NONE, Deploying
+from headwater.gateway.deployments.deployment_service import NONE, DeploymentService
 from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.entity_tags import tag_of
 from headwater.gateway.http.keys import is_operator, no_operator, operators_only, programs_only
@@ -21,10 +21,10 @@ from headwater.gateway.http.openapi import ADMIN_KEY, OptionalBody, problem_resp
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.authorization import Policy
 from headwater.gateway.workflows.bodies import Body
-from headwater.gateway.workflows.entrance import BodyRequest, Entrance
+from headwater.gateway.workflows.openapi import BODY_PROBLEMS, WORLD_KEYS
 from headwater.gateway.workflows.openapi import KEYS as WORKFLOW_KEYS
-from headwater.gateway.workflows.openapi import OF_BODIES, WORLD_KEYS
 from headwater.gateway.workflows.parameters import PAGE_DEFAULT, PAGE_MAX, Cursor
+from headwater.gateway.workflows.request_guard import BodyRequest, RequestGuard
 from headwater.schemas.deployment_answers import (
     Deployment,
     DeploymentActive,
@@ -44,7 +44,7 @@ WORLD: Final = "/v1/world"
 
 _ID: Final = re.compile(rf'"(dep_[0-9a-f]{{20}}|{NONE})"')
 _JSON: Final = "application/json"
-_OF_LOG: Final = ("broker_unavailable", "not_yet_readable")
+_LOG_PROBLEMS: Final = ("broker_unavailable", "not_yet_readable")
 
 _ZIPS: Final = frozenset(
     {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
@@ -55,25 +55,23 @@ def _is_zip(content_type: str | None) -> bool:
     return content_type is None or content_type.partition(";")[0].strip().lower() in _ZIPS
 
 
-#: An artifact.
+#: Content type of artifacts.
 _ZIP: Final = BodyKind("application/zip", _is_zip, b"")
 
 _IfMatch: TypeAlias = Annotated[
     str | None,
     HeaderParameter(
         name="If-Match",
-        description='The ETag of the deployment that has to be active until then, or "none"; '
-        "else nothing is changed.",
+        description='ETag of a deployment, or "none": change something only if that is the active '
+        "deployment.",
     ),
 ]
 _App: TypeAlias = Annotated[
     str,
-    QueryParameter(
-        description="The app in the artifact: package.module, or package.module:attribute."
-    ),
+    QueryParameter(description="App in the artifact: package.module, or package.module:attribute."),
 ]
 _Limit: TypeAlias = Annotated[
-    int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")
+    int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of deployments.")
 ]
 
 _DEPLOYMENT: Final[dict[str, Any]] = {
@@ -91,11 +89,13 @@ _ACTIVE: Final = _DEPLOYMENT | {"active": True, "activatedAt": "2026-07-01T09:00
 
 
 class Rollback(Body, frozen=True, kw_only=True):
-    """Where to go back to."""
+    """Target of a rollback."""
 
     deployment_id: Annotated[
         Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None,
-        msgspec.Meta(description="One that was active before; by default the last one that was."),
+        msgspec.Meta(
+            description="A deployment that was active before; by default the previous one."
+        ),
     ] = None
 
 
@@ -104,50 +104,57 @@ _ARTIFACT: Final = raw_body(
     Schema(
         type=OpenAPIType.STRING,
         content_media_type=_ZIP.media_type,
-        description="A zip of Python modules, or a wheel: at most 10 MiB, and 100 unpacked.",
+        description="A zip of Python modules, or a wheel: at most 10 MiB, and 100 MiB unpacked.",
     ),
 )
 
 
 def deployment_routers(
-    deploying: Deploying, entrance: Entrance, limited: LimitedBodies, admin_key: str, world_key: str
+    deployment_service: DeploymentService,
+    request_guard: RequestGuard,
+    limited: LimitedBodies,
+    admin_key: str,
+    world_key: str,
 ) -> list[Router]:
-    """The routes: those that change something, those that read, and that of the world."""
+    """Return the routers of deployments and of `/v1/world`."""
     operators: dict[str, Any] = {
         "guards": [operators_only(admin_key), checked_parameters],
         "security": [{ADMIN_KEY: []}],
         "request_max_body_size": None,
     }
     deploys = Router(
-        "/", route_handlers=[_deploy(deploying)], middleware=[limited.of(_ZIP)], **operators
-    )
-    steers = Router(
         "/",
-        route_handlers=[_activate(deploying), _rollback(deploying)],
+        route_handlers=[_deploy_route(deployment_service)],
+        middleware=[limited.of(_ZIP)],
+        **operators,
+    )
+    changes = Router(
+        "/",
+        route_handlers=[_activate_route(deployment_service), _rollback_route(deployment_service)],
         middleware=[limited],
         request_class=BodyRequest,
         **operators,
     )
     reads = Router(
         "/",
-        route_handlers=_reads(deploying),
-        guards=[_operators_or_users(admin_key, entrance), checked_parameters],
+        route_handlers=_read_routes(deployment_service),
+        guards=[_operators_or_users(admin_key, request_guard), checked_parameters],
         security=[{ADMIN_KEY: []}, *WORKFLOW_KEYS],
         opt={"policy": Policy.READ},
     )
     world = Router(
         WORLD,
-        route_handlers=[_active_id(deploying)],
+        route_handlers=[_active_id_route(deployment_service)],
         guards=[programs_only(world_key), checked_parameters],
         security=WORLD_KEYS,
         tags=["deployments"],
     )
-    routes = Router(BASE, route_handlers=[deploys, steers, reads], tags=["deployments"])
+    routes = Router(BASE, route_handlers=[deploys, changes, reads], tags=["deployments"])
     return [routes, world]
 
 
-def _operators_or_users(admin_key: str, entrance: Entrance) -> Guard:
-    """A guard that lets in those who deploy, and those who may read of workflows."""
+def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> Guard:
+    """Return a guard that allows operators, and callers who may read workflows."""
 
     async def guard(
         connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
@@ -155,9 +162,9 @@ def _operators_or_users(admin_key: str, entrance: Entrance) -> Guard:
         if is_operator(connection, admin_key):
             return
         try:
-            await entrance.guard(connection, handler)
+            await request_guard.guard(connection, handler)
         except Problem as problem:
-            # Whoever has brought an operators' key is told of that one.
+            # A caller that sent an operators' key gets the error about that key.
             if problem.code == "unauthorized" and connection.headers.get("x-admin-key"):
                 raise no_operator() from problem
             raise
@@ -165,7 +172,7 @@ def _operators_or_users(admin_key: str, entrance: Entrance) -> Guard:
     return guard
 
 
-def _deploy(deploying: Deploying) -> HTTPRouteHandler:
+def _deploy_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/",
         audit="deployments.deploy",
@@ -173,59 +180,59 @@ def _deploy(deploying: Deploying) -> HTTPRouteHandler:
         operation_id="deploy",
         operation_class=_ARTIFACT,
         summary="Deploy an app",
-        description="It is imported once, to see that it can be run, and changes nothing until it "
-        "is activated. The same app and artifact are one deployment, however often they come.",
+        description="The app is imported once to check it. A deployment has no effect until it is "
+        "activated. Deploying the same app and artifact again creates no new deployment.",
         status_code=200,
         responses={
-            200: _answers(Deployment, _DEPLOYMENT, "It was deployed before."),
-            201: _answers(Deployment, _DEPLOYMENT, "It is deployed."),
-            **problem_responses(*OF_BODIES, *_OF_LOG, ARTIFACT_INVALID),
+            200: _response_spec(Deployment, _DEPLOYMENT, "Deployed before."),
+            201: _response_spec(Deployment, _DEPLOYMENT, "Deployed."),
+            **problem_responses(*BODY_PROBLEMS, *_LOG_PROBLEMS, ARTIFACT_INVALID),
         },
     )
     async def deploy(request: Request[Any, Any, Any], app: _App) -> Response[bytes]:
-        return await deploying.deploy(app, await request.body())
+        return await deployment_service.deploy(app, await request.body())
 
     return deploy
 
 
-def _activate(deploying: Deploying) -> HTTPRouteHandler:
+def _activate_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/{deploymentId:str}/activate",
         audit="deployments.activate",
         operation_id="activateDeployment",
         summary="Activate a deployment",
-        description="New runs begin on it as soon as this is answered; those under way stay on the "
-        "deployment that they began on.",
+        description="New runs begin on it as soon as this request has returned. Existing runs stay "
+        "on the deployment that they began on.",
         status_code=200,
         responses={
-            200: _answers(DeploymentActive, _ACTIVE, "It is active."),
-            **problem_responses(*_OF_LOG, DEPLOYMENT_NOT_FOUND, DEPLOYMENT_CHANGED),
+            200: _response_spec(DeploymentActive, _ACTIVE, "Active."),
+            **problem_responses(*_LOG_PROBLEMS, DEPLOYMENT_NOT_FOUND, DEPLOYMENT_CHANGED),
         },
     )
     async def activate(
         deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
         if_match: _IfMatch = None,
     ) -> Response[bytes]:
-        return await deploying.activate(deploymentId, _replaced(if_match))
+        return await deployment_service.activate(deploymentId, _expected_active(if_match))
 
     return activate
 
 
-def _rollback(deploying: Deploying) -> HTTPRouteHandler:
+def _rollback_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @post(
         "/rollback",
         audit="deployments.rollback",
         operation_id="rollBackDeployment",
         operation_class=OptionalBody,
-        summary="Go back to a deployment that was active before",
-        description="To the last one, unless another is named; then to the one before that. With "
-        "If-Match it is safe to repeat.",
+        summary="Roll back to an earlier deployment",
+        description="Activates the previous deployment, or a named earlier one. A second rollback "
+        "goes back further. With If-Match a request is safe to repeat.",
         status_code=200,
         responses={
-            200: _answers(DeploymentActive, _ACTIVE, "It is active again."),
+            200: _response_spec(DeploymentActive, _ACTIVE, "Active again."),
             **problem_responses(
-                *OF_BODIES,
-                *_OF_LOG,
+                *BODY_PROBLEMS,
+                *_LOG_PROBLEMS,
                 DEPLOYMENT_NOT_FOUND,
                 DEPLOYMENT_CHANGED,
                 NOTHING_TO_ROLL_BACK,
@@ -233,82 +240,82 @@ def _rollback(deploying: Deploying) -> HTTPRouteHandler:
         },
     )
     async def rollback(data: JSONBody[Rollback], if_match: _IfMatch = None) -> Response[bytes]:
-        return await deploying.rollback(data.deployment_id, _replaced(if_match))
+        return await deployment_service.rollback(data.deployment_id, _expected_active(if_match))
 
     return rollback
 
 
-def _reads(deploying: Deploying) -> list[HTTPRouteHandler]:
+def _read_routes(deployment_service: DeploymentService) -> list[HTTPRouteHandler]:
     @get(
         "/",
         operation_id="listDeployments",
-        summary="The deployments, the newest first",
+        summary="List deployments, the newest first",
         responses={
-            200: _answers(
+            200: _response_spec(
                 DeploymentPage, {"deployments": [_DEPLOYMENT], "hasNextPage": False}, "A page."
             ),
-            **problem_responses("forbidden", "invalid_cursor", *_OF_LOG),
+            **problem_responses("forbidden", "invalid_cursor", *_LOG_PROBLEMS),
         },
     )
     async def list_deployments(
         limit: _Limit = PAGE_DEFAULT, cursor: Cursor = None
     ) -> Response[bytes]:
-        return await deploying.page(limit, cursor)
+        return await deployment_service.list_deployments(limit, cursor)
 
     @get(
         "/active",
         operation_id="getActiveDeployment",
-        summary="The deployment that new runs begin on",
-        description="Its ETag is for If-Match.",
+        summary="Get the active deployment",
+        description="New runs begin on it. Use its ETag in If-Match.",
         responses={
-            200: _answers(Deployment, _ACTIVE, "It is active."),
-            **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_OF_LOG),
+            200: _response_spec(Deployment, _ACTIVE, "Active."),
+            **problem_responses("forbidden", NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
     async def get_active() -> Response[bytes]:
-        return await deploying.active()
+        return await deployment_service.get_active()
 
     @get(
         "/{deploymentId:str}",
         operation_id="getDeployment",
-        summary="One deployment",
+        summary="Get a deployment",
         responses={
-            200: _answers(Deployment, _DEPLOYMENT, "As it was deployed."),
-            **problem_responses("forbidden", DEPLOYMENT_NOT_FOUND, *_OF_LOG),
+            200: _response_spec(Deployment, _DEPLOYMENT, "The deployment."),
+            **problem_responses("forbidden", DEPLOYMENT_NOT_FOUND, *_LOG_PROBLEMS),
         },
     )
     async def get_deployment(
         deploymentId: FromPath[str],  # noqa: N803 (as the path has it)
     ) -> Response[bytes]:
-        return await deploying.one(deploymentId)
+        return await deployment_service.get_deployment(deploymentId)
 
     return [list_deployments, get_active, get_deployment]
 
 
-def _active_id(deploying: Deploying) -> HTTPRouteHandler:
+def _active_id_route(deployment_service: DeploymentService) -> HTTPRouteHandler:
     @get(
         "/deployment-id",
         operation_id="getActiveDeploymentId",
-        summary="The id of the active deployment",
+        summary="Get the id of the active deployment",
         responses={
-            200: _answers(DeploymentId, {"deploymentId": _ACTIVE["id"]}, "It is active."),
-            **problem_responses(NO_ACTIVE_DEPLOYMENT, *_OF_LOG),
+            200: _response_spec(DeploymentId, {"deploymentId": _ACTIVE["id"]}, "Active."),
+            **problem_responses(NO_ACTIVE_DEPLOYMENT, *_LOG_PROBLEMS),
         },
     )
     async def get_active_id() -> Response[bytes]:
-        return await deploying.active_id()
+        return await deployment_service.get_active_id()
 
     return get_active_id
 
 
-def _answers(kind: type, example: Any, description: str) -> ResponseSpec:  # noqa: ANN401 (JSON)
+def _response_spec(kind: type, example: Any, description: str) -> ResponseSpec:  # noqa: ANN401 (JSON)
     return ResponseSpec(kind, False, description, _JSON, [Example(value=example)])
 
 
-def _replaced(if_match: str | None) -> str:
-    """Return the deployment that is to be replaced; "" for any.
+def _expected_active(if_match: str | None) -> str:
+    """Return the id of the deployment that must be active; "" for any.
 
     Raises:
-        Problem: The header is not the tag of a deployment.
+        Problem: The header is not the ETag of a deployment.
     """
     return tag_of(if_match, _ID, f'"dep_…" or "{NONE}", the quotes included')

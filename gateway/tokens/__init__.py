@@ -1,1 +1,1 @@
-"""Users' tokens: JWTs, checked against the keys of their issuer."""
+"""Users' tokens: JWTs that are verified with the keys of their issuer."""

@@ -1,8 +1,8 @@
-"""The development issuer: users' tokens for a machine of one's own, without an account anywhere.
+"""Development issuer: signs users' tokens on a developer's machine, without an external issuer.
 
-`headwater up` makes its key once, in the folder of the data, and `headwater token` signs with it.
-Whoever reads that folder is everybody, so the gateway never takes its tokens on an address that
-others can reach.
+`headwater up` creates its key once, in the data folder, and `headwater token` signs with it. Anyone
+who can read that folder can impersonate every user, so the gateway never accepts these tokens on
+an address that other machines can reach.
 """
 
 import json
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from headwater.gateway.loopback import DEVELOPMENT_ISSUER
 from headwater.gateway.privacy import make_data_dir
 
-#: Whom its tokens are for.
+#: Audience of its tokens.
 AUDIENCE: Final = "headwater"
 _KEY_FILE: Final = "development-issuer.pem"
 _KEY_SET_FILE: Final = "development-issuer.jwks.json"
@@ -31,11 +31,11 @@ _KID: Final = "development"
 
 
 class NoIssuer(Exception):
-    """The development issuer has no key here; says what to do."""
+    """The development issuer has no key; the message names the command that creates it."""
 
 
 def make_issuer(data_dir: Path) -> Path:
-    """The file of its key set; it and the key behind it are made if they are not there."""
+    """Return the file of the key set; create it and the private key if they are missing."""
     key_file, key_set_file = data_dir / _KEY_FILE, data_dir / _KEY_SET_FILE
     make_data_dir(data_dir)
     if not key_file.exists():
@@ -50,9 +50,16 @@ def make_issuer(data_dir: Path) -> Path:
 
 
 def token_of(data_dir: Path, user_id: str, *, now_s: int, lifetime_s: int) -> str:
-    """A token of a user.
+    """Sign a token for a user.
 
-    Errors: NoIssuer.
+    Args:
+        data_dir: The data folder.
+        user_id: The user's id.
+        now_s: Current Unix time in seconds.
+        lifetime_s: Seconds until the token expires.
+
+    Raises:
+        NoIssuer: The issuer has no usable key.
     """
     key_file = data_dir / _KEY_FILE
     try:
@@ -60,7 +67,7 @@ def token_of(data_dir: Path, user_id: str, *, now_s: int, lifetime_s: int) -> st
     except (OSError, ValueError) as error:
         raise NoIssuer(
             f"expected the development issuer's key at {key_file}, found: {error}; `headwater up` "
-            "makes it"
+            "creates it"
         ) from error
     claims = {
         "iss": DEVELOPMENT_ISSUER,
@@ -73,14 +80,14 @@ def token_of(data_dir: Path, user_id: str, *, now_s: int, lifetime_s: int) -> st
 
 
 def _key(file: Path) -> Ed25519PrivateKey:
-    found = load_pem_private_key(file.read_bytes(), password=None)
-    if not isinstance(found, Ed25519PrivateKey):
-        raise ValueError("expected a key of Ed25519")  # noqa: TRY004 (what a file holds)
-    return found
+    key = load_pem_private_key(file.read_bytes(), password=None)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError("expected an Ed25519 key")  # noqa: TRY004 (content of a file)
+    return key
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Writes a file that its owner alone may read, whole or not at all."""
+    """Write a file atomically; only its owner may read it."""
     unfinished = file.with_suffix(f"{file.suffix}.new")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

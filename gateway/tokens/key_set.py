@@ -1,4 +1,4 @@
-"""The keys of an issuer, read from its JWKS (RFC 7517): those that can check a user's token."""
+"""Parses the JWKS of an issuer (RFC 7517) into the keys that can verify users' tokens."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -10,20 +10,20 @@ from jwt.exceptions import PyJWTError
 
 from headwater.schemas.errors import PARSE_ERRORS
 
-#: A set has a handful of keys. One that is larger than this is something else.
+#: Most bytes of a key set, which has a handful of keys.
 KEY_SET_BYTES_MAX: Final = 256 * 1024
-#: Shorter ones can be broken (RFC 7518, 3.3).
+#: RFC 7518, 3.3: shorter keys can be broken.
 _RSA_BITS_MIN: Final = 2048
 
-#: What a key of a type, and of a curve, signs with. There is nothing else: no secret that both
-#: sides know could be told from a public key, and "none" is no signature.
+#: Algorithm by key type and curve. No symmetric algorithm is allowed, because an attacker could use
+#: a public key as its secret; nor is "none", which is no signature.
 _ALGORITHMS: Final = {
     ("RSA", None): "RS256",
     ("EC", "P-256"): "ES256",
     ("OKP", "Ed25519"): "EdDSA",
 }
 ALGORITHMS: Final = tuple(_ALGORITHMS.values())
-#: Of whatever kind the algorithm takes; only the library looks inside.
+#: A public key; its type depends on the algorithm.
 PublicKey: TypeAlias = Any
 
 _READERS: Final[dict[str, Callable[[dict[str, Any]], PublicKey]]] = {
@@ -34,11 +34,11 @@ _READERS: Final[dict[str, Callable[[dict[str, Any]], PublicKey]]] = {
 
 
 class KeySetInvalid(Exception):
-    """A document that is no JWKS; says why."""
+    """A document is not a JWKS; the message states why."""
 
 
 class TokenKey(NamedTuple):
-    """A key that can check tokens, by the one algorithm that fits it."""
+    """A key that verifies tokens, with the only algorithm for its type."""
 
     kid: str | None
     algorithm: str
@@ -46,7 +46,7 @@ class TokenKey(NamedTuple):
 
 
 class _Jwk(msgspec.Struct, omit_defaults=True):
-    """A key, without what would be private of it."""
+    """A JWK without its private fields."""
 
     kty: str
     kid: str | None = None
@@ -65,9 +65,10 @@ class _Document(msgspec.Struct):
 
 
 def read_key_set(document: bytes) -> tuple[TokenKey, ...]:
-    """The keys of a JWKS that can check tokens. Keys of other kinds and uses are passed over.
+    """Return the keys of a JWKS that can verify tokens; skip keys of other types and uses.
 
-    Errors: KeySetInvalid for what is no JWKS.
+    Raises:
+        KeySetInvalid: The document is not a JWKS.
     """
     if len(document) > KEY_SET_BYTES_MAX:
         raise KeySetInvalid(
@@ -86,8 +87,8 @@ def _token_key(raw: msgspec.Raw) -> TokenKey | None:
     except PARSE_ERRORS:
         return None
     algorithm = _ALGORITHMS.get((jwk.kty, jwk.crv))
-    meant = jwk.use in (None, "sig") and "verify" in (jwk.key_ops or ["verify"])
-    if algorithm is None or jwk.alg not in (None, algorithm) or not meant:
+    is_for_signatures = jwk.use in (None, "sig") and "verify" in (jwk.key_ops or ["verify"])
+    if algorithm is None or jwk.alg not in (None, algorithm) or not is_for_signatures:
         return None
     try:
         public: PublicKey = _READERS[jwk.kty](msgspec.to_builtins(jwk))

@@ -1,10 +1,10 @@
-"""The keys of an issuer, wherever they are: read when they are needed, kept, and read again.
+"""Cache of the keys of an issuer, read from a URL or a file.
 
-Keys are read with the first token. Ten minutes later they are read anew, and earlier when a token
-names a key that is not among them: the issuer may have changed its keys. It is asked at most once
-in thirty seconds, whatever tokens say, and by one request while others wait. While it does not
-answer, what it said last counts for an hour; then, as with a key that is not known, nobody can tell
-whether a token is good, which is not the same as a bad one.
+Keys are read when the first token arrives. They are read again after ten minutes, and earlier when
+a token names an unknown key, because the issuer may have rotated its keys. There is at most one
+read in thirty seconds; concurrent requests wait for it. While the issuer is unavailable, cached
+keys stay valid for an hour. After that, or if a token names an unknown key, tokens can be neither
+accepted nor rejected, and `KeysUnavailable` is raised.
 """
 
 import asyncio
@@ -25,17 +25,20 @@ from headwater.schemas.errors import Disposition, HeadwaterError
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
+#: Age in seconds after which keys are read again.
 FRESH_S: Final = 600.0
-KEPT_S: Final = 3600.0
-ASKED_EVERY_S: Final = 30.0
+#: Age in seconds after which keys are no longer used.
+EXPIRED_AFTER_S: Final = 3600.0
+#: Least seconds between two reads.
+READ_INTERVAL_S: Final = 30.0
 _TIMEOUT_S: Final = 3.0
 
-#: Reads the document.
+#: Reads the JWKS.
 ReadKeys: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
 class KeysUnavailable(HeadwaterError):
-    """The keys of users' tokens are not there, so no token can be checked."""
+    """The keys of users' tokens could not be read, so the token cannot be verified."""
 
     disposition = Disposition.RETRY
     code = "jwks_unavailable"
@@ -44,48 +47,55 @@ class KeysUnavailable(HeadwaterError):
 class KeySource:
     """The keys of one issuer.
 
-    Units:  the clock is steady, in seconds.
+    Args:
+        read: Reads the JWKS.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(self, read: ReadKeys, clock: Callable[[], float]) -> None:
         self._read = read
         self._clock = clock
         self._keys: tuple[TokenKey, ...] = ()
-        self._read_at = self._asked_at = float("-inf")
-        #: Why the last attempt to read them failed; None after one that did not.
+        self._read_at = self._attempted_at = float("-inf")
+        #: Error of the last attempt to read the keys; None if it succeeded.
         self._failure: str | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._read_lock = asyncio.Lock()
 
     async def find(self, algorithm: str, kid: str | None) -> TokenKey | None:
-        """The key that a token names; without a name, the only one that fits.
+        """Return the key that a token names; without a name, the only one for its algorithm.
 
-        Errors: KeysUnavailable.
+        Args:
+            algorithm: Algorithm of the token.
+            kid: Id of the key in the token's header.
+
+        Raises:
+            KeysUnavailable: The keys could not be read.
         """
         if self._age_s() > FRESH_S:
-            await self._ask()
-        found = self._found(algorithm, kid)
-        if found is None:
-            await self._ask()
-            found = self._found(algorithm, kid)
-        if self._age_s() > KEPT_S or (found is None and self._failure is not None):
+            await self._refresh()
+        key = self._cached(algorithm, kid)
+        if key is None:
+            await self._refresh()
+            key = self._cached(algorithm, kid)
+        if self._age_s() > EXPIRED_AFTER_S or (key is None and self._failure is not None):
             raise KeysUnavailable(
                 f"expected the keys of users' tokens, found: {self._failure}; try again later"
             )
-        return found
+        return key
 
     def _age_s(self) -> float:
         return self._clock() - self._read_at
 
-    def _found(self, algorithm: str, kid: str | None) -> TokenKey | None:
-        fitting = [key for key in self._keys if key.algorithm == algorithm]
+    def _cached(self, algorithm: str, kid: str | None) -> TokenKey | None:
+        matching = [key for key in self._keys if key.algorithm == algorithm]
         if kid is not None:
-            fitting = [key for key in fitting if key.kid == kid]
-        return fitting[0] if len(fitting) == 1 else None
+            matching = [key for key in matching if key.kid == kid]
+        return matching[0] if len(matching) == 1 else None
 
-    async def _ask(self) -> None:
-        """Reads the keys, unless that was tried a moment ago."""
-        async with self._one_at_a_time:
-            if self._clock() - self._asked_at < ASKED_EVERY_S:
+    async def _refresh(self) -> None:
+        """Read the keys, unless the last attempt was too recent."""
+        async with self._read_lock:
+            if self._clock() - self._attempted_at < READ_INTERVAL_S:
                 return
             try:
                 self._keys = read_key_set(await self._read())
@@ -95,32 +105,34 @@ class KeySource:
             else:
                 self._failure = None
                 self._read_at = self._clock()
-            self._asked_at = self._clock()
+            self._attempted_at = self._clock()
 
 
 def keys_at(address: str) -> ReadKeys:
-    """What reads the document at a URL, or in a file."""
+    """Return a function that reads the document at a URL or in a file."""
     if address.startswith(("https://", "http://")):
-        return lambda: _fetched(address)
-    return lambda: asyncio.to_thread(_of_file, Path(address))
+        return lambda: _fetch(address)
+    return lambda: asyncio.to_thread(_read_file, Path(address))
 
 
-async def _fetched(url: str) -> bytes:
-    """A document over HTTP, no larger than it may be.
+async def _fetch(url: str) -> bytes:
+    """Fetch a document over HTTP, up to the size limit.
 
-    Errors: httpx.HTTPError, KeySetInvalid.
+    Raises:
+        httpx.HTTPError: The request failed.
+        KeySetInvalid: The status is not 200, or the request timed out.
     """
     try:
         async with (
             asyncio.timeout(_TIMEOUT_S),
             httpx.AsyncClient(timeout=_TIMEOUT_S) as client,
-            client.stream("GET", url, headers={"accept": "application/json"}) as answer,
+            client.stream("GET", url, headers={"accept": "application/json"}) as response,
         ):
-            if answer.status_code != httpx.codes.OK:
-                raise KeySetInvalid(f"expected a JWKS, found the answer {answer.status_code}")
+            if response.status_code != httpx.codes.OK:
+                raise KeySetInvalid(f"expected a JWKS, found the status {response.status_code}")
             document = b""
-            async for piece in answer.aiter_bytes():
-                document += piece
+            async for chunk in response.aiter_bytes():
+                document += chunk
                 if len(document) > KEY_SET_BYTES_MAX:
                     break
             return document
@@ -128,6 +140,6 @@ async def _fetched(url: str) -> bytes:
         raise KeySetInvalid(f"expected a JWKS within {_TIMEOUT_S:g} s, found none") from None
 
 
-def _of_file(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(KEY_SET_BYTES_MAX + 1)

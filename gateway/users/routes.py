@@ -32,7 +32,7 @@ from headwater.gateway.users.importing import begin_import, next_import
 from headwater.gateway.users.lab_uploads import upload_route
 from headwater.gateway.users.ports import UserPorts
 from headwater.gateway.users.upload_limits import UploadLimits
-from headwater.gateway.workflows.entrance import BodyRequest
+from headwater.gateway.workflows.request_guard import BodyRequest
 
 #: Seconds that a user waits for a page to connect on.
 _SESSION_WITHIN_S: Final = 20.0

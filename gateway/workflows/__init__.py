@@ -1,7 +1,7 @@
-"""Durable workflows over HTTP, under /api/workflows.
+"""HTTP API of durable workflows, under /api/workflows.
 
-For those who decide who may do what with them: an object with some of the hooks of `WorkflowHooks`,
-named by the setting HEADWATER_WORKFLOW_HOOKS.
+To authorize requests yourself, set HEADWATER_WORKFLOW_HOOKS to an object that has some of the hooks
+of `WorkflowHooks`.
 """
 
 from headwater.gateway.workflows.authorization import (

@@ -1,9 +1,9 @@
-"""Who may do what with workflows: hooks of the house's users, and the keys that are the default.
+"""Authorization of workflow requests: by hooks, or by default with the keys of the settings.
 
-Every request passes two hooks: `authorize_request`, which every route has, and that of its policy.
-A hook lets a request pass by returning None, and stops it by raising `Denied` or returning one.
-`authorize_request` may return a `Principal` in place of None: whom the request is from. Whatever
-else a hook does stops the request, too: a hook that is broken opens no door.
+Two hooks check every request: `authorize_request`, and the hook of the route's policy. A hook
+allows a request by returning None, and denies it by raising or returning `Denied`.
+`authorize_request` may also return a `Principal`, the sender of the request. Any other result or
+exception denies the request, so a broken hook lets nothing through.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ from headwater.streams.authoring.runtime import Runtime
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
-#: Seconds that a hook has: it asks one other service, or none.
+#: Seconds that a hook may take; it should call one other service at most.
 HOOK_TIMEOUT_S: Final = 10.0
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: Where callers bring what tells who they are.
+#: Headers with credentials.
 _CREDENTIALS: Final = ("authorization", "x-api-key", "cookie")
 _SCOPE_BYTES: Final = 16
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class Policy(StrEnum):
-    """What a request is about to do."""
+    """Kind of operation that a request is authorized for."""
 
     CREATE = "instance_creation"
     READ = "instance_read"
@@ -51,14 +51,19 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """What a hook is told of a request.
+    """A request, as passed to a hook.
 
-    Shape:  names are None where a route has none; names of headers are matched in any case. The
-            body is JSON as Python has it, and there for creations (`id`, `params`) and events
-            (`type`, `payload`) once their own hook is asked, and for activations of jobs (`types`,
-            `worker`). A batch is asked about one by one. A hook that takes time and chance from
-            `runtime` decides the same in a test that gives it the same. `principal` is the name
-            that `authorize_request` has returned; None in that hook, and where it returned none.
+    Attributes:
+        policy: Kind of operation.
+        workflow_name: Name of the workflow; None if the route has none.
+        instance_id: Id of the instance; None if the route has none. For a batch the hook is called
+            once for every instance.
+        headers: Headers, matched case-insensitively.
+        runtime: Clock and randomness. A hook that uses them is deterministic in tests.
+        body: Decoded JSON, for the hook of the policy only: `id` and `params` of creations, `type`
+            and `payload` of events, `types` and `worker` of job activations. Else None.
+        principal: Name of the principal that `authorize_request` returned; None in that hook, and
+            if it returned none.
     """
 
     policy: Policy
@@ -72,12 +77,12 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sends a request, as `authorize_request` knows: a tenant, a user, a program.
+    """Sender of a request, as `authorize_request` returns it: a tenant, a user, a program.
 
-    Idempotency keys are the principal's own: two principals that use one key share nothing.
+    Idempotency keys are scoped to the principal: two principals may use the same key.
 
     Raises:
-        ValueError: The name is empty, or no text.
+        ValueError: The name is empty or not a string.
     """
 
     name: str
@@ -89,10 +94,17 @@ class Principal:
 
 
 class Denied(Exception):
-    """A request that a hook does not let pass, and what is answered: any 4xx.
+    """A hook denies a request. The response is any 4xx.
 
-    Shape:  a problem document with code and detail, or, in its place, a body of the hook's own:
-            any JSON, with the headers that go with it.
+    Args:
+        status: Status of the response, 400 to 499.
+        code: Code of the problem document.
+        detail: Detail of the problem document.
+        body: JSON that replaces the problem document.
+        headers: Additional headers of the response.
+
+    Raises:
+        ValueError: The status, the code or a header is invalid.
     """
 
     def __init__(
@@ -119,17 +131,17 @@ class Denied(Exception):
         self.headers = {name.lower(): value for name, value in (headers or {}).items()}
 
 
-#: What a hook returns; a principal is for `authorize_request` alone.
+#: Result of a hook; only `authorize_request` may return a principal.
 Verdict: TypeAlias = Denied | Principal | None
 Hook: TypeAlias = Callable[[RequestContext], Awaitable[Verdict] | Verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowHooks:
-    """Hooks, each a function or a coroutine function; those that are None let everything pass.
+    """Hooks as functions or coroutine functions; a hook that is None allows everything.
 
-    Without `authorize_request` the key of the workflow service is asked for in its place. A tick
-    needs its own key, whatever hooks there are.
+    Without `authorize_request` the key of the workflow service is required. A tick always requires
+    its own key.
     """
 
     authorize_request: Hook | None = None
@@ -145,20 +157,19 @@ _NAMES: Final = tuple(field.name for field in fields(WorkflowHooks))
 
 
 class HooksNotLoaded(HeadwaterError):
-    """What the setting HEADWATER_WORKFLOW_HOOKS names cannot be used."""
+    """The object that HEADWATER_WORKFLOW_HOOKS names cannot be loaded or has invalid hooks."""
 
     disposition = Disposition.HALT
     code = "hooks_not_loaded"
 
 
-class Admitted(NamedTuple):
-    """Who has been let in.
+class AuthenticatedCaller(NamedTuple):
+    """Caller of an authenticated request.
 
     Attributes:
-        key_id: What names the key in the audit log.
-        scope: What idempotency keys of the caller are scoped by; empty for the one caller that
-            holds the key of the workflow service.
-        principal: The name that the hook has returned.
+        key_id: Id of the key in the audit log.
+        scope: Scope of the caller's idempotency keys; empty for the holder of the workflow key.
+        principal: Name of the principal that the hook returned.
     """
 
     key_id: str
@@ -166,8 +177,8 @@ class Admitted(NamedTuple):
     principal: str | None = None
 
 
-class Gatekeeper:
-    """Asks the hooks."""
+class Authorizer:
+    """Authenticates callers and authorizes their requests, with hooks or keys."""
 
     def __init__(self, hooks: WorkflowHooks, *, workflow_key: str, tick_key: str) -> None:
         self._hooks = hooks
@@ -175,15 +186,15 @@ class Gatekeeper:
         self._tick_key = tick_key
         self._workflow_key_id = key_id("workflow", workflow_key)
 
-    async def admit(self, context: RequestContext) -> Admitted:
-        """Ask the hook of every route, before anything of the body is read.
+    async def authenticate(self, context: RequestContext) -> AuthenticatedCaller:
+        """Call `authorize_request` or check the key, before the body is read.
 
         Raises:
-            Problem: The request may not pass.
+            Problem: The request is denied.
         """
         principal = None
         if self._hooks.authorize_request is not None:
-            principal = await _ask(self._hooks.authorize_request, context)
+            principal = await _call_hook(self._hooks.authorize_request, context)
         elif context.policy is not Policy.TICK and not has_key(context.headers, self._workflow_key):
             raise Problem(
                 "unauthorized",
@@ -195,28 +206,28 @@ class Gatekeeper:
         ):
             raise Problem(
                 "unauthorized",
-                "expected the key of those who may tick, as Authorization: Bearer or in the "
-                "header x-api-key",
+                "expected the tick key, as Authorization: Bearer or in the header x-api-key",
             )
         if self._hooks.authorize_request is None:
-            return Admitted(self._workflow_key_id)
-        return _known_by_hook(context.headers, principal)
+            return AuthenticatedCaller(self._workflow_key_id)
+        return _caller_from_hook(context.headers, principal)
 
-    def has_own_guard(self, policy: Policy) -> bool:
-        """Whether a hook alone decides who passes, by what only it knows."""
+    def authenticates_by_hook(self, policy: Policy) -> bool:
+        """Whether only a hook authenticates callers, and no key of the settings."""
         return self._hooks.authorize_request is not None and policy is not Policy.TICK
 
-    async def allow(self, context: RequestContext) -> None:
-        """Asks the hook of a policy.
+    async def authorize(self, context: RequestContext) -> None:
+        """Call the hook of the request's policy, if there is one.
 
-        Errors: Problem.
+        Raises:
+            Problem: The request is denied.
         """
         hook = self._hook(context.policy)
-        if hook is not None and await _ask(hook, context) is not None:
+        if hook is not None and await _call_hook(hook, context) is not None:
             _LOG.error(
                 "a hook of %s returned a principal: only authorize_request may", context.policy
             )
-            raise _broken()
+            raise _hook_failure()
 
     def has_hook(self, policy: Policy) -> bool:
         """Whether a policy has a hook."""
@@ -227,17 +238,19 @@ class Gatekeeper:
         return hook
 
 
-def _known_by_hook(headers: Mapping[str, str], principal: Principal | None) -> Admitted:
-    """Who a hook has let in: its principal, else whoever brings the same credentials.
+def _caller_from_hook(
+    headers: Mapping[str, str], principal: Principal | None
+) -> AuthenticatedCaller:
+    """Return the caller that a hook allowed, identified by its principal or its credentials.
 
-    All credentials count, since only the hook knows which of them it looks at.
+    All credentials count, since only the hook knows which of them it checks.
     """
     if principal is not None:
         name = principal.name
-        return Admitted(key_id("hook", name), _scope("principal", name), name)
+        return AuthenticatedCaller(key_id("hook", name), _scope("principal", name), name)
     credentials = [headers.get(header, "") for header in _CREDENTIALS]
-    brought = bearer_of(headers) or headers.get("x-api-key", "")
-    return Admitted(key_id("hook", brought), _scope("credentials", *credentials))
+    credential = bearer_of(headers) or headers.get("x-api-key", "")
+    return AuthenticatedCaller(key_id("hook", credential), _scope("credentials", *credentials))
 
 
 def _scope(*parts: str) -> str:
@@ -245,35 +258,40 @@ def _scope(*parts: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_SCOPE_BYTES).hexdigest()
 
 
-async def _ask(hook: Hook, context: RequestContext) -> Principal | None:
+async def _call_hook(hook: Hook, context: RequestContext) -> Principal | None:
     try:
         async with asyncio.timeout(HOOK_TIMEOUT_S):
-            found: object = hook(context)
-            if inspect.isawaitable(found):
-                found = await found
+            verdict: object = hook(context)
+            if inspect.isawaitable(verdict):
+                verdict = await verdict
     except Denied as denied:
-        found = denied
+        verdict = denied
     except Exception as error:
         _LOG.exception("a hook of the workflow service failed")
-        raise _broken() from error
-    if isinstance(found, Denied):
+        raise _hook_failure() from error
+    if isinstance(verdict, Denied):
         raise Problem(
-            found.code, found.detail, status=found.status, headers=found.headers, body=found.body
+            verdict.code,
+            verdict.detail,
+            status=verdict.status,
+            headers=verdict.headers,
+            body=verdict.body,
         )
-    if found is None or isinstance(found, Principal):
-        return found
-    _LOG.error("a hook returned %r, expected None, Denied or a Principal", found)
-    raise _broken()
+    if verdict is None or isinstance(verdict, Principal):
+        return verdict
+    _LOG.error("a hook returned %r, expected None, Denied or a Principal", verdict)
+    raise _hook_failure()
 
 
-def _broken() -> Problem:
+def _hook_failure() -> Problem:
     return Problem("internal_error", "The failure is logged under this request's id.")
 
 
 def load_hooks(spec: str) -> WorkflowHooks:
-    """Imports what a setting names as package.module:attribute; empty has no hooks.
+    """Import the object that a setting names as package.module:attribute; "" means no hooks.
 
-    Errors: HooksNotLoaded.
+    Raises:
+        HooksNotLoaded: It cannot be imported, or its hooks are invalid.
     """
     if not spec:
         return WorkflowHooks()
@@ -282,27 +300,29 @@ def load_hooks(spec: str) -> WorkflowHooks:
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        loaded = getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:
         raise HooksNotLoaded(
             f"expected to import the hooks {spec}, found {type(error).__name__}: {error}"
         ) from error
-    return hooks_of(found, spec)
+    return hooks_of(loaded, spec)
 
 
-def hooks_of(found: object, spec: str) -> WorkflowHooks:
-    """The hooks that an object has as attributes.
+def hooks_of(source: object, spec: str) -> WorkflowHooks:
+    """Return the hooks that an object has as attributes.
 
-    Errors: HooksNotLoaded, also for names that are nearly right: to pass over them opens a door.
+    Raises:
+        HooksNotLoaded: There are none, one is not callable, or the name of one is unknown. Ignoring
+            a misspelled hook would let requests through.
     """
-    if isinstance(found, WorkflowHooks):
-        return found
-    named = [name for name in dir(found) if name.startswith("authorize")]
-    unknown = [name for name in named if name not in _NAMES]
-    hooks = {name: getattr(found, name) for name in named if name in _NAMES}
-    wrong = [name for name, hook in hooks.items() if hook is not None and not callable(hook)]
-    if unknown or wrong or not named:
-        shown = ", ".join(unknown or wrong) or "none of them"
+    if isinstance(source, WorkflowHooks):
+        return source
+    names = [name for name in dir(source) if name.startswith("authorize")]
+    unknown = [name for name in names if name not in _NAMES]
+    hooks = {name: getattr(source, name) for name in names if name in _NAMES}
+    invalid = [name for name, hook in hooks.items() if hook is not None and not callable(hook)]
+    if unknown or invalid or not names:
+        shown = ", ".join(unknown or invalid) or "none of them"
         raise HooksNotLoaded(
             f"expected of {spec} functions named {', '.join(_NAMES)}, found {shown}"
         )

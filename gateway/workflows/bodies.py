@@ -1,8 +1,7 @@
-"""Bodies of requests, as structs; every fault is a problem that names its place.
+"""Request bodies as structs. A validation error is a problem that names the field.
 
-The values of authors stay the JSON text that they came as. What must not be in them (names twice,
-NaN, numbers beyond every float, text that is no Unicode) is looked for all the same: the code that
-gets them is far from who sent them.
+Values of workflow authors stay JSON text. They are checked for duplicate names, NaN, numbers that
+no float can hold and invalid Unicode, because the code that would fail on them runs much later.
 """
 
 import json
@@ -38,9 +37,9 @@ from headwater.schemas.history import Command, Json, Limits, RetryRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.lifecycle import ACTIONS
 
-#: Characters of a cursor; ours have some sixty.
+#: Most characters of a cursor; real ones have about sixty.
 CURSOR_MAX: Final = 1_024
-#: What can be done to many instances at a time, as may be repeated: all but to begin them anew.
+#: Commands that may be sent to many instances: those that can be repeated, so no restart.
 BULK: Final[dict[str, Command]] = {
     "retry": RetryRun(),
     **{verb.name: verb.command for verb in ACTIONS if verb.repeatable},
@@ -51,7 +50,7 @@ B = TypeVar("B", bound="Body")
 
 
 def _name(longest: int, description: str) -> msgspec.Meta:
-    # Described alone: faults in names have codes of their own.
+    # Only described here: invalid names have error codes of their own.
     described = {"min_length": 1, "max_length": longest, "pattern": NAME}
     return msgspec.Meta(description=description, extra_json_schema={"extra": described})
 
@@ -60,69 +59,77 @@ null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 Value: TypeAlias = Annotated[
     msgspec.Raw,
     msgspec.Meta(
-        description="Any JSON, of at most 1 MiB unless a setting says otherwise; null by default."
+        description="Any JSON, at most 1 MiB unless a setting changes it; null by default."
     ),
 ]
 _Labels: TypeAlias = Annotated[
     dict[str, str],
-    msgspec.Meta(description="Texts by which it is found, by name: at most 16."),
+    msgspec.Meta(description="Texts to filter instances by, by name; at most 16."),
 ]
 _absent: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b""))
-#: A token, node or transition of a graph, which is looked for later.
+#: A token, node or transition of a graph; its existence is checked later.
 _Ref: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=TICK_MAX)]
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Base of what requests bring."""
+    """Base of request bodies."""
 
     def check(self, limits: Limits, at: str = "") -> None:
-        """Refuses what a type cannot say; `at` is where in the body this lies.
+        """Check what the types do not express.
 
-        Errors: Problem.
+        Args:
+            limits: Limits of the deployment.
+            at: Path of this part within the body, as a prefix of field names.
+
+        Raises:
+            Problem: A field is invalid.
         """
 
 
 class NoFields(Body, frozen=True, kw_only=True):
-    """Nothing."""
+    """A body without fields."""
 
 
 class Ending(Body, frozen=True, kw_only=True):
-    """Why an instance is ended."""
+    """Reason why an instance is ended."""
 
     reason: Annotated[
-        str, msgspec.Meta(max_length=REASON_MAX, description="For people; its error says it.")
+        str,
+        msgspec.Meta(
+            max_length=REASON_MAX, description="For people; part of the error of the instance."
+        ),
     ] = ""
 
 
 class NewInstance(Body, frozen=True, kw_only=True):
     """An instance to be created."""
 
-    id: Annotated[str | None, _name(INSTANCE_ID_MAX, "Unique in the workflow; made if absent.")] = (
-        None
-    )
+    id: Annotated[
+        str | None, _name(INSTANCE_ID_MAX, "Unique in the workflow; generated if absent.")
+    ] = None
     params: Value = null
     labels: _Labels = {}
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
         if self.id is not None:
-            fault = name_problem(
+            problem = name_fault(
                 "an instance id", self.id, limits.max_instance_id, "max_instance_id"
             )
-            _refuse(INVALID_INSTANCE_ID, f"{at}id", fault)
+            _refuse(INVALID_INSTANCE_ID, f"{at}id", problem)
         check_params(f"{at}params", self.params, limits)
         _check_labels(f"{at}labels", self.labels)
 
 
 class NamedInstance(NewInstance, frozen=True, kw_only=True):
-    """An instance to be created, of a batch."""
+    """An instance of a batch to be created."""
 
     id: Annotated[str, _name(INSTANCE_ID_MAX, "Unique in the workflow.")]
 
 
 class NewInstances(Body, frozen=True, kw_only=True):
-    """Instances to be created; of several with one id, the first."""
+    """Instances to be created; of several with the same id, only the first."""
 
     instances: Annotated[
         tuple[NamedInstance, ...], msgspec.Meta(min_length=1, max_length=BATCH_MAX)
@@ -133,16 +140,16 @@ class NewInstances(Body, frozen=True, kw_only=True):
         for number, instance in enumerate(self.instances):
             instance.check(limits, f"{at}instances[{number}].")
 
-    def each_once(self) -> list[NamedInstance]:
-        """Return the instances without those whose id came before."""
+    def unique_instances(self) -> list[NamedInstance]:
+        """Return the instances; of several with the same id, only the first."""
         first: dict[str, NamedInstance] = {}
-        for each in self.instances:
-            first.setdefault(each.id, each)
+        for instance in self.instances:
+            first.setdefault(instance.id, instance)
         return list(first.values())
 
 
 class StartIfMissing(Body, frozen=True, kw_only=True):
-    """What an instance begins with that an event may create."""
+    """Params and labels of an instance that an event may create."""
 
     params: Value = null
     labels: _Labels = {}
@@ -151,22 +158,22 @@ class StartIfMissing(Body, frozen=True, kw_only=True):
 class NewEvent(Body, frozen=True, kw_only=True):
     """An event to be sent."""
 
-    type: Annotated[str, _name(EVENT_TYPE_MAX, "What a workflow waits for.")]
+    type: Annotated[str, _name(EVENT_TYPE_MAX, "Event type that a workflow waits for.")]
     payload: Value = null
     start_if_missing: Annotated[
         StartIfMissing | None,
         msgspec.Meta(
-            description="Begins the instance, if there is none, with the event in its mailbox."
+            description="Create the instance, if it does not exist, with the event in its mailbox."
         ),
     ] = None
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
-        fault = name_problem("an event type", self.type, limits.max_event_type, "max_event_type")
-        _refuse(INVALID_EVENT_TYPE, f"{at}type", fault)
-        most = limits.max_event_bytes
-        fault = value_problem(f"{at}payload", text(self.payload), most, "max_event_bytes")
-        _refuse(INVALID_EVENT_PAYLOAD, f"{at}payload", fault)
+        problem = name_fault("an event type", self.type, limits.max_event_type, "max_event_type")
+        _refuse(INVALID_EVENT_TYPE, f"{at}type", problem)
+        max_bytes = limits.max_event_bytes
+        problem = value_fault(f"{at}payload", text(self.payload), max_bytes, "max_event_bytes")
+        _refuse(INVALID_EVENT_PAYLOAD, f"{at}payload", problem)
         if self.start_if_missing is not None:
             start = self.start_if_missing
             check_params(f"{at}startIfMissing.params", start.params, limits)
@@ -174,12 +181,12 @@ class NewEvent(Body, frozen=True, kw_only=True):
 
 
 class Retry(Body, frozen=True, kw_only=True):
-    """From where an instance is tried again."""
+    """The step from which an instance is retried."""
 
     from_step: Annotated[
         Annotated[str, msgspec.Meta(min_length=1, max_length=STEP_KEY_MAX)] | None,
         msgspec.Meta(
-            description="Key of the first step that is done again; by default the one that failed."
+            description="Key of the first step to execute again; by default the failed one."
         ),
     ] = None
 
@@ -190,7 +197,7 @@ class Retry(Body, frozen=True, kw_only=True):
 
 
 class BulkChange(Ending, frozen=True, kw_only=True):
-    """What is done to all instances of a workflow that have a status, or labels; if ended, why."""
+    """An action for all instances of a workflow with a status or labels."""
 
     action: Annotated[
         str, msgspec.Meta(description=f"One of {', '.join(BULK)}.", extra={"one_of": list(BULK)})
@@ -198,7 +205,7 @@ class BulkChange(Ending, frozen=True, kw_only=True):
     status: RunStatus | None = None
     labels: _Labels = {}
     dry_run: Annotated[
-        bool, msgspec.Meta(description="Only says which they are; nothing is done to them.")
+        bool, msgspec.Meta(description="Only list the instances; change nothing.")
     ] = False
     page_size: Annotated[int, msgspec.Meta(ge=1, le=BATCH_MAX)] = BATCH_MAX
     cursor: Annotated[str, msgspec.Meta(min_length=1, max_length=CURSOR_MAX)] | None = None
@@ -206,29 +213,30 @@ class BulkChange(Ending, frozen=True, kw_only=True):
     @override
     def check(self, limits: Limits, at: str = "") -> None:
         if self.action not in BULK:
-            found = f"expected one of {', '.join(BULK)}, found {self.action[:60]!r}"
-            raise invalid(f"{at}action", found)
+            problem = f"expected one of {', '.join(BULK)}, found {self.action[:60]!r}"
+            raise invalid(f"{at}action", problem)
         if self.status is None and not self.labels:
             raise invalid(f"{at}status", "expected a status or labels, found neither")
         if self.reason and self.action not in _ENDING:
-            found = f"expected none with {self.action}, found one: {' and '.join(_ENDING)} take it"
-            raise invalid(f"{at}reason", found)
+            takers = " and ".join(_ENDING)
+            problem = f"expected none with {self.action}, found one: only {takers} take it"
+            raise invalid(f"{at}reason", problem)
         _check_labels(f"{at}labels", self.labels)
 
     def command(self) -> Command:
-        """What each of them is told."""
+        """Return the command of the action."""
         if self.action in _ENDING:
             return _ENDING[self.action].with_reason(self.reason)
         return BULK[self.action]
 
 
-class RoutingAsked(Body, frozen=True, kw_only=True):
-    """A token, or a node, and the output with which it would complete."""
+class RoutingSimulation(Body, frozen=True, kw_only=True):
+    """Simulated completion of a token, or of a node, with an output."""
 
     token: _Ref | None = None
     node: _Ref | None = None
     output: Annotated[
-        msgspec.Raw, msgspec.Meta(description="Any JSON; without it nothing is mapped.")
+        msgspec.Raw, msgspec.Meta(description="Any JSON; without it no output is mapped.")
     ] = _absent
 
     @override
@@ -239,30 +247,31 @@ class RoutingAsked(Body, frozen=True, kw_only=True):
             check_value("invalid_body", f"{at}output", self.output)
 
 
-class SynchronizationAsked(Body, frozen=True, kw_only=True):
-    """A token, and the transition by which it would come to where branches meet."""
+class SynchronizationSimulation(Body, frozen=True, kw_only=True):
+    """Simulated arrival of a token at a join by a transition."""
 
     token: _Ref
     transition: _Ref
 
 
 class Tick(Body, frozen=True, kw_only=True, omit_defaults=True):
-    """How much a worker is to do; by default as much as there is."""
+    """Limits of a tick; without limits workers execute all that is due."""
 
     max_instances: _Count | None = None
     max_steps: _Count | None = None
 
 
 class WorkerTick(Tick, frozen=True, kw_only=True):
-    """What the gateway asks of one of several workers: all, or only instances that go on."""
+    """Tick of one worker; `continuing` restricts it to instances that have begun."""
 
     continuing: bool = False
 
 
-def read(kind: type[B], body: bytes, limits: Limits = DEFAULT_LIMITS) -> B:
-    """Reads a body; no body at all is one without fields.
+def read(kind: type[B], body: bytes, limits: Limits = USUAL) -> B:
+    """Parse and check a body; an empty one has no fields.
 
-    Errors: Problem.
+    Raises:
+        Problem: The body is invalid.
     """
     if not body.strip():
         body = b"{}"
@@ -271,51 +280,61 @@ def read(kind: type[B], body: bytes, limits: Limits = DEFAULT_LIMITS) -> B:
 
 
 def read_part(kind: type[B], part: msgspec.Raw, limits: Limits, at: str = "") -> B:
-    """Reads a part of a body that is known to be JSON; `at` is where in the body it lies.
+    """Parse and check a part of a body that is known to be JSON.
 
-    Errors: Problem.
+    Args:
+        kind: Type of the part.
+        part: The JSON.
+        limits: Limits of the deployment.
+        at: Path of the part within the body, as a prefix of field names.
+
+    Raises:
+        Problem: The part is invalid.
     """
-    found = decoded(kind, part, at)
-    found.check(limits, at)
-    return found
+    parsed = decoded(kind, part, at)
+    parsed.check(limits, at)
+    return parsed
 
 
 def text(value: msgspec.Raw) -> Json:
-    """A value of an author's, as it came."""
+    """Return the JSON text of a value, unchanged."""
     return bytes(value).decode()
 
 
 def generic(value: msgspec.Raw) -> Any:  # noqa: ANN401 (any JSON value)
-    """A value as Python has it, for hooks; it is known to be JSON."""
+    """Decode a value that is known to be JSON, for hooks."""
     return json.loads(bytes(value))
 
 
 def check_value(code: str, field: str, value: msgspec.Raw) -> None:
-    """Refuses a value that no setting allows; the owner of its run knows what that one does.
+    """Refuse a value larger than any setting allows; the run's owner checks its own limit.
 
-    Errors: Problem.
+    Raises:
+        Problem: The value is too large.
     """
     _refuse(code, field, value_problem(field, text(value), VALUE_BYTES_TOP))
 
 
 def check_params(field: str, params: msgspec.Raw, limits: Limits) -> None:
-    """Refuses what an instance cannot begin with.
+    """Refuse invalid params of an instance.
 
-    Errors: Problem.
+    Raises:
+        Problem: The params are invalid.
     """
-    fault = value_problem(field, text(params), limits.max_params_bytes, "max_params_bytes")
-    _refuse(INVALID_PARAMS, field, fault)
+    problem = value_fault(field, text(params), limits.max_params_bytes, "max_params_bytes")
+    _refuse(INVALID_PARAMS, field, problem)
 
 
 def _check_labels(field: str, labels: dict[str, str]) -> None:
-    fault = labels_problem(labels)
-    _refuse(INVALID_LABELS, field, fault and f"{field}: {fault}")
+    problem = labels_fault(labels)
+    _refuse(INVALID_LABELS, field, problem and f"{field}: {problem}")
 
 
-def _refuse(code: str, field: str, fault: str | None) -> None:
-    """Refuses a field that has a fault.
+def _refuse(code: str, field: str, problem: str | None) -> None:
+    """Refuse a field if it has a problem.
 
-    Errors: Problem.
+    Raises:
+        Problem: It has one.
     """
-    if fault:
-        raise Problem(code, fault, field=field)
+    if problem:
+        raise Problem(code, problem, field=field)

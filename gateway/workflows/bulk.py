@@ -1,15 +1,15 @@
-"""What is done to many instances: page by page, so that whoever asks sees how far it is.
+"""Changes many instances, page by page, so that a caller can follow the progress.
 
-Nothing is kept between pages: each names the next, and a page that is asked for again does nothing
-twice, because what is done so is refused or done already.
+No state is kept between pages: every page has the cursor of the next. A page may be requested
+again, because every action can be repeated: it is refused or has no effect the second time.
 """
 
 from litestar import Response
 
-from headwater.gateway.workflows.accepting import accepting
 from headwater.gateway.workflows.bodies import BulkChange
-from headwater.gateway.workflows.reading import Reading, answer
-from headwater.gateway.workflows.writing import Writing, answered
+from headwater.gateway.workflows.command_service import CommandService, command_response
+from headwater.gateway.workflows.pending_commands import accept_without_worker
+from headwater.gateway.workflows.query_service import QueryService, response_of
 from headwater.projections.workflows.queries import Page
 from headwater.schemas.answers import BulkChanged, BulkPage, InstanceFound
 from headwater.schemas.failures import is_refused
@@ -18,51 +18,53 @@ from headwater.schemas.statuses import RunStatus, keep_unknown_values
 from headwater.streams.workflows.client import Addressed
 
 
-class Bulk:
-    """Does the same to all instances that are found."""
+class BulkService:
+    """Applies an action to all instances that match a filter."""
 
-    def __init__(self, reading: Reading, writing: Writing) -> None:
-        self._reading = reading
-        self._writing = writing
+    def __init__(self, query_service: QueryService, command_service: CommandService) -> None:
+        self._query_service = query_service
+        self._command_service = command_service
 
-    async def page(self, workflow: str, asked: BulkChange) -> Page[InstanceFound]:
-        """Return the page of instances that a change is about.
+    async def page(self, workflow: str, change: BulkChange) -> Page[InstanceFound]:
+        """Return the page of instances that a change applies to.
 
         Raises:
             Problem: The cursor or the labels cannot be used, or Postgres cannot be read.
         """
-        return await self._reading.page(
+        return await self._query_service.instance_page(
             workflow,
-            self._reading.applied(),
-            status=asked.status,
-            labels=asked.labels,
-            page_size=asked.page_size,
-            cursor=asked.cursor,
+            self._query_service.applied(),
+            status=change.status,
+            labels=change.labels,
+            page_size=change.page_size,
+            cursor=change.cursor,
         )
 
-    @accepting
+    @accept_without_worker
     async def change(
-        self, workflow: str, asked: BulkChange, page: Page[InstanceFound], prefer: str
+        self, workflow: str, change: BulkChange, page: Page[InstanceFound], prefer: str
     ) -> Response[bytes]:
-        """Change a page of instances; what one is refused with stops no other.
+        """Change a page of instances; refusals are listed in the response.
 
         Raises:
-            Problem: The command could not be sent.
+            Problem: The commands could not be sent.
         """
-        if asked.dry_run or not page.rows:
-            found = [BulkChanged(id=row.id, status=row.details.status) for row in page.rows]
-            return answer(_page(page, found), {})
-        command = asked.command()
-        told = await self._writing.send(
+        if change.dry_run or not page.rows:
+            rows = [BulkChanged(id=row.id, status=row.details.status) for row in page.rows]
+            return response_of(_bulk_page(page, rows), {})
+        command = change.command()
+        result = await self._command_service.send_commands(
             [Addressed(workflow, row.id, command) for row in page.rows], prefer
         )
-        pairs = zip(page.rows, told.replies, strict=True)
-        return answered(_page(page, [_changed(row, reply) for row, reply in pairs]), told, prefer)
+        pairs = zip(page.rows, result.replies, strict=True)
+        return command_response(
+            _bulk_page(page, [_changed(row, reply) for row, reply in pairs]), result, prefer
+        )
 
 
-def _page(page: Page[InstanceFound], found: list[BulkChanged]) -> BulkPage:
+def _bulk_page(page: Page[InstanceFound], rows: list[BulkChanged]) -> BulkPage:
     more = page.cursor is not None
-    return BulkPage(instances=found, has_next_page=more, cursor=page.cursor)
+    return BulkPage(instances=rows, has_next_page=more, cursor=page.cursor)
 
 
 def _changed(row: InstanceFound, reply: ReplySent) -> BulkChanged:

@@ -1,4 +1,4 @@
-"""What answers look like, for the description of the API."""
+"""Example responses for the description of the API."""
 
 from typing import Any, Final
 
@@ -32,8 +32,8 @@ NAMES: Final[dict[str, Any]] = {
     ]
 }
 DONE: Final[dict[str, Any]] = {"ok": True, "status": {"status": "paused"}}
-BEGUN: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}, "runNumber": 1}
-EVENT_TAKEN: Final[dict[str, Any]] = {"status": STATUS}
+RUN_STARTED: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}, "runNumber": 1}
+EVENT_SENT: Final[dict[str, Any]] = {"status": STATUS}
 TICKED: Final[dict[str, Any]] = {"processed": 3}
 
 _STEP: Final[dict[str, Any]] = {
@@ -63,7 +63,7 @@ INSTANCE: Final[dict[str, Any]] = {
         "currentStep": _STEP,
     },
 }
-_OF_RUN: Final[dict[str, Any]] = {
+_RUN_KEY: Final[dict[str, Any]] = {
     "workflowName": "order",
     "instanceId": "order-1",
     "runNumber": 0,
@@ -73,7 +73,7 @@ HISTORY: Final[dict[str, Any]] = {
     "steps": [
         {
             "id": "approval",
-            **_OF_RUN,
+            **_RUN_KEY,
             **_STEP,
             "result": None,
             "errorName": None,
@@ -94,7 +94,7 @@ HISTORY: Final[dict[str, Any]] = {
     "events": [
         {
             "id": "01K2ZQ8M7D3W5T9V1X0Y4B6C8E",
-            **_OF_RUN,
+            **_RUN_KEY,
             "type": "approval",
             "payload": {"by": "amara"},
             "createdAt": _AT,
@@ -106,7 +106,7 @@ HISTORY: Final[dict[str, Any]] = {
     "logs": [
         {
             "id": "00003-000000000000123-0000",
-            **_OF_RUN,
+            **_RUN_KEY,
             "stepKey": None,
             "attempt": None,
             "level": "info",
@@ -159,7 +159,7 @@ TAIL: Final = (
     'event: end\nid: 130\ndata: {"status":"complete","output":{"price":125},"runNumber":0}\n\n'
 )
 
-_AS_OF: Final[dict[str, Any]] = {
+_INSPECTED: Final[dict[str, Any]] = {
     "workflowName": "review",
     "instanceId": "review-1",
     "runNumber": 0,
@@ -183,20 +183,20 @@ _TOKEN: Final[dict[str, Any]] = {
     "attempts": 0,
     "waitsFor": {"what": "task"},
 }
-TOKENS: Final[dict[str, Any]] = {**_AS_OF, "tokens": [_TOKEN], "total": 1}
-_CAME: Final[dict[str, Any]] = {"type": "MARK_WAITING", "token_id": "3"}
+TOKENS: Final[dict[str, Any]] = {**_INSPECTED, "tokens": [_TOKEN], "total": 1}
+_ARRIVED: Final[dict[str, Any]] = {"type": "MARK_WAITING", "token_id": "3"}
 _COUNTS: Final[dict[str, Any]] = {"total": 2, "completed": 1, "failed": 0, "terminal": 1}
-_CHECKED: Final[dict[str, Any]] = {
+_SYNC_CHECK: Final[dict[str, Any]] = {
     "type": "decision.sync.check_condition",
     "token_id": "3",
     "node_ref": "tally",
     "payload": {"transition": "meet", "strategy": "m_of_n:2", **_COUNTS},
 }
 _SIMULATED: Final[dict[str, Any]] = {
-    **_AS_OF,
+    **_INSPECTED,
     "token": _TOKEN,
-    "decisions": [_CAME],
-    "trace": [_CHECKED],
+    "decisions": [_ARRIVED],
+    "trace": [_SYNC_CHECK],
     "wouldBe": "active",
 }
 ROUTED: Final[dict[str, Any]] = {
@@ -210,10 +210,10 @@ JOINED: Final[dict[str, Any]] = {
     "decision": "MARK_WAITING",
     "counts": _COUNTS,
 }
-_SAYS: Final = "Branch 1 runs 'vote' (token 2)."
+_SENTENCE: Final = "Branch 1 runs 'vote' (token 2)."
 EXPLAINED: Final[dict[str, Any]] = {
-    **_AS_OF,
-    "says": [_SAYS],
+    **_INSPECTED,
+    "says": [_SENTENCE],
     "joins": [
         {
             "nodeRef": "tally",
@@ -231,7 +231,7 @@ EXPLAINED: Final[dict[str, Any]] = {
                 {
                     "branchIndex": 1,
                     "why": "running",
-                    "says": _SAYS,
+                    "says": _SENTENCE,
                     "tokenId": "2",
                     "nodeRef": "vote",
                     "status": "dispatched",
@@ -239,21 +239,21 @@ EXPLAINED: Final[dict[str, Any]] = {
             ],
             "dueAt": None,
             "onTimeout": None,
-            "says": [_SAYS],
+            "says": [_SENTENCE],
         }
     ],
     "waitingFor": {"task": 1, "siblings": 1},
 }
 TRACED: Final[dict[str, Any]] = {
-    **_AS_OF,
+    **_INSPECTED,
     "decided": [
         {
             "sequence": 11,
             "lastSequence": 14,
             "at": _AT,
             "events": ["TokenCompleted", "BranchChanged", "TokensCreated", "TokenArrived"],
-            "decisions": [_CAME],
-            "trace": [{**_CHECKED, "sequence": 14}],
+            "decisions": [_ARRIVED],
+            "trace": [{**_SYNC_CHECK, "sequence": 14}],
             "same": True,
         }
     ],

@@ -1,4 +1,4 @@
-"""Folding runs: their records are read from the log, and folded beside the event loop."""
+"""Folds the history of a run, read from the log, in a thread."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -11,64 +11,73 @@ from headwater.schemas.history import HistoryAppended
 
 T = TypeVar("T")
 
-#: Runs that are folded at a time: each has a reader of Kafka, and a run in memory.
+#: Runs that are folded at a time: each has a Kafka reader, and a run in memory.
 FOLDS_MAX: Final = 8
 
 
 class RunLog(Protocol):
-    """Where the history of runs is read."""
+    """Reads the history of runs."""
 
     def read(self, partition: int, start: int, key: str) -> AsyncGenerator[list[HistoryAppended]]:
-        """Yields the records of an instance that count, from one on."""
+        """Yield the valid records of an instance from an offset on, in batches."""
 
 
-class Fold(Protocol):
-    """What takes records, until it has what it is after."""
+class RunFold(Protocol):
+    """Consumes records of a run until it is done."""
 
     def apply(self, record: HistoryAppended) -> None:
-        """Takes the next record."""
+        """Apply the next record."""
 
     def is_done(self) -> bool:
-        """Whether it needs no more of them."""
+        """Whether it needs no further records."""
 
 
-class Folds:
-    """The folds that are under way, of which there may be so many."""
+class RunFolds:
+    """Runs folds, at most `FOLDS_MAX` at a time."""
 
     def __init__(self, log: RunLog) -> None:
         self._log = log
         self._count = 0
-        self._thread = asyncio.Lock()
+        self._thread_lock = asyncio.Lock()
 
     async def fold(
         self,
         key: str,
         partition: int,
         start: int,
-        fold: Fold,
-        say: Callable[[], T],
+        fold: RunFold,
+        render: Callable[[], T],
     ) -> T:
-        """Folds the records of an instance, from one on; gives what is to be said of it.
+        """Fold the records of an instance from an offset on, then render the result.
 
-        Errors: Problem; BrokerUnavailable.
+        Args:
+            key: Key of the instance in the history.
+            partition: Its partition.
+            start: First offset to read.
+            fold: Consumes the records.
+            render: Computes the result in the thread, after the fold.
+
+        Raises:
+            Problem: As many runs as allowed are being folded.
+            BrokerUnavailable: No broker answered in time.
         """
-        with self._room():
+        with self._slot():
             async with aclosing(self._log.read(partition, start, key)) as batches:
                 async for records in batches:
-                    await self._aside(partial(_apply, fold, records))
+                    await self._in_thread(partial(_apply, fold, records))
                     if fold.is_done():
                         break
-            return await self._aside(say)
+            return await self._in_thread(render)
 
-    async def _aside(self, work: Callable[[], T]) -> T:
-        """Does work beside the event loop, which takes deliveries meanwhile; one at a time."""
-        async with self._thread:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run work in a thread, one at a time; the event loop stays free for deliveries."""
+        async with self._thread_lock:
             return await asyncio.to_thread(work)
 
     @contextmanager
-    def _room(self) -> Iterator[None]:
+    def _slot(self) -> Iterator[None]:
         if self._count >= FOLDS_MAX:
-            message = f"expected at most {FOLDS_MAX} runs to be looked into at a time"
+            message = f"expected at most {FOLDS_MAX} runs to be inspected at a time"
             raise Problem("overloaded", message)
         self._count += 1
         try:
@@ -77,6 +86,6 @@ class Folds:
             self._count -= 1
 
 
-def _apply(fold: Fold, records: Sequence[HistoryAppended]) -> None:
+def _apply(fold: RunFold, records: Sequence[HistoryAppended]) -> None:
     for record in records:
         fold.apply(record)

@@ -1,7 +1,7 @@
-"""How far Postgres has come: one poller, for everybody who waits for it.
+"""Progress of the workflow projection in Postgres: one poller for all requests that wait for it.
 
-While nobody waits nothing is asked. Who waits because a caller does is asked for soon and often;
-who follows a run can wait longer.
+It polls only while requests wait: often for requests that wait for their own write, less often
+for streams of changes.
 """
 
 import asyncio
@@ -14,82 +14,84 @@ from headwater.schemas.errors import HeadwaterError, StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
-#: Seconds between two looks, at first and at least: the projector takes a batch in about 5 ms, and
-#: all who come within a pause share the next look.
+#: Seconds between two polls, at first and at least. The projector applies a batch in about 5 ms;
+#: all requests that arrive within a pause share the next poll.
 _PAUSE_S: Final = 0.002
-#: Each pause is longer than the one before, up to here: what lags, lags for longer.
+#: Growth of the pause, up to a maximum: a projector that lags is likely to lag longer.
 _PAUSE_GROWTH: Final = 1.5
 _PAUSE_MAX_S: Final = 0.05
-#: The pause while nobody waits but those who follow runs.
+#: Pause in seconds while only streams of changes wait.
 _PATIENT_PAUSE_S: Final = 0.1
 
-#: How long Postgres is given to come back to where it was, after it lost rows that were read from
-#: it; after that what it has now is what there is.
+#: Seconds that reads wait for Postgres to recover lost rows; after that they accept its state.
 _RECOVERY_S: Final = 60.0
 
-#: Whether so many of the positions are applied that a wait is over.
+#: Decides from the positions that are applied whether a wait is over: `all` or `any`.
 _Enough: TypeAlias = Callable[[Iterable[bool]], bool]
 
 
 class _Waiter:
-    """Somebody who waits until positions are applied: all of them, or one."""
+    """A request that waits until all positions are applied, or one of them."""
 
-    __slots__ = ("applied", "enough", "patient", "wanted")
+    __slots__ = ("applied", "enough", "patient", "positions")
 
-    def __init__(self, wanted: Positions, patient: bool, enough: _Enough) -> None:
-        self.wanted = wanted
+    def __init__(self, positions: Positions, patient: bool, enough: _Enough) -> None:
+        self.positions = positions
         self.patient = patient
         self.enough = enough
         self.applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class Freshness:
-    """Knows how far the projection of workflows is, and waits until it is further."""
+    """Tracks the applied offsets of the projection, and waits for them."""
 
     def __init__(self, next_offsets: Callable[[], Awaitable[Mapping[int, int]]]) -> None:
-        self._ask = next_offsets
+        self._fetch_next_offsets = next_offsets
         self._next: Mapping[int, int] = {}
-        #: The positions before Postgres went back, and when that was noticed.
+        #: Next offsets before Postgres lost rows, and when the loss was noticed.
         self._highest: Mapping[int, int] = {}
         self._lost_at_s: float | None = None
         self._waiters: set[_Waiter] = set()
-        self._somebody = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._has_waiters = asyncio.Event()
+        self._impatient_arrived = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts in the background."""
-        self._poller = asyncio.create_task(self._poll_for_ever(), name="poll positions")
+        """Start polling in the background."""
+        self._poller = asyncio.create_task(self._poll_forever(), name="poll positions")
 
     async def stop(self) -> None:
-        """Ends; who waits still is told StoreUnavailable."""
+        """Stop polling; requests that still wait get StoreUnavailable."""
         if self._poller is not None:
             self._poller.cancel()
             await asyncio.gather(self._poller, return_exceptions=True)
-        self._fail(StoreUnavailable("expected to wait for Postgres, found that the gateway ends"))
+        self._fail(
+            StoreUnavailable("expected to wait for Postgres, found that the gateway shuts down")
+        )
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting requests."""
         return len(self._waiters)
 
     def applied(self) -> dict[int, int]:
-        """The last offset of each partition that was applied when somebody last looked."""
+        """Return the last offset of each partition that was applied at the last poll."""
         return {partition: offset - 1 for partition, offset in self._next.items() if offset > 0}
 
-    async def look(self) -> dict[int, int]:
-        """The last offset of each partition that is applied now.
+    async def refresh(self) -> dict[int, int]:
+        """Poll now; return the last applied offset of each partition.
 
-        Errors: StoreUnavailable.
+        Raises:
+            StoreUnavailable: Postgres could not be read.
         """
         await self._wait({}, patient=False)
         return self.applied()
 
     def lost(self) -> Positions:
-        """Return the positions that Postgres had and does not have any more.
+        """Return the positions that Postgres had applied and has lost.
 
-        It has lost rows if it failed over to a standby that lagged, or crashed with commits that
-        had not reached the disk. The projector writes them again.
+        It loses rows when it fails over to a standby that lagged, or crashes with commits that had
+        not reached the disk. The projector writes them again.
         """
         return {
             partition: offset - 1
@@ -110,90 +112,107 @@ class Freshness:
         if not lost or (self._lost_at_s is not None and now_s - self._lost_at_s > _RECOVERY_S):
             self._highest, self._lost_at_s = dict(self._next), None
 
-    async def reached(self, wanted: Positions, within_s: float, *, patient: bool = False) -> bool:
-        """Waits until positions are applied; tells whether they are.
+    async def wait_until_applied(
+        self, positions: Positions, timeout_s: float, *, patient: bool = False
+    ) -> bool:
+        """Wait until positions are applied; return whether they are.
 
-        Errors: StoreUnavailable.
+        Args:
+            positions: The positions.
+            timeout_s: Most seconds to wait.
+            patient: Whether a longer pause between polls is enough.
+
+        Raises:
+            StoreUnavailable: Postgres could not be read.
         """
-        return await self._within(within_s, wanted, patient, all)
+        return await self._wait_for(timeout_s, positions, patient, all)
 
-    async def moved(self, since: Positions, within_s: float) -> bool:
-        """Waits until more is applied of any partition, as long as it takes; tells whether.
+    async def wait_until_advanced(self, since: Positions, timeout_s: float) -> bool:
+        """Wait until any partition is applied further; return whether one is.
 
-        Errors: StoreUnavailable.
+        It is polled as for streams of changes.
+
+        Args:
+            since: Positions that are known to be applied.
+            timeout_s: Most seconds to wait.
+
+        Raises:
+            StoreUnavailable: Postgres could not be read.
         """
         partitions = since.keys() | self._next.keys()
-        behind = {partition: since.get(partition, -1) + 1 for partition in partitions}
-        return await self._within(within_s, behind, True, any)
+        following = {partition: since.get(partition, -1) + 1 for partition in partitions}
+        return await self._wait_for(timeout_s, following, True, any)
 
-    async def _within(
-        self, within_s: float, wanted: Positions, patient: bool, enough: _Enough
+    async def _wait_for(
+        self, timeout_s: float, positions: Positions, patient: bool, enough: _Enough
     ) -> bool:
-        if self._has(wanted, enough):
+        if self._has(positions, enough):
             return True
         try:
-            async with asyncio.timeout(within_s):
-                await self._wait(wanted, patient=patient, enough=enough)
+            async with asyncio.timeout(timeout_s):
+                await self._wait(positions, patient=patient, enough=enough)
         except TimeoutError:
             return False
         return True
 
-    async def _wait(self, wanted: Positions, *, patient: bool, enough: _Enough = all) -> None:
-        waiter = _Waiter(wanted, patient, enough)
+    async def _wait(self, positions: Positions, *, patient: bool, enough: _Enough = all) -> None:
+        waiter = _Waiter(positions, patient, enough)
         self._waiters.add(waiter)
-        self._somebody.set()
+        self._has_waiters.set()
         if not patient:
-            self._hurry.set()
+            self._impatient_arrived.set()
         try:
             await waiter.applied
         finally:
             self._waiters.discard(waiter)
 
-    def _has(self, wanted: Positions, enough: _Enough) -> bool:
-        return enough(self._next.get(partition, 0) > at for partition, at in wanted.items())
+    def _has(self, positions: Positions, enough: _Enough) -> bool:
+        return enough(
+            self._next.get(partition, 0) > offset for partition, offset in positions.items()
+        )
 
-    async def _poll_for_ever(self) -> None:
+    async def _poll_forever(self) -> None:
         pause_s = _PAUSE_S
         while True:
             if not self._waiters:
-                self._somebody.clear()
-                await self._somebody.wait()
-                # How long those before had to wait says nothing of whoever comes now.
+                self._has_waiters.clear()
+                await self._has_waiters.wait()
+                # How long earlier requests waited does not matter to the next one.
                 pause_s = _PAUSE_S
-            self._hurry.clear()
+            self._impatient_arrived.clear()
             await self._poll()
-            if self._waiters and await self._rest(pause_s):
+            if self._waiters and await self._pause(pause_s):
                 pause_s = _PAUSE_S
             else:
                 pause_s = min(pause_s * _PAUSE_GROWTH, _PAUSE_MAX_S)
 
-    async def _rest(self, pause_s: float) -> bool:
-        """Rests, for less time if somebody comes who is in a hurry; tells whether."""
-        # By then those who were told have left.
+    async def _pause(self, pause_s: float) -> bool:
+        """Sleep; return True, and early, if an impatient request arrives."""
+        # Requests whose wait is over remove themselves first.
         await asyncio.sleep(_PAUSE_S)
         if not self._waiters:
             return False
         patient = all(waiter.patient for waiter in self._waiters)
         try:
             async with asyncio.timeout((_PATIENT_PAUSE_S if patient else pause_s) - _PAUSE_S):
-                await self._hurry.wait()
+                await self._impatient_arrived.wait()
         except TimeoutError:
             return False
         return True
 
     async def _poll(self) -> None:
         try:
-            self._next = await self._ask()
+            self._next = await self._fetch_next_offsets()
         except HeadwaterError as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001 (they are handed to whoever waits)
-            # Whoever waits must hear of it, and the next look may succeed.
-            _LOG.exception("looking for the position of workflows failed")
+        except Exception as error:  # noqa: BLE001 (passed on to the waiting requests)
+            # The next poll may succeed.
+            _LOG.exception("reading the position of the workflow projection failed")
             self._fail(error)
         else:
             self._note_loss()
             for waiter in self._waiters:
-                if self._has(waiter.wanted, waiter.enough) and not waiter.applied.done():
+                if self._has(waiter.positions, waiter.enough) and not waiter.applied.done():
                     waiter.applied.set_result(None)
 
     def _fail(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The routes of graphs: deploying them, and reading what is deployed."""
+"""Routes that deploy graphs and read deployed ones."""
 
 import re
 from typing import Annotated, Any, Final, TypeAlias
@@ -14,10 +14,10 @@ from headwater.gateway.http.entity_tags import tag_of
 from headwater.gateway.http.limited_bodies import BodySize, LimitedBodies
 from headwater.gateway.http.openapi import raw_body
 from headwater.gateway.http.request_scope import AnyRequest
-from headwater.gateway.workflows.entrance import BodyRequest, Entrance
 from headwater.gateway.workflows.graphs import Graphs
-from headwater.gateway.workflows.openapi import deploys, reads
-from headwater.gateway.workflows.parameters import WORKFLOW, Named, workflow_name
+from headwater.gateway.workflows.openapi import deploy_spec, read_spec
+from headwater.gateway.workflows.parameters import WORKFLOW, PathName, workflow_name
+from headwater.gateway.workflows.request_guard import BodyRequest, RequestGuard
 from headwater.schemas.failures import (
     GRAPH_CHANGED,
     GRAPH_INVALID,
@@ -32,21 +32,20 @@ from headwater.schemas.graph_answers import (
 )
 
 BASE: Final = "/api/graphs"
-_OF_GRAPH: Final = f"/{{{WORKFLOW}:str}}"
+_GRAPH_PATH: Final = f"/{{{WORKFLOW}:str}}"
 _VERSIONS_MAX: Final = 2**31 - 1
 _DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
-_OF_READS: Final = ("broker_unavailable", "not_yet_readable")
+_READ_PROBLEMS: Final = ("broker_unavailable", "not_yet_readable")
 
 _IfMatch: TypeAlias = Annotated[
     str | None,
     HeaderParameter(
         name="If-Match",
-        description="The ETag of the version that has to be the newest one; else nothing is "
-        "deployed.",
+        description="ETag of a version: deploy only if that is the newest version.",
     ),
 ]
 _Number: TypeAlias = Annotated[
-    int, PathParameter(description="The version.", ge=1, le=_VERSIONS_MAX)
+    int, PathParameter(description="Number of the version.", ge=1, le=_VERSIONS_MAX)
 ]
 
 _VERSION: Final[dict[str, Any]] = {
@@ -62,23 +61,23 @@ _DEFINITION: Final[dict[str, Any]] = {
 }
 
 
-#: Read raw, because all mistakes in it are told at once.
+#: Read as raw bytes: one response lists all errors of a definition.
 _RAW: Final = raw_body(
     "application/json",
     Schema(
         type=OpenAPIType.OBJECT,
-        description="The definition of a graph, of at most 1 MiB.",
+        description="Definition of a graph, at most 1 MiB.",
         example=_DEFINITION,
     ),
 )
 
 
-def graph_router(graphs: Graphs, entrance: Entrance, limited: LimitedBodies) -> Router:
-    """The routes."""
+def graph_router(graphs: Graphs, request_guard: RequestGuard, limited: LimitedBodies) -> Router:
+    """Return the router of graphs."""
     return Router(
         BASE,
         route_handlers=[_deploy(graphs), *_reads(graphs)],
-        guards=[entrance.guard, checked_parameters],
+        guards=[request_guard.guard, checked_parameters],
         dependencies={"workflow": Provide(workflow_name)},
         middleware=[limited],
         request_class=BodyRequest,
@@ -89,18 +88,19 @@ def graph_router(graphs: Graphs, entrance: Entrance, limited: LimitedBodies) -> 
 
 def _deploy(graphs: Graphs) -> HTTPRouteHandler:
     @put(
-        _OF_GRAPH,
+        _GRAPH_PATH,
         audit="graphs.deploy",
         body=BodySize.DEFINITION,
         operation_id="deployGraph",
         operation_class=_RAW,
         summary="Deploy a graph",
-        description="New instances are made from it as soon as this is answered; those that there "
-        "are stay on the version that they began with. The same definition twice is one version.",
-        **deploys(GraphVersion, _VERSION, GRAPH_INVALID, GRAPH_OF_APP, GRAPH_CHANGED),
+        description="New instances use it as soon as this request has returned. Existing instances "
+        "stay on the version that they began with. Deploying the same definition again creates no "
+        "new version.",
+        **deploy_spec(GraphVersion, _VERSION, GRAPH_INVALID, GRAPH_OF_APP, GRAPH_CHANGED),
     )
     async def deploy_graph(
-        request: AnyRequest, workflow: Named, if_match: _IfMatch = None
+        request: AnyRequest, workflow: PathName, if_match: _IfMatch = None
     ) -> Response[bytes]:
         after = tag_of(if_match, _DIGEST, "the ETag of a version, in quotes")
         return await graphs.deploy(workflow, await request.body(), after)
@@ -112,42 +112,48 @@ def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
     @get(
         "/",
         operation_id="listGraphs",
-        summary="The graphs that are deployed",
-        description="The newest version of each, those of apps, too.",
-        **reads(GraphList, {"graphs": [_VERSION]}, *_OF_READS),
+        summary="List the deployed graphs",
+        description="The newest version of every graph, including graphs of apps.",
+        **read_spec(GraphList, {"graphs": [_VERSION]}, *_READ_PROBLEMS),
     )
     async def list_graphs() -> Response[bytes]:
-        return await graphs.listing()
+        return await graphs.list_graphs()
 
     @get(
-        _OF_GRAPH,
+        _GRAPH_PATH,
         operation_id="getGraph",
-        summary="The newest version of a graph",
-        **reads(
-            GraphDefinition, _VERSION | {"definition": _DEFINITION}, *_OF_READS, GRAPH_NOT_FOUND
+        summary="Get the newest version of a graph",
+        **read_spec(
+            GraphDefinition,
+            _VERSION | {"definition": _DEFINITION},
+            *_READ_PROBLEMS,
+            GRAPH_NOT_FOUND,
         ),
     )
-    async def get_graph(workflow: Named) -> Response[bytes]:
-        return await graphs.definition(workflow)
+    async def get_graph(workflow: PathName) -> Response[bytes]:
+        return await graphs.get_definition(workflow)
 
     @get(
-        f"{_OF_GRAPH}/versions",
+        f"{_GRAPH_PATH}/versions",
         operation_id="listGraphVersions",
-        summary="The versions of a graph, the newest first",
-        **reads(GraphVersions, {"versions": [_VERSION]}, *_OF_READS, GRAPH_NOT_FOUND),
+        summary="List the versions of a graph, the newest first",
+        **read_spec(GraphVersions, {"versions": [_VERSION]}, *_READ_PROBLEMS, GRAPH_NOT_FOUND),
     )
-    async def list_versions(workflow: Named) -> Response[bytes]:
-        return await graphs.versions(workflow)
+    async def list_versions(workflow: PathName) -> Response[bytes]:
+        return await graphs.list_versions(workflow)
 
     @get(
-        f"{_OF_GRAPH}/versions/{{number:int}}",
+        f"{_GRAPH_PATH}/versions/{{number:int}}",
         operation_id="getGraphVersion",
-        summary="One version of a graph",
-        **reads(
-            GraphDefinition, _VERSION | {"definition": _DEFINITION}, *_OF_READS, GRAPH_NOT_FOUND
+        summary="Get a version of a graph",
+        **read_spec(
+            GraphDefinition,
+            _VERSION | {"definition": _DEFINITION},
+            *_READ_PROBLEMS,
+            GRAPH_NOT_FOUND,
         ),
     )
-    async def get_version(workflow: Named, number: _Number) -> Response[bytes]:
-        return await graphs.definition(workflow, number)
+    async def get_version(workflow: PathName, number: _Number) -> Response[bytes]:
+        return await graphs.get_definition(workflow, number)
 
     return [list_graphs, get_graph, list_versions, get_version]

@@ -1,4 +1,4 @@
-"""What is done with graphs: they are deployed, and read as they were deployed."""
+"""Deploys graph definitions and reads deployed ones."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from headwater.processors.graph.definition import (
     to_dict,
 )
 from headwater.processors.graph.definition import (
-    Problem as Mistake,
+    Problem as DefinitionError,
 )
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.runs.limits import BUILTIN_PREFIX
@@ -33,37 +33,43 @@ from headwater.schemas.graph_answers import (
     GraphVersions,
 )
 
-#: Mistakes that an answer names; whoever mends these sees the others.
-_MISTAKES_SHOWN: Final = 100
+#: Most errors of a definition that one response lists.
+_ERRORS_SHOWN: Final = 100
 
 
 class Definitions(Protocol):
-    """The graphs that are deployed, as the log has them."""
+    """Deployed graphs, read from and written to the log."""
 
     async def catch_up(self) -> Catalogue:
-        """All that was deployed before the call."""
+        """Return the catalogue with all that was deployed before the call."""
 
     async def deploy(self, record: GraphDeployed) -> Outcome:
-        """Deploys a definition; says what came of it once it is durable."""
+        """Deploy a definition; return the outcome once it is durable."""
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
 
 
 class Graphs:
-    """Deploys graphs, and answers what is asked of them: always the newest."""
+    """Deploys and reads graphs; reads include all earlier deployments.
+
+    Raises:
+        Problem: Every method raises it when a request is refused.
+    """
 
     def __init__(self, definitions: Definitions, *, clock: Callable[[], int]) -> None:
         self._definitions = definitions
         self._clock = clock
 
     async def deploy(self, name: str, body: bytes, after: str) -> Response[bytes]:
-        """Deploys a definition.
+        """Deploy a definition.
 
-        Shape:  after is the digest that the newest version has to have, "" for any.
-        Errors: Problem, here and in all below.
+        Args:
+            name: Name of the graph.
+            body: The definition as JSON.
+            after: Digest that the newest version must have; "" for any.
         """
-        graph = await asyncio.to_thread(_read, name, body)
+        graph = await asyncio.to_thread(_parse, name, body)
         record = GraphDeployed(
             name=name,
             document=json.dumps(to_dict(graph.definition), ensure_ascii=False),
@@ -75,44 +81,45 @@ class Graphs:
         match await self._definitions.deploy(record):
             case Deployed(version, new):
                 status = HTTPStatus.CREATED if new else HTTPStatus.OK
-                return _answer(_shown(version), status, version)
+                return _response(_graph_version(version), status, version)
             case NotDeployed(code, message):
                 raise Problem(code, message)
-            case taken:
-                raise AssertionError(taken)
+            case outcome:
+                raise AssertionError(outcome)
 
-    async def listing(self) -> Response[bytes]:
-        """The newest version of each graph."""
+    async def list_graphs(self) -> Response[bytes]:
+        """Return the newest version of every graph."""
         catalogue = await self._definitions.catch_up()
         newest = [versions[-1] for _, versions in sorted(catalogue.versions.items())]
-        return _answer(GraphList(graphs=[_shown(each) for each in newest]))
+        return _response(GraphList(graphs=[_graph_version(version) for version in newest]))
 
-    async def versions(self, name: str) -> Response[bytes]:
-        """The versions of a graph, the newest first."""
+    async def list_versions(self, name: str) -> Response[bytes]:
+        """Return the versions of a graph, the newest first."""
         catalogue = await self._definitions.catch_up()
-        found = catalogue.versions.get(name)
-        if found is None:
+        versions = catalogue.versions.get(name)
+        if versions is None:
             raise _not_found(catalogue, name)
-        return _answer(GraphVersions(versions=[_shown(each) for each in reversed(found)]))
+        rows = [_graph_version(version) for version in reversed(versions)]
+        return _response(GraphVersions(versions=rows))
 
-    async def definition(self, name: str, number: int | None = None) -> Response[bytes]:
-        """A version of a graph, whole; the newest unless another is named."""
+    async def get_definition(self, name: str, number: int | None = None) -> Response[bytes]:
+        """Return a version of a graph with its definition; the newest if number is None."""
         catalogue = await self._definitions.catch_up()
-        found = catalogue.newest(name) if number is None else catalogue.version(name, number)
-        if found is None:
+        version = catalogue.newest(name) if number is None else catalogue.version(name, number)
+        if version is None:
             raise _not_found(catalogue, name, number)
-        definition = msgspec.Raw(found.document.encode())
-        whole = GraphDefinition(**_fields(found), definition=definition)
-        return _answer(whole, HTTPStatus.OK, found)
+        definition = msgspec.Raw(version.document.encode())
+        row = GraphDefinition(**_fields(version), definition=definition)
+        return _response(row, HTTPStatus.OK, version)
 
 
-def _read(name: str, body: bytes) -> Graph:
-    """The definition in a body, checked."""
-    if name.startswith(BUILTIN_PREFIX):
+def _parse(name: str, body: bytes) -> Graph:
+    """Parse and validate the definition in a body."""
+    if name.startswith(HOUSE_PREFIX):
         raise Problem(
             GRAPH_OF_APP,
-            f"expected a name that does not begin with {BUILTIN_PREFIX}, as those do that come "
-            f"with Headwater, found {name!r}",
+            f"expected a name that does not begin with {HOUSE_PREFIX}, the prefix of built-in "
+            f"workflows, found {name!r}",
         )
     check_json(body)
     document = json.loads(body)
@@ -124,19 +131,21 @@ def _read(name: str, body: bytes) -> Graph:
         raise _invalid(error.problems) from error
     if graph.definition.name != name:
         message = f"expected the name of the path, {name!r}, found {graph.definition.name[:64]!r}"
-        raise _invalid((Mistake(INVALID_DEFINITION, "name", message),))
+        raise _invalid((DefinitionError(INVALID_DEFINITION, "name", message),))
     return graph
 
 
-def _invalid(mistakes: tuple[Mistake, ...]) -> Problem:
-    shown = mistakes[:_MISTAKES_SHOWN]
-    more = f"; {len(mistakes) - len(shown)} more" if len(mistakes) > len(shown) else ""
-    lines = "; ".join(f"{each.code} at {each.path}: {each.message}" for each in shown)
+def _invalid(errors: tuple[DefinitionError, ...]) -> Problem:
+    shown = errors[:_ERRORS_SHOWN]
+    more = f"; {len(errors) - len(shown)} more" if len(errors) > len(shown) else ""
+    lines = "; ".join(f"{error.code} at {error.path}: {error.message}" for error in shown)
     return Problem(
         GRAPH_INVALID,
         lines + more,
         field=shown[0].path,
-        errors=[{"code": each.code, "path": each.path, "message": each.message} for each in shown],
+        errors=[
+            {"code": error.code, "path": error.path, "message": error.message} for error in shown
+        ],
     )
 
 
@@ -147,10 +156,10 @@ def _not_found(catalogue: Catalogue, name: str, number: int | None = None) -> Pr
             GRAPH_NOT_FOUND,
             f"expected a version of {name[:64]!r} from 1 to {len(versions)}, found {number}",
         )
-    return Problem(GRAPH_NOT_FOUND, f"expected a graph that is deployed, found {name[:64]!r}")
+    return Problem(GRAPH_NOT_FOUND, f"expected a deployed graph, found {name[:64]!r}")
 
 
-def _shown(version: Version) -> GraphVersion:
+def _graph_version(version: Version) -> GraphVersion:
     return GraphVersion(**_fields(version))
 
 
@@ -164,13 +173,13 @@ def _fields(version: Version) -> Mapping[str, Any]:
     }
 
 
-def _answer(
-    found: Answer, status: int = HTTPStatus.OK, version: Version | None = None
+def _response(
+    body: Answer, status: int = HTTPStatus.OK, version: Version | None = None
 ) -> Response[bytes]:
-    tag = {} if version is None else {"etag": f'"{version.digest}"'}
+    headers = {} if version is None else {"etag": f'"{version.digest}"'}
     return Response(
-        msgspec.json.encode(found),
+        msgspec.json.encode(body),
         status_code=status,
         media_type="application/json",
-        headers=tag,
+        headers=headers,
     )

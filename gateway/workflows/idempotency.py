@@ -1,4 +1,4 @@
-"""The header Idempotency-Key: what it stands for, as the owner of an instance knows it again."""
+"""The header Idempotency-Key: converts it to what the owner of an instance deduplicates by."""
 
 import hashlib
 import json
@@ -12,28 +12,29 @@ from headwater.gateway.http.problems import Problem
 from headwater.schemas.failures import INVALID_INSTANCE_ID
 from headwater.schemas.history import Once
 
-#: Of a digest that tells bodies apart, and of one that an id is made of.
+#: Sizes of the digest of a request, and of the digest from which an id is derived.
 _DIGEST_BYTES: Final = 8
 _ID_BYTES: Final = 16
-_MADE_OF_KEY: Final = re.compile(rf"key-[0-9a-f]{{{2 * _ID_BYTES}}}")
+_DERIVED_ID: Final = re.compile(rf"key-[0-9a-f]{{{2 * _ID_BYTES}}}")
 
 
-def once(key: str, *asked: msgspec.Raw | str | Mapping[str, str]) -> Once | None:
-    """What makes a command one that is carried out once; None without a key.
+def idempotency_of(key: str, *request: msgspec.Raw | str | Mapping[str, str]) -> Once | None:
+    """Return what deduplicates a command; None without a key.
 
-    Shape:  asked is what the caller wants done; JSON that says the same, in whatever order of its
-            names, is the same.
+    Args:
+        key: The idempotency key, scoped to its caller.
+        request: Parts of the request. The order of names in JSON objects does not matter.
     """
     if not key:
         return None
-    text = json.dumps([_plain(each) for each in asked], sort_keys=True)
+    text = json.dumps([_plain(part) for part in request], sort_keys=True)
     return Once(key, hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest())
 
 
 def instance_id_of(key: str) -> str:
-    """Return the id of an instance that is created under a key, and without an id of its own.
+    """Derive the id of an instance from a key, when the request has no id.
 
-    Creations under one key of one caller meet in it, and the owner of that instance sees them all.
+    All creations under one key of one caller get the same id, so that one owner deduplicates them.
 
     Args:
         key: The key, scoped to its caller by `scoped_key`.
@@ -41,22 +42,22 @@ def instance_id_of(key: str) -> str:
     return f"key-{hashlib.blake2b(key.encode(), digest_size=_ID_BYTES).hexdigest()}"
 
 
-def refuse_made_of_key(instance_id: str | None, field: str) -> None:
-    """Refuse an id that a caller has chosen where ids like it are made of idempotency keys.
+def refuse_derived_id(instance_id: str | None, field: str) -> None:
+    """Refuse a caller's own id that has the form of ids derived from idempotency keys.
 
-    Otherwise a caller who guesses another's key could take the id that is made of it.
+    Otherwise a caller that guesses another caller's key could occupy the id derived from it.
 
     Raises:
-        Problem: The id has the form of those.
+        Problem: The id has that form.
     """
-    if instance_id is not None and _MADE_OF_KEY.fullmatch(instance_id):
+    if instance_id is not None and _DERIVED_ID.fullmatch(instance_id):
         raise Problem(
             INVALID_INSTANCE_ID,
-            f"expected an id of your own, found {instance_id}: ids of this form are made of "
+            f"expected an id of your own, found {instance_id}: ids of this form are derived from "
             "idempotency keys; leave the id out and send the key",
             field=field,
         )
 
 
-def _plain(asked: object) -> Any:  # noqa: ANN401 (any JSON)
-    return json.loads(bytes(asked)) if isinstance(asked, msgspec.Raw) else asked
+def _plain(part: object) -> Any:  # noqa: ANN401 (any JSON)
+    return json.loads(bytes(part)) if isinstance(part, msgspec.Raw) else part

@@ -1,4 +1,4 @@
-"""The routes by which instances of graphs are looked into. None of them changes anything."""
+"""Routes that inspect instances of graphs. They are read-only."""
 
 from functools import partial
 from typing import Annotated, Final, TypeAlias
@@ -10,10 +10,10 @@ from litestar.params import JSONBody, QueryParameter
 
 from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.workflows import examples
-from headwater.gateway.workflows.bodies import RoutingAsked, SynchronizationAsked, text
-from headwater.gateway.workflows.looking import MERMAID, SVG, Looking
-from headwater.gateway.workflows.openapi import OF_BODIES, reads
-from headwater.gateway.workflows.parameters import Position, RunAsked
+from headwater.gateway.workflows.bodies import RoutingSimulation, SynchronizationSimulation, text
+from headwater.gateway.workflows.graph_inspection import MERMAID, SVG, GraphInspection
+from headwater.gateway.workflows.openapi import BODY_PROBLEMS, read_spec
+from headwater.gateway.workflows.parameters import Position, RunReference
 from headwater.processors.graph.drawing import draw
 from headwater.processors.graph.explaining import explain
 from headwater.processors.graph.introspection import (
@@ -33,7 +33,7 @@ from headwater.schemas.failures import (
 )
 from headwater.streams.authoring.inspection import TOKENS_MAX
 
-#: The largest number that an event can have.
+#: Largest sequence number of an event.
 _NUMBER_MAX: Final = 2**63 - 1
 _PROBLEMS: Final = (
     INSTANCE_NOT_FOUND,
@@ -44,9 +44,9 @@ _PROBLEMS: Final = (
     "overloaded",
 )
 _AS_OF: Final = (
-    "Of a run, the current one by default, as it was after its event `at`; without it, as it is "
-    "now. Read from the history in Kafka, so it is no older than what was answered before. Nothing "
-    "is changed."
+    "State of a run, by default the current one, after its event `at`; without `at`, its state "
+    "now. It is read from the history in Kafka, so it includes all earlier responses. Nothing is "
+    "changed."
 )
 
 
@@ -54,166 +54,175 @@ def _number(name: str, description: str) -> QueryParameter:
     return QueryParameter(name=name, ge=0, le=_NUMBER_MAX, description=description)
 
 
-#: The run, as `parameters.run_asked` provides it.
-Asked: TypeAlias = NamedDependency[RunAsked]
+#: The run, as `parameters.run_reference` provides it.
+Run: TypeAlias = NamedDependency[RunReference]
 At: TypeAlias = Annotated[
-    int | None, _number("at", "Number of an event of the run; the first is 0.")
+    int | None, _number("at", "Sequence number of an event of the run; the first is 0.")
 ]
 After: TypeAlias = Annotated[
-    int | None, _number("after", "Only tokens with greater numbers: the cursor of a page.")
+    int | None, _number("after", "Cursor of a page: only tokens with greater ids.")
 ]
 Tokens: TypeAlias = Annotated[
-    int, QueryParameter(name="pageSize", ge=1, le=TOKENS_MAX, description="How many, at most.")
+    int,
+    QueryParameter(name="pageSize", ge=1, le=TOKENS_MAX, description="Maximum number of tokens."),
 ]
 First: TypeAlias = Annotated[
-    int, _number("from", "Decisions that begin with this event, or later.")
+    int, _number("from", "First event: only decisions that begin with it or later.")
 ]
-Last: TypeAlias = Annotated[int | None, _number("to", "The last event that is looked at.")]
+Last: TypeAlias = Annotated[int | None, _number("to", "Last event to read.")]
 
 
-def looks(looking: Looking) -> list[HTTPRouteHandler]:
-    """Looking into an instance as it is, or was."""
+def graph_inspection_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
+    """Return the routes that inspect an instance in its current or an earlier state."""
 
     @get(
         "/graph/tokens",
         operation_id="introspectTokens",
-        summary="The tokens of a graph that live",
-        description=f"Where each is, and what it waits for. {_AS_OF}",
-        **reads(introspection.TokensPage, examples.TOKENS, *_PROBLEMS),
+        summary="List the live tokens of a graph",
+        description=f"The node of every token, and what it waits for. {_AS_OF}",
+        **read_spec(introspection.TokensPage, examples.TOKENS, *_PROBLEMS),
     )
     async def get_tokens(
-        run: Asked,
+        run: Run,
         position: Position,
         at: At = None,
         after: After = None,
         page_size: Tokens = TOKENS_MAX,
     ) -> Response[bytes]:
-        behind = -1 if after is None else after
-        say = partial(introspect_tokens, after=behind, limit=page_size)
-        return await looking.tell(run, position, at, say)
+        last = -1 if after is None else after
+        inspect = partial(introspect_tokens, after=last, limit=page_size)
+        return await inspection.inspect(run, position, at, inspect)
 
     @get(
         "/graph/explain",
         operation_id="explainInstance",
-        summary="Why a graph stands where it stands",
-        description="Of each join that waits: who has arrived, who has not and why not, when its "
-        f"time is over and what happens then; as data and in sentences. {_AS_OF}",
-        **reads(introspection.Explanation, examples.EXPLAINED, *_PROBLEMS),
+        summary="Explain what a graph waits for",
+        description="For every waiting join: which branches have arrived, which are missing and "
+        "why, when it times out, and what happens then; as data and as sentences. "
+        f"{_AS_OF}",
+        **read_spec(introspection.Explanation, examples.EXPLAINED, *_PROBLEMS),
     )
     async def get_explanation(
-        run: Asked,
+        run: Run,
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        return await looking.tell(run, position, at, explain)
+        return await inspection.inspect(run, position, at, explain)
 
     @get(
         "/graph/trace",
         operation_id="traceInstance",
-        summary="How the decisions of a graph came about",
-        description="Each is made again from the state before it: what the planners decided and "
-        "what they looked at. Where `same` is false another release has decided otherwise.",
-        **reads(introspection.TracePage, examples.TRACED, *_PROBLEMS),
+        summary="Trace the decisions of a graph",
+        description="Computes every decision again from the state before it: what the planners "
+        "decided and which inputs they read. If `same` is false, another release decided "
+        "differently.",
+        **read_spec(introspection.TracePage, examples.TRACED, *_PROBLEMS),
     )
     async def get_trace(
-        run: Asked,
+        run: Run,
         position: Position,
         first: First = 0,
         last: Last = None,
     ) -> Response[bytes]:
-        return await looking.trace(run, position, first, last)
+        return await inspection.trace(run, position, first, last)
 
-    return [get_tokens, get_explanation, get_trace, *_pictures(looking), *_simulations(looking)]
+    return [
+        get_tokens,
+        get_explanation,
+        get_trace,
+        *_picture_routes(inspection),
+        *_simulation_routes(inspection),
+    ]
 
 
-def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
-    """A run, drawn."""
+def _picture_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
+    """Return the routes that draw a run."""
 
     @get(
         "/graph/svg",
         operation_id="drawInstance",
-        summary="A run of a graph as a picture",
-        description=f"Its definition, with its tokens on it. {_AS_OF}",
-        **reads(str, examples.SVG, *_PROBLEMS, media_type=SVG),
+        summary="Draw a run of a graph as SVG",
+        description=f"Its definition, with its tokens. {_AS_OF}",
+        **read_spec(str, examples.SVG, *_PROBLEMS, media_type=SVG),
     )
     async def get_svg(
-        run: Asked,
+        run: Run,
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        say = partial(draw, drawing_format="svg")
-        return await looking.tell(run, position, at, say, SVG)
+        inspect = partial(draw, written="svg")
+        return await inspection.inspect(run, position, at, inspect, SVG)
 
     @get(
         "/graph/mermaid",
         operation_id="drawInstanceInMermaid",
-        summary="A run of a graph as a Mermaid flowchart",
-        description=f"Its definition, with its tokens on it. {_AS_OF}",
-        **reads(str, examples.MERMAID, *_PROBLEMS, media_type=MERMAID),
+        summary="Draw a run of a graph as a Mermaid flowchart",
+        description=f"Its definition, with its tokens. {_AS_OF}",
+        **read_spec(str, examples.MERMAID, *_PROBLEMS, media_type=MERMAID),
     )
     async def get_mermaid(
-        run: Asked,
+        run: Run,
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        say = partial(draw, drawing_format="mermaid")
-        return await looking.tell(run, position, at, say, MERMAID)
+        inspect = partial(draw, written="mermaid")
+        return await inspection.inspect(run, position, at, inspect, MERMAID)
 
     return [get_svg, get_mermaid]
 
 
-def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
-    """What would follow."""
+def _simulation_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
+    """Return the routes that simulate decisions."""
 
     @post(
         "/graph/simulate-routing",
         operation_id="simulateRouting",
         body=BodySize.VALUE,
-        summary="What would follow if a token completed",
-        description="Which transitions would fire, all that would be decided, and how the run "
-        f"would stand. {_AS_OF}",
-        **reads(
+        summary="Simulate the completion of a token",
+        description="Which transitions would fire, all decisions that would follow, and the status "
+        f"that the run would have. {_AS_OF}",
+        **read_spec(
             introspection.SimulatedRouting,
             examples.ROUTED,
             *_PROBLEMS,
-            *OF_BODIES,
+            *BODY_PROBLEMS,
             TOKEN_NOT_FOUND,
             NODE_NOT_FOUND,
             INSTANCE_TERMINAL,
         ),
     )
     async def post_routing(
-        run: Asked,
-        data: JSONBody[RoutingAsked],
+        run: Run,
+        data: JSONBody[RoutingSimulation],
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
         output = text(data.output) or None
-        say = partial(simulate_routing, token=data.token, node=data.node, output=output)
-        return await looking.tell(run, position, at, say)
+        inspect = partial(simulate_routing, token=data.token, node=data.node, output=output)
+        return await inspection.inspect(run, position, at, inspect)
 
     @post(
         "/graph/simulate-synchronization",
         operation_id="simulateSynchronization",
-        summary="What a join would decide if a token came",
-        description=f"Its counts, and what would follow. {_AS_OF}",
-        **reads(
+        summary="Simulate the arrival of a token at a join",
+        description=f"The counts of the join, and the decisions that would follow. {_AS_OF}",
+        **read_spec(
             introspection.SimulatedSynchronization,
             examples.JOINED,
             *_PROBLEMS,
-            *OF_BODIES,
+            *BODY_PROBLEMS,
             TOKEN_NOT_FOUND,
             TRANSITION_NOT_FOUND,
             INSTANCE_TERMINAL,
         ),
     )
     async def post_synchronization(
-        run: Asked,
-        data: JSONBody[SynchronizationAsked],
+        run: Run,
+        data: JSONBody[SynchronizationSimulation],
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        say = partial(simulate_synchronization, token=data.token, transition=data.transition)
-        return await looking.tell(run, position, at, say)
+        inspect = partial(simulate_synchronization, token=data.token, transition=data.transition)
+        return await inspection.inspect(run, position, at, inspect)
 
     return [post_routing, post_synchronization]

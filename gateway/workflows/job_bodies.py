@@ -1,4 +1,4 @@
-"""What workers outside send."""
+"""Request bodies of external workers."""
 
 from typing import Annotated, Final, TypeAlias
 
@@ -17,16 +17,16 @@ from headwater.processors.runs.limits import (
 from headwater.schemas.failures import JOB_OUTPUT_INVALID
 from headwater.schemas.history import Limits
 
-#: Jobs of one answer: a worker that wants more asks again, and others want some, too.
+#: Jobs of one response: a worker that needs more requests again, and leaves some to others.
 JOBS_MAX: Final = 100
 TYPES_MAX: Final = 100
 WORKER_MAX: Final = 128
-#: How long a worker may have a job without a word. A shorter lease would be lost to a pause of its
-#: worker's, a longer one would not be missed.
+#: Bounds of a lease. A shorter one would expire during a short pause of the worker; a longer one
+#: would delay the next attempt too much when the worker is lost.
 LEASE_MIN_MS: Final = 1_000
 LEASE_MAX_MS: Final = 86_400_000
 LEASE_DEFAULT_MS: Final = 60_000
-#: Proxies cut what is silent for 30 to 60 s.
+#: Many proxies close a connection that is idle for 60 s.
 WAIT_MAX_MS: Final = 55_000
 
 _Type: TypeAlias = Annotated[
@@ -34,19 +34,19 @@ _Type: TypeAlias = Annotated[
 ]
 _Lease: TypeAlias = Annotated[
     int,
-    msgspec.Meta(ge=LEASE_MIN_MS, le=LEASE_MAX_MS, description="Milliseconds, from now on."),
+    msgspec.Meta(ge=LEASE_MIN_MS, le=LEASE_MAX_MS, description="Milliseconds, from now."),
 ]
 
 _Later: TypeAlias = Annotated[
     int,
     msgspec.Meta(
-        ge=0, le=SLEEP_MAX_MS, description="When it is tried again; else as its node says."
+        ge=0, le=SLEEP_MAX_MS, description="Delay of the next attempt; by default that of its node."
     ),
 ]
 
 
 class Activation(Body, frozen=True, kw_only=True):
-    """Jobs that a worker wants."""
+    """Request of a worker for jobs."""
 
     types: Annotated[
         tuple[_Type, ...],
@@ -54,13 +54,15 @@ class Activation(Body, frozen=True, kw_only=True):
     ]
     worker: Annotated[
         str,
-        msgspec.Meta(min_length=1, max_length=WORKER_MAX, description="Who asks, for people."),
+        msgspec.Meta(
+            min_length=1, max_length=WORKER_MAX, description="Name of the worker, for people."
+        ),
     ]
-    max: Annotated[int, msgspec.Meta(ge=1, le=JOBS_MAX, description="How many, at most.")] = 1
+    max: Annotated[int, msgspec.Meta(ge=1, le=JOBS_MAX, description="Maximum number of jobs.")] = 1
     lease_ms: _Lease = LEASE_DEFAULT_MS
     wait_ms: Annotated[
         int,
-        msgspec.Meta(ge=0, le=WAIT_MAX_MS, description="How long to wait while there are none."),
+        msgspec.Meta(ge=0, le=WAIT_MAX_MS, description="How long to wait if there are none."),
     ] = 0
 
 
@@ -77,7 +79,7 @@ class Completion(Body, frozen=True, kw_only=True):
 
 
 class JobError(Body, frozen=True, kw_only=True):
-    """What an attempt failed with."""
+    """Error of a failed attempt."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=FAILURE_NAME_MAX)] = "Error"
     message: Annotated[str, msgspec.Meta(max_length=FAILURE_MESSAGE_MAX)]
@@ -88,17 +90,22 @@ class JobFailure(Body, frozen=True, kw_only=True):
 
     error: JobError
     retryable: Annotated[
-        bool, msgspec.Meta(description="false: it is not tried again, whatever its node says.")
+        bool,
+        msgspec.Meta(
+            description="false: it is not retried, whatever the retry policy of its node."
+        ),
     ] = True
     retry_after_ms: _Later | None = None
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
         if self.retry_after_ms is not None and not self.retryable:
-            raise invalid(f"{at}retryAfterMs", "expected it with retryable, found that false")
+            raise invalid(
+                f"{at}retryAfterMs", "expected it only with retryable true, found retryable false"
+            )
 
 
 class Extension(Body, frozen=True, kw_only=True):
-    """More time for a job."""
+    """Extension of a job's lease."""
 
     lease_ms: _Lease = LEASE_DEFAULT_MS

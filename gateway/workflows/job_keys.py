@@ -1,4 +1,4 @@
-"""Keys of jobs: which attempt of which token, as one word of a path."""
+"""Keys of jobs: a job's workflow, instance, run, token and attempt as one path segment."""
 
 import re
 from typing import Final
@@ -10,7 +10,7 @@ from headwater.processors.runs.limits import INSTANCE_ID_TOP, WORKFLOW_NAME_MAX
 from headwater.schemas.failures import JOB_NOT_FOUND
 from headwater.schemas.history import Attempt
 
-#: Names have no dot.
+#: The dot separates the parts; names have none.
 _KEY: Final = re.compile(
     rf"([\w-]{{1,{WORKFLOW_NAME_MAX}}})\.([\w-]{{1,{INSTANCE_ID_TOP}}})"
     r"\.(\d{1,9})\.(\d{1,9})\.(\d{1,9})",
@@ -21,7 +21,7 @@ KEY_MAX: Final = WORKFLOW_NAME_MAX + INSTANCE_ID_TOP + 31
 
 
 class JobKey(msgspec.Struct, frozen=True):
-    """Which job: an attempt, and whose."""
+    """Identity of a job: an attempt of an instance."""
 
     workflow: str
     instance_id: str
@@ -29,18 +29,21 @@ class JobKey(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As a worker has it."""
+        """Format of the key in the API."""
         numbers = (self.attempt.run_number, self.attempt.token, self.attempt.number)
         return ".".join((self.workflow, self.instance_id, *map(str, numbers)))
 
 
 def read_key(text: str) -> JobKey:
-    """Reads a key.
+    """Parse a key.
 
-    Errors: Problem.
+    Raises:
+        Problem: The text is not the key of a job.
     """
-    found = _KEY.fullmatch(text)
-    if found is None:
-        fault = f"expected the key of a job, as it was activated with, found {text[:60]!r}"
-        raise Problem(JOB_NOT_FOUND, fault)
-    return JobKey(found[1], found[2], Attempt(int(found[3]), int(found[4]), int(found[5])))
+    match = _KEY.fullmatch(text)
+    if match is None:
+        raise Problem(
+            JOB_NOT_FOUND,
+            f"expected the key of a job, as its activation returned it, found {text[:60]!r}",
+        )
+    return JobKey(match[1], match[2], Attempt(int(match[3]), int(match[4]), int(match[5])))

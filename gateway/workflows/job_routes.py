@@ -1,4 +1,4 @@
-"""The routes of jobs: workers outside take, end and keep them; operators see which there are."""
+"""Routes of jobs: external workers activate, end and extend them; operators list them."""
 
 from dataclasses import replace
 from typing import Annotated, Final, TypeAlias
@@ -15,14 +15,14 @@ from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.patterns import NAME
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.bodies import text
-from headwater.gateway.workflows.entrance import Entrance
 from headwater.gateway.workflows.job_bodies import Activation, Completion, Extension, JobFailure
 from headwater.gateway.workflows.job_keys import KEY_MAX, JobKey, read_key
-from headwater.gateway.workflows.jobs import Jobs, lease_until
-from headwater.gateway.workflows.openapi import reads, works
+from headwater.gateway.workflows.jobs import JobService, lease_until
+from headwater.gateway.workflows.openapi import job_spec, read_spec
 from headwater.gateway.workflows.parameters import PAGE_DEFAULT, Cursor, PageSize, Position
 from headwater.gateway.workflows.positions import furthest
-from headwater.gateway.workflows.reading import Reading, answer
+from headwater.gateway.workflows.query_service import QueryService, response_of
+from headwater.gateway.workflows.request_guard import RequestGuard
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
 from headwater.schemas import answers
 from headwater.schemas.failures import (
@@ -34,14 +34,14 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import CompleteJob, ExtendJob, FailJob, Failure, ReplySent
 
-#: What is wrong with a job that a worker believes to have.
-_NOT_THEIRS: Final = (
+#: Problems of a job whose lease its worker may have lost.
+_LOST_JOB_PROBLEMS: Final = (
     *(JOB_NOT_FOUND, "INSTANCE_NOT_FOUND", JOB_LEASE_LOST, JOB_ALREADY_ENDED, JOB_CANCELLED),
 )
 _KeyInPath: TypeAlias = Annotated[
     str,
     PathParameter(
-        description="The key that the job was activated with.",
+        description="The key that the activation returned.",
         schema_extra={"min_length": 1, "max_length": KEY_MAX},
         examples=[Example(value=examples.JOB["key"])],
     ),
@@ -58,24 +58,26 @@ _Type: TypeAlias = Annotated[
 ]
 
 
-def job_routes(entrance: Entrance, reading: Reading, jobs: Jobs) -> list[HTTPRouteHandler]:
-    """The routes of jobs."""
+def job_routes(
+    request_guard: RequestGuard, query_service: QueryService, jobs: JobService
+) -> list[HTTPRouteHandler]:
+    """Return the routes of jobs."""
     return [
-        _listing(reading),
-        _activate(entrance, jobs),
-        *_ends(entrance, jobs),
-        _extend(entrance, jobs),
+        _listing(query_service),
+        _activate(request_guard, jobs),
+        *_end_routes(request_guard, jobs),
+        _extend(request_guard, jobs),
     ]
 
 
-def _listing(reading: Reading) -> HTTPRouteHandler:
+def _listing(query_service: QueryService) -> HTTPRouteHandler:
     @get(
         "/",
         operation_id="listJobs",
-        summary="The jobs that have not ended",
-        description="Those that wait for a worker, that one has, and that will be tried again; "
+        summary="List the jobs that have not ended",
+        description="Jobs that wait for a worker, that a worker has, and that will be retried; "
         "the oldest first. Their inputs are in the histories of their instances.",
-        **reads(answers.JobPage, examples.OPEN_JOBS, "invalid_cursor"),
+        **read_spec(answers.JobPage, examples.OPEN_JOBS, "invalid_cursor"),
     )
     async def list_jobs(
         position: Position,
@@ -83,51 +85,55 @@ def _listing(reading: Reading) -> HTTPRouteHandler:
         page_size: PageSize = PAGE_DEFAULT,
         cursor: Cursor = None,
     ) -> Response[bytes]:
-        return await reading.jobs(position, task=task, page_size=page_size, cursor=cursor)
+        return await query_service.list_jobs(
+            position, task=task, page_size=page_size, cursor=cursor
+        )
 
     return list_jobs
 
 
-def _activate(entrance: Entrance, jobs: Jobs) -> HTTPRouteHandler:
+def _activate(request_guard: RequestGuard, jobs: JobService) -> HTTPRouteHandler:
     @post(
         "/activate",
         operation_id="activateJobs",
-        summary="Take jobs",
-        description="Those of external nodes, by the names of their tasks, the longest waiting "
-        "first. Each is the worker's until its lease ends. While there are none the answer waits, "
-        "for as long as `waitMs` says, and then has none.",
-        **works(answers.JobList, examples.JOBS, "store_unavailable"),
+        summary="Activate jobs",
+        description="Jobs of external nodes, by the names of their tasks, the longest waiting "
+        "first. The worker has a job until its lease expires. If there are none, the request "
+        "waits for up to `waitMs`, and then returns none.",
+        **job_spec(answers.JobList, examples.JOBS, "store_unavailable"),
     )
     async def activate_jobs(request: AnyRequest, data: JSONBody[Activation]) -> Response[bytes]:
-        context = entrance.context_of(request, request.route_handler)
-        await entrance.allow(context, lambda: {"types": [*data.types], "worker": data.worker})
-        taken = await jobs.activate(data, lambda: _gone(request))
-        return answer(answers.JobList(jobs=taken), {})
+        context = request_guard.context_of(request, request.route_handler)
+        await request_guard.authorize(
+            context, lambda: {"types": [*data.types], "worker": data.worker}
+        )
+        activated = await jobs.activate(data, lambda: _disconnected(request))
+        return response_of(answers.JobList(jobs=activated), {})
 
     return activate_jobs
 
 
-async def _gone(request: AnyRequest) -> None:
-    """Returns when whoever asks has gone; its body was read before."""
+async def _disconnected(request: AnyRequest) -> None:
+    """Return when the client has disconnected; the body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _allowed(entrance: Entrance, request: AnyRequest, key: str) -> JobKey:
-    """Reads a key, and asks whether the caller may work for its instance."""
-    found = read_key(key)
-    note(request, run_id=found.instance_id, workflow=found.workflow)
-    context = entrance.context_of(request, request.route_handler)
-    whose = replace(context, workflow_name=found.workflow, instance_id=found.instance_id)
-    await entrance.allow(whose)
-    return found
+async def _authorize_key(request_guard: RequestGuard, request: AnyRequest, key: str) -> JobKey:
+    """Parse a key, and authorize the caller for its instance."""
+    job = read_key(key)
+    note(request, run_id=job.instance_id, workflow=job.workflow)
+    context = request_guard.context_of(request, request.route_handler)
+    context = replace(context, workflow_name=job.workflow, instance_id=job.instance_id)
+    await request_guard.authorize(context)
+    return job
 
 
-def _told(reply: ReplySent) -> Response[bytes]:
-    return answer(answers.JobEnded(ok=True), furthest([(reply.partition, reply.position)]))
+def _job_ended(reply: ReplySent) -> Response[bytes]:
+    return response_of(answers.JobEnded(ok=True), furthest([(reply.partition, reply.position)]))
 
 
-def _ends(entrance: Entrance, jobs: Jobs) -> list[HTTPRouteHandler]:
+def _end_routes(request_guard: RequestGuard, jobs: JobService) -> list[HTTPRouteHandler]:
     @post(
         "/{key:str}/complete",
         audit="jobs.complete",
@@ -135,14 +141,16 @@ def _ends(entrance: Entrance, jobs: Jobs) -> list[HTTPRouteHandler]:
         operation_id="completeJob",
         operation_class=OptionalBody,
         summary="End a job with its result",
-        description="Said again, it is answered as before. What is refused has changed nothing.",
-        **works(answers.JobEnded, examples.JOB_ENDED, JOB_OUTPUT_INVALID, *_NOT_THEIRS),
+        description="A repeated request gets the same response. A refused one changes nothing.",
+        **job_spec(answers.JobEnded, examples.JOB_ENDED, JOB_OUTPUT_INVALID, *_LOST_JOB_PROBLEMS),
     )
     async def complete_job(
         request: AnyRequest, key: _KeyInPath, data: JSONBody[Completion]
     ) -> Response[bytes]:
-        job = await _allowed(entrance, request, key)
-        return _told(await jobs.end(job, CompleteJob(job.attempt, text(data.output))))
+        job = await _authorize_key(request_guard, request, key)
+        return _job_ended(
+            await jobs.send_job_command(job, CompleteJob(job.attempt, text(data.output)))
+        )
 
     @post(
         "/{key:str}/fail",
@@ -150,37 +158,37 @@ def _ends(entrance: Entrance, jobs: Jobs) -> list[HTTPRouteHandler]:
         body=BodySize.FAILURE,
         operation_id="failJob",
         summary="End an attempt with an error",
-        description="It is tried again as its node says, or fails its run. Said again, it is "
-        "answered as before.",
-        **works(answers.JobEnded, examples.JOB_ENDED, *_NOT_THEIRS),
+        description="The attempt is retried by the retry policy of its node, or the run fails. A "
+        "repeated request gets the same response.",
+        **job_spec(answers.JobEnded, examples.JOB_ENDED, *_LOST_JOB_PROBLEMS),
     )
     async def fail_job(
         request: AnyRequest, key: _KeyInPath, data: JSONBody[JobFailure]
     ) -> Response[bytes]:
-        job = await _allowed(entrance, request, key)
+        job = await _authorize_key(request_guard, request, key)
         failure = Failure(data.error.name, data.error.message)
         command = FailJob(job.attempt, failure, data.retryable, data.retry_after_ms)
-        return _told(await jobs.end(job, command))
+        return _job_ended(await jobs.send_job_command(job, command))
 
     return [complete_job, fail_job]
 
 
-def _extend(entrance: Entrance, jobs: Jobs) -> HTTPRouteHandler:
+def _extend(request_guard: RequestGuard, jobs: JobService) -> HTTPRouteHandler:
     @post(
         "/{key:str}/extend",
         operation_id="extendJob",
         operation_class=OptionalBody,
-        summary="Keep a job for longer",
-        description="The lease is counted from now. It never gets shorter by it, nor longer than "
-        "the `timeoutMs` of the node allows.",
-        **works(answers.JobExtended, examples.JOB_EXTENDED, *_NOT_THEIRS),
+        summary="Extend the lease of a job",
+        description="The new lease begins now. An extension never shortens a lease, nor extends it "
+        "beyond the `timeoutMs` of the node.",
+        **job_spec(answers.JobExtended, examples.JOB_EXTENDED, *_LOST_JOB_PROBLEMS),
     )
     async def extend_job(
         request: AnyRequest, key: _KeyInPath, data: JSONBody[Extension]
     ) -> Response[bytes]:
-        job = await _allowed(entrance, request, key)
-        reply = await jobs.end(job, ExtendJob(job.attempt, data.lease_ms))
-        found = answers.JobExtended(lease_until=lease_until(reply))
-        return answer(found, furthest([(reply.partition, reply.position)]))
+        job = await _authorize_key(request_guard, request, key)
+        reply = await jobs.send_job_command(job, ExtendJob(job.attempt, data.lease_ms))
+        body = answers.JobExtended(lease_until=lease_until(reply))
+        return response_of(body, furthest([(reply.partition, reply.position)]))
 
     return extend_job

@@ -1,8 +1,8 @@
-"""Jobs for workers outside: found in Postgres, given away and ended by their instances' owners.
+"""Jobs for external workers: candidates are read from Postgres, the owners of instances decide.
 
-Postgres may be behind, and others look there, too. So what is found is asked for, all at once, and
-the owners say which of it may be had. What was asked for is left out for a while: until Postgres
-knows, it would be found again.
+Postgres may lag, and other gateways read the same rows. So an activation sends a command for every
+candidate, and the owner of its instance accepts or refuses it. Requested jobs are excluded from
+later queries for a while, because Postgres returns them until it has applied the outcome.
 """
 
 import asyncio
@@ -27,23 +27,24 @@ from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnkno
 _AnyFuture: TypeAlias = "asyncio.Future[Any]"
 
 _FIRST: Final = asyncio.FIRST_COMPLETED
-#: Activations that wait at once. Each asks Postgres when the history moves, at most every pause.
+#: Activations that wait at a time. Each queries Postgres when the history advances, at most once
+#: per pause.
 WAITING_MAX: Final = 200
-#: Seconds between two looks of one activation, at first and at most.
+#: Seconds between two queries of one activation, at first and at most.
 _PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 0.5
-#: Seconds after which an activation looks again though nothing has moved: what is left out, others
-#: may not have got.
-_LOOK_AGAIN_S: Final = 5.0
-#: Seconds for which what was asked for is left out. Postgres lags by some ms, and by more when
-#: there is much to do; then the owners refuse what is asked for again.
-_LEFT_OUT_S: Final = 5.0
-#: What is left out at most: a few seconds' work, and small enough to hand to Postgres.
-_LEFT_OUT_MAX: Final = 2_000
+#: Seconds after which an activation queries again although the history has not advanced: a job that
+#: was excluded may still be available.
+_QUERY_AGAIN_S: Final = 5.0
+#: Seconds for which a requested job is excluded. Postgres usually lags by some ms. If it lags by
+#: more, the owners refuse a job that is requested again.
+_EXCLUDED_S: Final = 5.0
+#: Most excluded jobs: a few seconds' work, and few enough for a parameter of a query.
+_EXCLUDED_MAX: Final = 2_000
 
 
-class Jobs:
-    """The jobs of all workflows, for one gateway."""
+class JobService:
+    """Activates and ends jobs of all workflows, for one gateway."""
 
     def __init__(
         self,
@@ -58,21 +59,27 @@ class Jobs:
         self._freshness = freshness
         self._new_id = new_id
         self._closing = asyncio.Event()
-        #: Keys of what was asked for, in the order of the times until which they are left out.
-        self._left_out: dict[str, float] = {}
+        #: Keys of requested jobs, with the times until which they are excluded, in that order.
+        self._excluded: dict[str, float] = {}
         self.waiting = 0
 
     def close(self) -> None:
-        """Ends all waits."""
+        """End all waits."""
         self._closing.set()
 
     async def activate(
-        self, wanted: Activation, gone: Callable[[], Awaitable[object]]
+        self, request: Activation, disconnected: Callable[[], Awaitable[object]]
     ) -> list[Job]:
-        """Takes jobs for a worker, and waits for some if there are none.
+        """Activate jobs for a worker; wait for some if there are none.
 
-        Shape:  gone returns when the caller is no longer there: nothing is taken for nobody.
-        Errors: Problem; StoreUnavailable, OutcomeUnknown.
+        Args:
+            request: The worker's request.
+            disconnected: Returns when the worker has disconnected, which ends the wait.
+
+        Raises:
+            Problem: Too many activations wait.
+            StoreUnavailable: Postgres could not be read.
+            OutcomeUnknown: The outcome of no command is known.
         """
         if self.waiting >= WAITING_MAX:
             raise Problem(
@@ -80,90 +87,98 @@ class Jobs:
                 f"expected at most {WAITING_MAX} activations at a time, found as many",
             )
         self.waiting += 1
-        ends = [asyncio.ensure_future(gone()), asyncio.ensure_future(self._closing.wait())]
+        ends = [asyncio.ensure_future(disconnected()), asyncio.ensure_future(self._closing.wait())]
         try:
-            return await self._activate(wanted, ends)
+            return await self._activate(request, ends)
         finally:
             self.waiting -= 1
             await _cancel(ends)
 
-    async def _activate(self, wanted: Activation, ends: Sequence[_AnyFuture]) -> list[Job]:
+    async def _activate(self, request: Activation, ends: Sequence[_AnyFuture]) -> list[Job]:
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + wanted.wait_ms / 1000
+        until_s = loop.time() + request.wait_ms / 1000
         pause_s = _PAUSE_S
         while True:
-            seen = self._freshness.applied() or await self._freshness.look()
-            taken = await self._take(wanted)
+            seen = self._freshness.applied() or await self._freshness.refresh()
+            jobs = await self._activate_available(request)
             left_s = until_s - loop.time()
-            if taken or left_s <= 0:
-                return taken
+            if jobs or left_s <= 0:
+                return jobs
             await asyncio.wait(ends, timeout=min(pause_s, left_s), return_when=_FIRST)
             pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-            moves = asyncio.ensure_future(
-                self._freshness.moved(seen, min(until_s - loop.time(), _LOOK_AGAIN_S))
+            advanced = asyncio.ensure_future(
+                self._freshness.wait_until_advanced(
+                    seen, min(until_s - loop.time(), _QUERY_AGAIN_S)
+                )
             )
             try:
-                await asyncio.wait((moves, *ends), return_when=_FIRST)
-                if any(each.done() for each in ends):
+                await asyncio.wait((advanced, *ends), return_when=_FIRST)
+                if any(future.done() for future in ends):
                     return []
-                moves.result()
+                advanced.result()
             finally:
-                await _cancel([moves])
+                await _cancel([advanced])
 
-    async def _take(self, wanted: Activation) -> list[Job]:
-        """Takes what can be had now."""
+    async def _activate_available(self, request: Activation) -> list[Job]:
+        """Activate the jobs that are available now."""
         now_s = asyncio.get_running_loop().time()
-        self._forget(now_s)
-        found = await self._workflows.open_jobs(
-            wanted.types, list(self._left_out), limit=wanted.max
+        self._drop_exclusions(now_s)
+        rows = await self._workflows.open_jobs(
+            request.types, list(self._excluded), limit=request.max
         )
-        # Nothing is awaited in between: what one activation asks for, no other one does.
-        free = {_key_of(job): job for job in found if _key_of(job).text not in self._left_out}
-        self._left_out.update({key.text: now_s + _LEFT_OUT_S for key in free})
-        replies = await self._won(
+        # No await from here to the update: two activations never request the same job.
+        free = {_key_of(row): row for row in rows if _key_of(row).text not in self._excluded}
+        self._excluded.update({key.text: now_s + _EXCLUDED_S for key in free})
+        replies = await self._accepted_replies(
             {
-                # Known by it if the outcomes of others are not heard of.
+                # Identifies the outcome in case the outcomes of other commands are unknown.
                 self._new_id(): Addressed(
                     key.workflow,
                     key.instance_id,
-                    ActivateJob(key.attempt, wanted.worker, wanted.lease_ms),
+                    ActivateJob(key.attempt, request.worker, request.lease_ms),
                 )
                 for key in free
             }
         )
         return [
-            _answer(key, job, lease_until(reply))
-            for (key, job), reply in zip(free.items(), replies, strict=True)
+            _job(key, row, lease_until(reply))
+            for (key, row), reply in zip(free.items(), replies, strict=True)
             if reply is not None
         ]
 
-    def _forget(self, now_s: float) -> None:
-        """Leaves out no longer what was asked for a while ago."""
-        for key, until_s in list(self._left_out.items()):
-            if until_s > now_s and len(self._left_out) <= _LEFT_OUT_MAX:
+    def _drop_exclusions(self, now_s: float) -> None:
+        """Drop expired exclusions, and the oldest ones beyond the limit."""
+        for key, until_s in list(self._excluded.items()):
+            if until_s > now_s and len(self._excluded) <= _EXCLUDED_MAX:
                 return
-            del self._left_out[key]
+            del self._excluded[key]
 
-    async def _won(self, commands: Mapping[str, Addressed]) -> list[ReplySent | None]:
-        """Sends commands by their ids, and gives the replies to those that were accepted.
+    async def _accepted_replies(self, commands: Mapping[str, Addressed]) -> list[ReplySent | None]:
+        """Send commands by id; return the replies of accepted ones, None for the others.
 
-        Errors: OutcomeUnknown, if that is known of none.
+        Raises:
+            OutcomeUnknown: No command is known to be accepted.
         """
         if not commands:
             return []
-        sent = [structs.replace(each, command_id=name) for name, each in commands.items()]
+        sent = [
+            structs.replace(command, command_id=command_id)
+            for command_id, command in commands.items()
+        ]
         try:
             return [_accepted(reply) for reply in await send_all(self._commands, sent)]
         except OutcomeUnknown as error:
-            known = {name: _accepted(reply) for name, reply in error.known.items()}
+            known = {command_id: _accepted(reply) for command_id, reply in error.known.items()}
             if not any(known.values()):
                 raise
-            return [known.get(name) for name in commands]
+            return [known.get(command_id) for command_id in commands]
 
-    async def end(self, key: JobKey, command: JobCommand) -> ReplySent:
-        """Completes, fails or extends a job.
+    async def send_job_command(self, key: JobKey, command: JobCommand) -> ReplySent:
+        """Complete, fail or extend a job.
 
-        Errors: Problem, OutcomeUnknown.
+        Raises:
+            Problem: The owner refused the command.
+            OutcomeUnknown: No outcome arrived in time.
         """
         addressed = Addressed(key.workflow, key.instance_id, command)
         (reply,) = await send_all(self._commands, [addressed])
@@ -177,33 +192,33 @@ def _accepted(reply: ReplySent) -> ReplySent | None:
 
 
 def lease_until(reply: ReplySent) -> datetime:
-    """Until when a worker has the job that it took or extended, as its owner says."""
-    assert reply.lease_until_ms is not None  # noqa: S101, that is what the command came to
+    """Return when the lease of an activated or extended job expires."""
+    assert reply.lease_until_ms is not None  # noqa: S101 (set for both commands)
     return datetime.fromtimestamp(reply.lease_until_ms / 1000, UTC)
 
 
-def _key_of(job: OpenJob) -> JobKey:
-    attempt = Attempt(job.run_number, int(job.token_id), job.attempt)
-    return JobKey(job.workflow_name, job.instance_id, attempt)
+def _key_of(row: OpenJob) -> JobKey:
+    attempt = Attempt(row.run_number, int(row.token_id), row.attempt)
+    return JobKey(row.workflow_name, row.instance_id, attempt)
 
 
-def _answer(key: JobKey, job: OpenJob, until: datetime) -> Job:
+def _job(key: JobKey, row: OpenJob, until: datetime) -> Job:
     return Job(
         key=key.text,
-        type=job.type,
-        workflow=job.workflow_name,
-        instance_id=job.instance_id,
-        run_number=job.run_number,
-        token_id=job.token_id,
-        node_ref=job.node_ref,
-        attempt=job.attempt,
-        input=Raw((job.input or "null").encode()),
+        type=row.type,
+        workflow=row.workflow_name,
+        instance_id=row.instance_id,
+        run_number=row.run_number,
+        token_id=row.token_id,
+        node_ref=row.node_ref,
+        attempt=row.attempt,
+        input=Raw((row.input or "null").encode()),
         lease_until=until,
-        idempotency_token=job.idempotency_token,
+        idempotency_token=row.idempotency_token,
     )
 
 
 async def _cancel(futures: Sequence[_AnyFuture]) -> None:
-    for each in futures:
-        each.cancel()
+    for future in futures:
+        future.cancel()
     await asyncio.gather(*futures, return_exceptions=True)

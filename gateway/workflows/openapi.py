@@ -1,4 +1,4 @@
-"""What the types of the routes do not say: who may ask, what goes wrong, and examples."""
+"""OpenAPI descriptions of the routes: keys, problems and example responses."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypedDict
@@ -12,7 +12,7 @@ from headwater.schemas.answers import CommandsAccepted
 
 SECURITY: Final = {
     "workflowKey": SecurityScheme(
-        type="http", scheme="bearer", description="HEADWATER_WORKFLOW_KEY, unless hooks say else."
+        type="http", scheme="bearer", description="HEADWATER_WORKFLOW_KEY, unless hooks decide."
     ),
     "workflowKeyHeader": SecurityScheme(
         type="apiKey", name="x-api-key", security_scheme_in="header", description="The same key."
@@ -25,111 +25,127 @@ KEYS: Final[list[dict[str, list[str]]]] = [{"workflowKey": []}, {"workflowKeyHea
 WORLD_KEYS: Final[list[dict[str, list[str]]]] = [{"worldKey": []}]
 _TICK_KEY: Final[list[dict[str, list[str]]]] = [{"tickKey": []}]
 
-#: Problems of routes with a body, of those that read and of those that write.
-OF_BODIES: Final = ("invalid_body", "bad_request", "body_timeout", "body_too_large", "overloaded")
-_OF_READS: Final = ("store_unavailable", "position_not_reached")
-_OF_WRITES: Final = ("broker_unavailable", "outcome_unknown", "overloaded", "not_yet_readable")
+#: Problems of routes with a body, of routes that read, and of routes that write.
+BODY_PROBLEMS: Final = (
+    "invalid_body",
+    "bad_request",
+    "body_timeout",
+    "body_too_large",
+    "overloaded",
+)
+_READ_PROBLEMS: Final = ("store_unavailable", "position_not_reached")
+_WRITE_PROBLEMS: Final = ("broker_unavailable", "outcome_unknown", "overloaded", "not_yet_readable")
 
 _LAGS: Final = (
-    "Done, and not yet to be read: Postgres lags or is away, or you preferred not to wait. Then, "
-    "too: accepted, while no worker runs."
+    "Done, but not readable yet: Postgres lags or is unavailable, or you preferred not to wait. "
+    "Also: accepted, while no worker runs."
 )
+_SUCCESS: Final = "Success."
 _JSON: Final = "application/json"
 
 
-class DescribedForWorld(TypedDict):
-    """What a route's decorator takes to describe it."""
+class WorldRouteSpec(TypedDict):
+    """Arguments of a route's decorator that describe the route."""
 
     responses: dict[int, ResponseSpec]
     security: list[dict[str, list[str]]]
     status_code: int
 
 
-class Described(DescribedForWorld):
-    """The same for a route with an entrance, for which the policy is."""
+class RouteSpec(WorldRouteSpec):
+    """The same for a route with a `RequestGuard`, which reads the policy."""
 
     policy: Policy
 
 
-def reads(
+def read_spec(
     answer: type,
     example: Any,  # noqa: ANN401 (JSON)
     *problems: str,
     media_type: str = _JSON,
-) -> Described:
-    """Describes a route that reads, with the codes of its own problems."""
-    answers = {200: _answer(answer, example, "As asked.", media_type)}
-    return _described(Policy.READ, answers, (*_OF_READS, *problems))
+) -> RouteSpec:
+    """Describe a route that reads.
+
+    Args:
+        answer: Type of the response.
+        example: Example response as JSON.
+        problems: Codes of problems that only this route has.
+        media_type: Media type of the response.
+    """
+    responses = {200: _response(answer, example, _SUCCESS, media_type)}
+    return _route_spec(Policy.READ, responses, (*_READ_PROBLEMS, *problems))
 
 
-def writes(
+def write_spec(
     policy: Policy,
     answer: type,
     example: Any,  # noqa: ANN401 (JSON)
     *problems: str,
-) -> Described:
-    """Describes a route that sends commands, with the codes of its own problems."""
-    answers = {
-        200: _answer(answer, example, "As asked."),
-        202: _answer(answer | CommandsAccepted, example, _LAGS),
+) -> RouteSpec:
+    """Describe a route that sends commands; arguments as for `read_spec`."""
+    responses = {
+        200: _response(answer, example, _SUCCESS),
+        202: _response(answer | CommandsAccepted, example, _LAGS),
     }
-    return _described(policy, answers, (*OF_BODIES, *_OF_WRITES, *problems))
+    return _route_spec(policy, responses, (*BODY_PROBLEMS, *_WRITE_PROBLEMS, *problems))
 
 
-def creates(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
-    """Describes the route that creates runs, with the codes of its own problems."""
-    answers = {
-        201: _answer(answer, example, "It is created, by this request or by one before it."),
-        202: _answer(answer, example, "It is created, and not yet to be read: Postgres lags."),
+def create_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa: ANN401 (JSON)
+    """Describe the route that creates runs; arguments as for `read_spec`."""
+    responses = {
+        201: _response(answer, example, "Created, by this request or an earlier one."),
+        202: _response(answer, example, "Created, but not readable yet: Postgres lags."),
     }
-    return _described(Policy.CREATE, answers, (*OF_BODIES, *_OF_WRITES, *problems))
+    return _route_spec(Policy.CREATE, responses, (*BODY_PROBLEMS, *_WRITE_PROBLEMS, *problems))
 
 
-def worlds(answer: type, example: Any, *problems: str) -> DescribedForWorld:  # noqa: ANN401 (JSON)
-    """Describes a route of programs elsewhere, with the codes of its own problems."""
-    return DescribedForWorld(
-        responses={200: _answer(answer, example, "As asked.")}
-        | problem_responses(*OF_BODIES, *_OF_WRITES, *problems),
+def world_spec(answer: type, example: Any, *problems: str) -> WorldRouteSpec:  # noqa: ANN401 (JSON)
+    """Describe a route of `/v1/world`; arguments as for `read_spec`."""
+    return WorldRouteSpec(
+        responses={200: _response(answer, example, _SUCCESS)}
+        | problem_responses(*BODY_PROBLEMS, *_WRITE_PROBLEMS, *problems),
         security=WORLD_KEYS,
         status_code=200,
     )
 
 
-def deploys(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
-    """Describes the route that deploys, with the codes of its own problems."""
-    answers = {
-        200: _answer(answer, example, "It is the newest version already."),
-        201: _answer(answer, example, "It is a new version."),
+def deploy_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa: ANN401 (JSON)
+    """Describe the route that deploys graphs; arguments as for `read_spec`."""
+    responses = {
+        200: _response(answer, example, "This is the newest version already."),
+        201: _response(answer, example, "A new version."),
     }
-    return _described(
-        Policy.MANAGE, answers, (*OF_BODIES, "broker_unavailable", "not_yet_readable", *problems)
+    return _route_spec(
+        Policy.MANAGE,
+        responses,
+        (*BODY_PROBLEMS, "broker_unavailable", "not_yet_readable", *problems),
     )
 
 
-def works(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
-    """Describes a route of workers outside, with the codes of its own problems."""
-    answers = {200: _answer(answer, example, "As asked.")}
-    return _described(Policy.WORK, answers, (*OF_BODIES, *_OF_WRITES, *problems))
+def job_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa: ANN401 (JSON)
+    """Describe a route of external workers; arguments as for `read_spec`."""
+    responses = {200: _response(answer, example, _SUCCESS)}
+    return _route_spec(Policy.WORK, responses, (*BODY_PROBLEMS, *_WRITE_PROBLEMS, *problems))
 
 
-def drives(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
-    """Describes the route that drives a worker."""
-    answers = {200: _answer(answer, example, "As asked.")}
-    return _described(Policy.TICK, answers, (*OF_BODIES, *problems))
+def tick_spec(answer: type, example: Any, *problems: str) -> RouteSpec:  # noqa: ANN401 (JSON)
+    """Describe the route that ticks workers; arguments as for `read_spec`."""
+    responses = {200: _response(answer, example, _SUCCESS)}
+    return _route_spec(Policy.TICK, responses, (*BODY_PROBLEMS, *problems))
 
 
-def _described(
-    policy: Policy, answers: dict[int, ResponseSpec], problems: Sequence[str]
-) -> Described:
-    return Described(
-        responses=answers | problem_responses("forbidden", *problems),
+def _route_spec(
+    policy: Policy, responses: dict[int, ResponseSpec], problems: Sequence[str]
+) -> RouteSpec:
+    return RouteSpec(
+        responses=responses | problem_responses("forbidden", *problems),
         security=_TICK_KEY if policy is Policy.TICK else KEYS,
         status_code=200,
         policy=policy,
     )
 
 
-def _answer(
+def _response(
     answer: Any,  # noqa: ANN401 (a type, or a union of types)
     example: Any,  # noqa: ANN401 (JSON)
     description: str,

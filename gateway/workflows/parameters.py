@@ -1,4 +1,4 @@
-"""What requests ask in their paths, queries and headers, as Litestar's types."""
+"""Path, query and header parameters of requests, as Litestar's types."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, TypeAlias
@@ -25,15 +25,15 @@ from headwater.schemas.statuses import RunStatus
 PAGE_DEFAULT: Final = 50
 #: Rows of a page; each may carry a value of 1 MiB.
 PAGE_MAX: Final = 100
-#: Steps of a page that is read from the log. It is read whole for each page, so pages are large;
-#: what they hold has a bound in bytes (`projections.workflows.trimmed_entries`).
+#: Steps of a page that is read from the log. Every page reads the log of the run from the start, so
+#: pages are large. `projections.workflows.untrimmed` bounds their size in bytes.
 TRIMMED_PAGE_MAX: Final = 5_000
-#: The largest offset that Kafka can have.
+#: Largest offset of Kafka.
 _OFFSET_MAX: Final = 2**63 - 1
 
 
 def _path(description: str, longest: int, example: str) -> PathParameter:
-    """A name in a path; one that breaks the rules is simply not found."""
+    """Describe a name in a path. An invalid one leads to 404, like any unknown name."""
     rules = {"min_length": 1, "max_length": longest, "pattern": NAME}
     return PathParameter(
         description=description, schema_extra=rules, examples=[Example(value=example)]
@@ -51,15 +51,15 @@ MinPosition: TypeAlias = Annotated[
     list[str] | None,
     QueryParameter(
         name="min_position",
-        description="Waits, up to 10 seconds, until these positions are applied. Every answer "
-        "states its own in the header Headwater-Position; several are separated by commas.",
+        description="Wait up to 10 seconds until these positions are applied, separated by commas. "
+        "Every response states its positions in the header Headwater-Position.",
     ),
 ]
 Prefer: TypeAlias = Annotated[
     str,
     HeaderParameter(
         name="Prefer",
-        description="respond-async: answer 202 as soon as the outcome is known, without waiting "
+        description="respond-async: return 202 as soon as the outcome is known, without waiting "
         "until it can be read.",
     ),
 ]
@@ -69,37 +69,37 @@ IdempotencyKey: TypeAlias = Annotated[
         name="Idempotency-Key",
         max_length=255,
         pattern=KEY_OR_NONE,
-        description="What is sent again under the same key is done once, for a day at least. "
-        "A key with another body is refused.",
+        description="Repeats of a request with the same key are executed once, for at least a day. "
+        "The same key with a different body is refused.",
     ),
 ]
 Status: TypeAlias = Annotated[
     RunStatus | None,
-    QueryParameter(name="status", description="Only instances that stand so."),
+    QueryParameter(name="status", description="Only instances with this status."),
 ]
 WithLabels: TypeAlias = Annotated[
     list[str] | None,
     QueryParameter(
         name="label",
-        description="name=value: only instances that have this label; several times for several.",
+        description="name=value: only instances with this label. Repeat it for several labels.",
     ),
 ]
 UpdatedSince: TypeAlias = Annotated[
     str | None,
     QueryParameter(
         name="updatedSince",
-        description="RFC 3339: only those to which something happened then or later.",
+        description="RFC 3339: only instances that changed at this time or later.",
     ),
 ]
 UpdatedBefore: TypeAlias = Annotated[
     str | None,
     QueryParameter(
         name="updatedBefore",
-        description="RFC 3339: only those to which nothing has happened since then.",
+        description="RFC 3339: only instances that have not changed since this time.",
     ),
 ]
 PageSize: TypeAlias = Annotated[
-    int, QueryParameter(name="pageSize", ge=1, le=PAGE_MAX, description="How many, at most.")
+    int, QueryParameter(name="pageSize", ge=1, le=PAGE_MAX, description="Maximum number of rows.")
 ]
 HistoryPageSize: TypeAlias = Annotated[
     int,
@@ -107,34 +107,47 @@ HistoryPageSize: TypeAlias = Annotated[
         name="pageSize",
         ge=1,
         le=TRIMMED_PAGE_MAX,
-        description=f"How many, at most; more than {PAGE_MAX} with `includeTrimmed` alone.",
+        description=f"Maximum number of rows; more than {PAGE_MAX} only with `includeTrimmed`.",
     ),
 ]
 Cursor: TypeAlias = Annotated[str | None, _cursor("cursor", "The cursor of the previous page.")]
 RunNumber: TypeAlias = Annotated[
     int | None,
     QueryParameter(
-        name="runNumber", ge=0, le=2**31 - 1, description="Which run; the current one by default."
+        name="runNumber",
+        ge=0,
+        le=2**31 - 1,
+        description="Number of the run; by default the current one.",
     ),
 ]
-PageOrder: TypeAlias = Annotated[Order, QueryParameter(name="order", description="From which end.")]
-StepsCursor: TypeAlias = Annotated[str | None, _cursor("stepsCursor", "Where steps go on.")]
-TokensCursor: TypeAlias = Annotated[str | None, _cursor("tokensCursor", "Where tokens go on.")]
-EventsCursor: TypeAlias = Annotated[str | None, _cursor("eventsCursor", "Where events go on.")]
-LogsCursor: TypeAlias = Annotated[str | None, _cursor("logsCursor", "Where lines go on.")]
+PageOrder: TypeAlias = Annotated[
+    Order, QueryParameter(name="order", description="Order of the rows.")
+]
+StepsCursor: TypeAlias = Annotated[
+    str | None, _cursor("stepsCursor", "Cursor of the next page of steps.")
+]
+TokensCursor: TypeAlias = Annotated[
+    str | None, _cursor("tokensCursor", "Cursor of the next page of tokens.")
+]
+EventsCursor: TypeAlias = Annotated[
+    str | None, _cursor("eventsCursor", "Cursor of the next page of events.")
+]
+LogsCursor: TypeAlias = Annotated[
+    str | None, _cursor("logsCursor", "Cursor of the next page of log lines.")
+]
 IncludeTrimmed: TypeAlias = Annotated[
     bool,
     QueryParameter(
         name="includeTrimmed",
-        description="Also entries of iterations that a loop has forgotten, read from the log.",
+        description="Include entries of trimmed loop iterations, read from the log.",
     ),
 ]
 IncludeLogs: TypeAlias = Annotated[
-    bool, QueryParameter(name="includeLogs", description="Lines, too.")
+    bool, QueryParameter(name="includeLogs", description="Include log lines.")
 ]
 LogLevel: TypeAlias = Annotated[
     Literal["debug", "info", "warn", "error"] | None,
-    QueryParameter(name="logLevel", description="Only lines of this level."),
+    QueryParameter(name="logLevel", description="Only log lines of this level."),
 ]
 LogCategory: TypeAlias = Annotated[
     str | None,
@@ -142,7 +155,7 @@ LogCategory: TypeAlias = Annotated[
         name="logCategory",
         min_length=1,
         max_length=LOG_CATEGORY_TOP,
-        description="Only lines of this category; `system` is the engine's.",
+        description="Only log lines of this category; `system` is the engine's.",
     ),
 ]
 LastEventHeader: TypeAlias = Annotated[
@@ -151,7 +164,7 @@ LastEventHeader: TypeAlias = Annotated[
         name="Last-Event-ID",
         ge=-1,
         le=_OFFSET_MAX,
-        description="The id of the last message that was heard; without one, all of the run.",
+        description="Id of the last message that was received; without it, the whole run.",
     ),
 ]
 LastEventQuery: TypeAlias = Annotated[
@@ -160,30 +173,30 @@ LastEventQuery: TypeAlias = Annotated[
         name="lastEventId",
         ge=-1,
         le=_OFFSET_MAX,
-        description="The same, for those who cannot set headers.",
+        description="The same as Last-Event-ID, for clients that cannot set headers.",
     ),
 ]
 
-#: A name of the path, and what a reader asks to have applied, as `routes` provides them.
-Named: TypeAlias = NamedDependency[str]
+#: A name in the path, and the positions that a request requires, as `routes` provides them.
+PathName: TypeAlias = NamedDependency[str]
 Position: TypeAlias = NamedDependency[Positions]
 
-#: Of routes about a workflow or an instance: parameters of their paths. A path that spells an
-#: instance out has it among the handler's options.
+#: Path parameters of routes about a workflow or an instance. Where an instance id is a literal in
+#: the path, it is among the handler's options.
 WORKFLOW: Final = "workflowName"
 INSTANCE: Final = "instanceId"
-#: Instances of all workflows.
-ALL_INSTANCES: Final = "/instances"
-OF_WORKFLOW: Final = f"/workflows/{{{WORKFLOW}:str}}/instances"
-#: Where many instances are changed at a time.
+#: Path of the instances of all workflows.
+ALL_INSTANCES_PATH: Final = "/instances"
+INSTANCES_PATH: Final = f"/workflows/{{{WORKFLOW}:str}}/instances"
+#: Path of the route that changes many instances.
 BULK_PATH: Final = f"/workflows/{{{WORKFLOW}:str}}/bulk"
-#: Where batches are created, and where the instance of that id is found.
+#: Path of the route that creates many instances; also that of the instance with the id `batch`.
 BATCH_ID: Final = "batch"
-BATCH: Final = f"{OF_WORKFLOW}/{BATCH_ID}"
+BATCH_PATH: Final = f"{INSTANCES_PATH}/{BATCH_ID}"
 
 
-class ListingAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """Which instances are asked for."""
+class InstancesQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Filters and page of a listing of instances."""
 
     status: Status = None
     label: WithLabels = None
@@ -193,8 +206,8 @@ class ListingAsked(msgspec.Struct, frozen=True, kw_only=True):
     cursor: Cursor = None
 
 
-class HistoryAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of a history is asked for."""
+class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Filters and pages of a history."""
 
     run_number: RunNumber = None
     page_size: HistoryPageSize = PAGE_DEFAULT
@@ -210,63 +223,70 @@ class HistoryAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def workflow_name(workflowName: WorkflowInPath) -> str:  # noqa: N803 (as the path has it)
-    """The workflow in a path."""
+    """Return the workflow name in a path."""
     return workflowName
 
 
 async def instance_id(instanceId: InstanceInPath) -> str:  # noqa: N803 (as the path has it)
-    """The instance in a path."""
+    """Return the instance id in a path."""
     return instanceId
 
 
-class RunAsked(msgspec.Struct, frozen=True):
-    """Which run is asked about; the current one if no number is given."""
+class RunReference(msgspec.Struct, frozen=True):
+    """A run of an instance; the current one if the number is None."""
 
     workflow: str
     instance_id: str
     run_number: int | None
 
 
-async def run_asked(workflow: Named, instance_id: Named, run_number: RunNumber = None) -> RunAsked:
-    """The run that a path and a query name."""
-    return RunAsked(workflow, instance_id, run_number)
+async def run_reference(
+    workflow: PathName, instance_id: PathName, run_number: RunNumber = None
+) -> RunReference:
+    """Return the run that a path and a query name."""
+    return RunReference(workflow, instance_id, run_number)
 
 
 async def min_position(min_position: MinPosition = None) -> Mapping[int, int]:
-    """The positions that an answer must have; empty when any will do.
+    """Return the positions that a request requires; empty if it requires none.
 
-    Errors: Problem.
+    Raises:
+        Problem: A position is invalid.
     """
     return read_positions(min_position or ())
 
 
-def read_labels(given: Sequence[str]) -> dict[str, str]:
-    """Labels of a query, each name=value.
+def read_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Parse the labels of a query, in the form name=value.
 
-    Errors: Problem.
+    Raises:
+        Problem: A label is invalid, or a name has two values.
     """
-    pairs = [each.partition("=") for each in given]
+    pairs = [text.partition("=") for text in texts]
     labels = {name: value for name, _, value in pairs}
-    fault = labels_problem(labels)
-    for each, (name, sign, value) in zip(given, pairs, strict=True):
+    problem = labels_fault(labels)
+    for text, (name, sign, value) in zip(texts, pairs, strict=True):
         if not sign:
-            fault = f"expected name=value, found {each[:120]!r}"
+            problem = f"expected name=value, found {text[:120]!r}"
         elif labels[name] != value:
-            fault = f"expected one value of {name[:120]!r}, found two"
-    if fault:
-        raise Problem("invalid_parameter", f"label: {fault}", field="label")
+            problem = f"expected one value of {name[:120]!r}, found two"
+    if problem:
+        raise Problem("invalid_parameter", f"label: {problem}", field="label")
     return labels
 
 
-def read_within(since: str | None, before: str | None) -> TimeRange:
-    """The time within which instances were updated.
+def read_within(since: str | None, before: str | None) -> Within:
+    """Parse the time range of the last update of instances.
 
-    Errors: Problem.
+    Raises:
+        Problem: A time is invalid.
     """
     return TimeRange(moment_of("updatedSince", since), moment_of("updatedBefore", before))
 
 
 def prefers_async(prefer: str) -> bool:
-    """Whether the caller prefers not to wait until what was done can be read (RFC 7240)."""
+    """Whether the caller prefers not to wait until the outcome can be read (RFC 7240)."""
     preferences = prefer.lower().split(",")
-    return any(each.partition(";")[0].strip() == "respond-async" for each in preferences)
+    return any(
+        preference.partition(";")[0].strip() == "respond-async" for preference in preferences
+    )

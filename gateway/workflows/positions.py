@@ -1,6 +1,6 @@
-"""Places in the history: what an answer states, and what a reader asks to have applied.
+"""Positions in the history: stated by responses, and required by later reads.
 
-Written as `workflow-history/3@123`: what lies at offset 123 of partition 3, and all before it.
+Format: `workflow-history/3@123`, for all records of partition 3 up to offset 123.
 """
 
 import re
@@ -10,21 +10,21 @@ from typing import Final, TypeAlias
 from headwater.gateway.http.problems import Problem
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
-#: Partition to offset: what lies there is applied, or has to be.
+#: Partition to the last offset that is applied, or required to be.
 Positions: TypeAlias = Mapping[int, int]
 
 HEADER: Final = "headwater-position"
 PARAMETER: Final = "min_position"
 
 _POSITION: Final = re.compile(rf"{WORKFLOW_HISTORY}/(\d{{1,9}})@(\d{{1,18}})", re.ASCII)
-#: Positions of one header: with more of them it would outgrow what proxies take.
+#: Most positions in a header; a longer one would exceed the limits of proxies.
 _STATED_MAX: Final = 100
-#: Positions that a reader may ask for; as many partitions as a topic may have here.
-_WANTED_MAX: Final = 1_000
+#: Most positions that a request may require: the most partitions of a topic.
+_REQUIRED_MAX: Final = 1_000
 
 
-def stated(positions: Positions) -> str:
-    """Positions as a header; empty when there are too many, or none."""
+def format_positions(positions: Positions) -> str:
+    """Format positions as a header value; empty if there are too many, or none."""
     if len(positions) > _STATED_MAX:
         return ""
     return ", ".join(
@@ -35,28 +35,29 @@ def stated(positions: Positions) -> str:
 
 
 def read_positions(texts: Iterable[str]) -> dict[int, int]:
-    """Reads positions, several of them separated by commas; of one partition the furthest counts.
+    """Parse positions separated by commas; of one partition the furthest counts.
 
-    Errors: Problem.
+    Raises:
+        Problem: A text is not a position, or there are too many.
     """
-    wanted: dict[int, int] = {}
+    required: dict[int, int] = {}
     for part in (part.strip() for text in texts for part in text.split(",")):
-        found = _POSITION.fullmatch(part)
-        if found is None or len(wanted) >= _WANTED_MAX:
+        match = _POSITION.fullmatch(part)
+        if match is None or len(required) >= _REQUIRED_MAX:
             raise Problem(
                 "invalid_parameter",
-                f"{PARAMETER}: expected at most {_WANTED_MAX} positions such as "
+                f"{PARAMETER}: expected at most {_REQUIRED_MAX} positions such as "
                 f"{WORKFLOW_HISTORY}/3@123, separated by commas, found {part[:60]!r}",
                 field=PARAMETER,
             )
-        partition, offset = int(found[1]), int(found[2])
-        wanted[partition] = max(offset, wanted.get(partition, -1))
-    return wanted
+        partition, offset = int(match[1]), int(match[2])
+        required[partition] = max(offset, required.get(partition, -1))
+    return required
 
 
 def furthest(positions: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """The furthest offset of each partition."""
-    found: dict[int, int] = {}
+    """Return the furthest offset of each partition."""
+    offsets: dict[int, int] = {}
     for partition, offset in positions:
-        found[partition] = max(offset, found.get(partition, -1))
-    return found
+        offsets[partition] = max(offset, offsets.get(partition, -1))
+    return offsets

@@ -1,4 +1,4 @@
-"""The routes that read of workflows."""
+"""Routes that read workflows and instances."""
 
 from litestar import Response, get
 from litestar.di import NamedDependency, Provide
@@ -6,18 +6,18 @@ from litestar.handlers import HTTPRouteHandler
 
 from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.workflows import examples
-from headwater.gateway.workflows.openapi import reads
+from headwater.gateway.workflows.openapi import read_spec
 from headwater.gateway.workflows.parameters import (
-    ALL_INSTANCES,
-    OF_WORKFLOW,
-    HistoryAsked,
+    ALL_INSTANCES_PATH,
+    INSTANCES_PATH,
+    HistoryQuery,
+    InstancesQuery,
     LastEventHeader,
     LastEventQuery,
-    ListingAsked,
-    Named,
+    PathName,
     Position,
 )
-from headwater.gateway.workflows.reading import Reading
+from headwater.gateway.workflows.query_service import QueryService
 from headwater.gateway.workflows.tail import Tails
 from headwater.schemas import answers
 from headwater.schemas.failures import (
@@ -26,83 +26,84 @@ from headwater.schemas.failures import (
 )
 
 
-def listings(reading: Reading) -> list[HTTPRouteHandler]:
-    """Of all workflows, and of all instances of one."""
+def listing_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
+    """Return the routes that list workflows and instances."""
 
     @get(
         "/workflows",
         operation_id="listWorkflows",
-        summary="The workflows that there are",
-        description="Those of authors: in code that a worker has, or had while they got instances, "
-        "and those that are deployed. Each with the JSON Schema of its params, if it has one.",
-        **reads(answers.WorkflowList, examples.NAMES),
+        summary="List the workflows",
+        description="Workflows of the code that workers have, or had when instances were created, "
+        "and deployed workflows, with the JSON Schemas of their params. Built-in workflows are not "
+        "listed.",
+        **read_spec(answers.WorkflowList, examples.NAMES),
     )
     async def list_workflows(position: Position) -> Response[bytes]:
-        return await reading.names(position)
+        return await query_service.list_workflows(position)
 
     @get(
-        OF_WORKFLOW,
+        INSTANCES_PATH,
         operation_id="listInstances",
-        summary="Instances of a workflow, newest first",
-        description="A page holds still while instances come and go: its cursor names the last "
-        "one seen.",
-        dependencies={"asked": Provide(ListingAsked, sync_to_thread=False)},
-        **reads(
+        summary="List the instances of a workflow, newest first",
+        description="Pages are stable while instances are created and deleted: the cursor names "
+        "the last instance of a page.",
+        dependencies={"filters": Provide(InstancesQuery, sync_to_thread=False)},
+        **read_spec(
             answers.InstancePage,
             examples.LISTING,
             "invalid_cursor",
             WORKFLOW_NOT_FOUND,
-            # Before a workflow is said not to exist, the log is asked for a graph of its name.
+            # The log is read for a graph of that name before the workflow is reported missing.
             "broker_unavailable",
             "not_yet_readable",
         ),
     )
     async def list_instances(
-        workflow: Named, asked: NamedDependency[ListingAsked], position: Position
+        workflow: PathName, filters: NamedDependency[InstancesQuery], position: Position
     ) -> Response[bytes]:
-        return await reading.listing(workflow, asked, position)
+        return await query_service.list_instances(workflow, filters, position)
 
     @get(
-        ALL_INSTANCES,
+        ALL_INSTANCES_PATH,
         operation_id="listAllInstances",
-        summary="Instances of all workflows, newest first",
-        description="Those of the workflows that come with Headwater are left out; each is listed "
-        "under its own name.",
-        dependencies={"asked": Provide(ListingAsked, sync_to_thread=False)},
-        **reads(answers.InstancePage, examples.LISTING, "invalid_cursor"),
+        summary="List the instances of all workflows, newest first",
+        description="Instances of built-in workflows are left out; list them by the name of their "
+        "workflow.",
+        dependencies={"filters": Provide(InstancesQuery, sync_to_thread=False)},
+        **read_spec(answers.InstancePage, examples.LISTING, "invalid_cursor"),
     )
     async def list_all_instances(
-        asked: NamedDependency[ListingAsked], position: Position
+        filters: NamedDependency[InstancesQuery], position: Position
     ) -> Response[bytes]:
-        return await reading.listing(None, asked, position)
+        return await query_service.list_instances(None, filters, position)
 
     return [list_workflows, list_instances, list_all_instances]
 
 
-def reads_of_instance(reading: Reading) -> list[HTTPRouteHandler]:
-    """Of one instance."""
+def instance_routes(query_service: QueryService) -> list[HTTPRouteHandler]:
+    """Return the routes that read one instance."""
 
     @get(
         "/",
         operation_id="getInstance",
-        summary="One instance, whole",
-        description="How it stands, what it was started with, and the step that it stands at.",
-        **reads(answers.Instance, examples.INSTANCE, INSTANCE_NOT_FOUND),
+        summary="Get an instance",
+        description="Its status, its params and its current step.",
+        **read_spec(answers.Instance, examples.INSTANCE, INSTANCE_NOT_FOUND),
     )
     async def get_instance(
-        workflow: Named, instance_id: Named, position: Position
+        workflow: PathName, instance_id: PathName, position: Position
     ) -> Response[bytes]:
-        return await reading.instance(workflow, instance_id, position)
+        return await query_service.get_instance(workflow, instance_id, position)
 
     @get(
         "/history",
         operation_id="getHistory",
-        summary="What happened in a run",
+        summary="Get the history of a run",
         description="Steps in the order in which they were first reached, or tokens of a graph in "
-        "that of their creation, events as they came, lines as they were written; "
-        "each with a cursor of its own.",
-        dependencies={"asked": Provide(HistoryAsked, sync_to_thread=False)},
-        **reads(
+        "the order of their creation, events in the order of their arrival, and log lines. Every "
+        "list has a cursor of its own.",
+        dependencies={"filters": Provide(HistoryQuery, sync_to_thread=False)},
+        **read_spec(
             answers.HistoryPage,
             examples.HISTORY,
             "invalid_cursor",
@@ -111,41 +112,41 @@ def reads_of_instance(reading: Reading) -> list[HTTPRouteHandler]:
         ),
     )
     async def get_history(
-        workflow: Named,
-        instance_id: Named,
-        asked: NamedDependency[HistoryAsked],
+        workflow: PathName,
+        instance_id: PathName,
+        filters: NamedDependency[HistoryQuery],
         position: Position,
     ) -> Response[bytes]:
-        return await reading.history(workflow, instance_id, asked, position)
+        return await query_service.get_history(workflow, instance_id, filters, position)
 
     return [get_instance, get_history]
 
 
-def tail(reading: Reading, tails: Tails) -> HTTPRouteHandler:
-    """Of one instance, as it goes."""
+def tail_route(query_service: QueryService, tails: Tails) -> HTTPRouteHandler:
+    """Return the route that streams the changes of one instance."""
 
     @get(
         "/events-stream",
         operation_id="followInstance",
-        summary="Follow an instance as it goes",
-        description="Server-sent events: `status`, `step`, `token`, `event` and `log`, each with "
-        "what a history says of it, and `end` when the instance has ended. Begins with the current "
-        "run, or after Last-Event-ID. Comments keep the connection alive.",
-        **reads(
+        summary="Stream the changes of an instance",
+        description="Server-sent events: `status`, `step`, `token`, `event` and `log`, with the "
+        "same data as in a history, and `end` when the instance has ended. The stream begins with "
+        "the current run, or after Last-Event-ID. Comments keep the connection alive.",
+        **read_spec(
             str, examples.TAIL, "overloaded", INSTANCE_NOT_FOUND, media_type="text/event-stream"
         ),
     )
     async def follow_instance(
-        workflow: Named,
-        instance_id: Named,
+        workflow: PathName,
+        instance_id: PathName,
         position: Position,
         last_event_id: LastEventHeader = None,
         last_event: LastEventQuery = None,
     ) -> Streamed:
-        applied = await reading.fresh(position)
-        found = await reading.find(workflow, instance_id, applied)
-        tails.require_room()
+        applied = await query_service.wait_until_applied(position)
+        row = await query_service.find_instance(workflow, instance_id, applied)
+        tails.require_capacity()
         after = last_event if last_event_id is None else last_event_id
-        return tails.response(found, -1 if after is None else after)
+        return tails.response(row, -1 if after is None else after)
 
     return follow_instance

@@ -1,16 +1,16 @@
-"""Refused commands as problems."""
+"""Converts replies to refused commands into problems."""
 
 from typing import Any
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.positions import HEADER, furthest, stated
+from headwater.gateway.workflows.positions import HEADER, format_positions, furthest
 from headwater.schemas.failures import REFUSALS
 from headwater.schemas.history import ReplySent
 
 
 def refusal(reply: ReplySent, **extensions: Any) -> Problem:  # noqa: ANN401 (JSON)
-    """The problem of a command that was refused; a code we do not know is a plain conflict."""
-    position = stated(furthest([(reply.partition, reply.position)]))
+    """Convert the reply to a refused command; an unknown code becomes COMMAND_REFUSED."""
+    position = format_positions(furthest([(reply.partition, reply.position)]))
     headers = {HEADER: position} if position else {}
     known = REFUSALS.get(reply.code)
     if known is None:

@@ -1,4 +1,4 @@
-"""The routes of workflows, under /api/workflows, and of their jobs, under /api/jobs."""
+"""Routes of workflows, under /api/workflows, and of their jobs, under /api/jobs."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,43 +14,50 @@ from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.keys import programs_only
 from headwater.gateway.http.limited_bodies import LimitedBodies
 from headwater.gateway.workflows.authorization import (
-    Gatekeeper,
+    Authorizer,
     WorkflowHooks,
 )
-from headwater.gateway.workflows.bulk import Bulk
-from headwater.gateway.workflows.entrance import (
-    Entrance,
-    requests_within,
-)
-from headwater.gateway.workflows.folding import Folds, RunLog
+from headwater.gateway.workflows.bulk import BulkService
+from headwater.gateway.workflows.command_service import CommandService
+from headwater.gateway.workflows.folding import RunFolds, RunLog
 from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.graph_inspection import GraphInspection
 from headwater.gateway.workflows.graph_routes import graph_router
 from headwater.gateway.workflows.graphs import Definitions, Graphs
-from headwater.gateway.workflows.introspection_routes import looks
+from headwater.gateway.workflows.introspection_routes import graph_inspection_routes
 from headwater.gateway.workflows.job_routes import job_routes
-from headwater.gateway.workflows.jobs import Jobs
-from headwater.gateway.workflows.looking import Looking
+from headwater.gateway.workflows.jobs import JobService
 from headwater.gateway.workflows.parameters import (
-    BATCH,
     BATCH_ID,
+    BATCH_PATH,
     INSTANCE,
-    OF_WORKFLOW,
+    INSTANCES_PATH,
     instance_id,
     min_position,
-    run_asked,
+    run_reference,
     workflow_name,
 )
-from headwater.gateway.workflows.read_routes import listings, reads_of_instance, tail
-from headwater.gateway.workflows.reading import Reading
+from headwater.gateway.workflows.query_service import QueryService
+from headwater.gateway.workflows.read_routes import instance_routes, listing_routes, tail_route
+from headwater.gateway.workflows.request_guard import (
+    RequestGuard,
+    requests_within,
+)
 from headwater.gateway.workflows.runs import routes as runs
 from headwater.gateway.workflows.runs import world_routes
-from headwater.gateway.workflows.runs.running import Running, RunPorts
-from headwater.gateway.workflows.runs.world import World
+from headwater.gateway.workflows.runs.run_service import RunPorts, RunService
+from headwater.gateway.workflows.runs.world import WorldApi
 from headwater.gateway.workflows.statuses import Statuses
 from headwater.gateway.workflows.tail import Tails
 from headwater.gateway.workflows.tick import Ticks
-from headwater.gateway.workflows.write_routes import bulk, creations, events, retry, steering, tick
-from headwater.gateway.workflows.writing import Writing
+from headwater.gateway.workflows.write_routes import (
+    bulk_route,
+    creation_routes,
+    event_route,
+    lifecycle_route,
+    retry_route,
+    tick_route,
+)
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.lifecycle import ACTIONS
@@ -61,27 +68,28 @@ from headwater.streams.workflows.client import Commands
 BASE: Final = "/api/workflows"
 JOBS_BASE: Final = "/api/jobs"
 
-#: Seconds that a caller waits for a worker to decide a command: most take some ms, and a worker
-#: that takes a partition over needs a few seconds.
-OUTCOME_WITHIN_S: Final = 10.0
+#: Seconds that a caller waits for a worker to decide a command. Most commands take a few ms, and
+#: a worker that acquires a partition needs a few seconds.
+OUTCOME_TIMEOUT_S: Final = 10.0
 
-#: What a reader asks to have applied.
+#: Provides the positions that a request requires to be applied.
 _POSITION: Final = {"position": Provide(min_position)}
-#: Where one instance is, and all of a workflow's are.
-_OF_INSTANCE: Final = f"{OF_WORKFLOW}/{{{INSTANCE}:str}}"
+#: Path of one instance.
+_INSTANCE_PATH: Final = f"{INSTANCES_PATH}/{{{INSTANCE}:str}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowPorts:
-    """What the workflow service needs of the world.
+    """External dependencies of the workflow service.
 
-    Shape:  new_id gives ids of instances and events that nobody else has; clock, Unix
-            milliseconds.
+    Attributes:
+        new_id: Returns globally unique ids for instances and events.
+        clock: Returns Unix milliseconds.
     """
 
     commands: Commands
     definitions: Definitions
-    of_runs: RunPorts
+    run_ports: RunPorts
     workflows: Workflows
     runs: RunLog
     hooks: WorkflowHooks
@@ -90,7 +98,7 @@ class WorkflowPorts:
 
 
 class ServiceKeys(NamedTuple):
-    """Who may use workflows, who runs that are asked for elsewhere, and who may tick."""
+    """Keys of the routes: of workflows, of `/v1/world`, and of ticks."""
 
     workflow: str
     world: str
@@ -98,7 +106,7 @@ class ServiceKeys(NamedTuple):
 
 
 class WorkflowService:
-    """The routes, and the life of what is behind them."""
+    """Builds the routes, and starts and stops the services that they call."""
 
     def __init__(
         self,
@@ -114,78 +122,87 @@ class WorkflowService:
         self._freshness = Freshness(ports.workflows.next_offsets)
         self._ticks = Ticks(tick_urls if keys.tick else ())
         self._tails = Tails(ports.workflows, self._freshness)
-        #: The way in, also to what is beside workflows.
-        self.entrance = Entrance(
-            Gatekeeper(ports.hooks, workflow_key=keys.workflow, tick_key=keys.tick),
+        #: Also guards routes outside this package.
+        self.request_guard = RequestGuard(
+            Authorizer(ports.hooks, workflow_key=keys.workflow, tick_key=keys.tick),
             Runtime(ports.clock),
         )
         self._bodies = bodies
-        folds = Folds(ports.runs)
-        self._reading = Reading(
-            ports.workflows, self._freshness, ports.definitions, ports.of_runs.deployments, folds
+        folds = RunFolds(ports.runs)
+        self._query_service = QueryService(
+            ports.workflows, self._freshness, ports.definitions, ports.run_ports.deployments, folds
         )
-        self._looking = Looking(self._reading, ports.workflows, folds, EvaluatorProcess())
-        self._writing = Writing(
+        self._inspection = GraphInspection(
+            self._query_service, ports.workflows, folds, EvaluatorProcess()
+        )
+        self._command_service = CommandService(
             ports.commands, Statuses(ports.workflows.statuses), self._freshness, limits
         )
         self._world_key = keys.world
-        self._running = Running(
-            ports.of_runs,
-            self._writing,
+        self._run_service = RunService(
+            ports.run_ports,
+            self._command_service,
             new_id=ports.new_id,
         )
-        self._world = World(self._running, self._writing, limits=limits, new_id=ports.new_id)
-        self._jobs = Jobs(
+        self._world = WorldApi(
+            self._run_service, self._command_service, limits=limits, new_id=ports.new_id
+        )
+        self._jobs = JobService(
             ports.commands,
             ports.workflows,
             self._freshness,
             new_id=ports.new_id,
         )
 
-        self._endings = [self._tails.close, self._jobs.close]
+        self._shutdown_callbacks = [self._tails.close, self._jobs.close]
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Runs what is behind the routes."""
-        async with AsyncExitStack() as parts:
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Start the services of the routes; stop them on exit."""
+        async with AsyncExitStack() as stack:
             await self._ports.commands.start()
-            parts.push_async_callback(self._ports.commands.stop)
-            parts.push_async_callback(self._ports.definitions.stop)
-            parts.push_async_callback(self._ports.of_runs.deployments.stop)
+            stack.push_async_callback(self._ports.commands.stop)
+            stack.push_async_callback(self._ports.definitions.stop)
+            stack.push_async_callback(self._ports.run_ports.deployments.stop)
             await self._ticks.start()
-            parts.push_async_callback(self._ticks.stop)
+            stack.push_async_callback(self._ticks.stop)
             await self._freshness.start()
-            parts.push_async_callback(self._freshness.stop)
-            parts.callback(self.end_streams)
+            stack.push_async_callback(self._freshness.stop)
+            stack.callback(self.end_streams)
             yield
 
-    def at_end(self, end: Callable[[], None]) -> None:
-        """Has something ended with `end_streams`."""
-        self._endings.append(end)
+    def add_shutdown_callback(self, callback: Callable[[], None]) -> None:
+        """Register a callback that `end_streams` calls."""
+        self._shutdown_callbacks.append(callback)
 
     def end_streams(self) -> None:
-        """Ends what takes long; a server that waits for its connections would wait for it."""
-        for end in self._endings:
-            end()
+        """End long-running responses, which would delay the shutdown of the server."""
+        for callback in self._shutdown_callbacks:
+            callback()
 
     def routers(self) -> list[Router]:
-        """The routes: of workflows, of graphs that are deployed, and of workers outside."""
+        """Return the routers of workflows, graphs, jobs, runs and `/v1/world`."""
         graphs = Graphs(self._ports.definitions, clock=self._ports.clock)
-        jobs = job_routes(self.entrance, self._reading, self._jobs)
-        rows = self._ports.of_runs.rows
-        of_runs = runs.run_routes(self.entrance, self._reading, self._running, rows)
-        entered = {
-            "guards": [self.entrance.guard, checked_parameters],
+        jobs = job_routes(self.request_guard, self._query_service, self._jobs)
+        rows = self._ports.run_ports.rows
+        run_routes = runs.run_routes(
+            self.request_guard, self._query_service, self._run_service, rows
+        )
+        guarded = {
+            "guards": [self.request_guard.guard, checked_parameters],
             "dependencies": _POSITION,
         }
-        world = [programs_only(self._world_key), checked_parameters]
+        world_guards = [programs_only(self._world_key), checked_parameters]
         return [
             self._router(),
-            graph_router(graphs, self.entrance, self._bodies),
-            self._at(JOBS_BASE, jobs, "jobs", **entered),
-            self._at(runs.BASE, of_runs, "runs", **entered),
-            self._at(
-                world_routes.BASE, world_routes.world_routes(self._world), "world", guards=world
+            graph_router(graphs, self.request_guard, self._bodies),
+            self._limited_router(JOBS_BASE, jobs, "jobs", **guarded),
+            self._limited_router(runs.BASE, run_routes, "runs", **guarded),
+            self._limited_router(
+                world_routes.BASE,
+                world_routes.world_routes(self._world),
+                "world",
+                guards=world_guards,
             ),
         ]
 
@@ -193,28 +210,28 @@ class WorkflowService:
         guarded = Router(
             "/",
             route_handlers=[
-                *listings(self._reading),
-                *creations(self.entrance, self._writing, self._ports.new_id),
-                bulk(Bulk(self._reading, self._writing)),
-                *_at_instances(self._of_instance()),
+                *listing_routes(self._query_service),
+                *creation_routes(self.request_guard, self._command_service, self._ports.new_id),
+                bulk_route(BulkService(self._query_service, self._command_service)),
+                *_instance_routers(self._instance_routes()),
             ],
-            guards=[self.entrance.guard, checked_parameters],
+            guards=[self.request_guard.guard, checked_parameters],
         )
-        return self._at(
+        return self._limited_router(
             BASE,
-            [_methods(), guarded, tick(self.entrance, self._ticks)],
+            [_options_route(), guarded, tick_route(self.request_guard, self._ticks)],
             "workflows",
             dependencies={"workflow": Provide(workflow_name), **_POSITION},
         )
 
-    def _at(
+    def _limited_router(
         self,
         base: str,
         handlers: Sequence[ControllerRouterHandler],
         tag: str,
-        **more: Any,  # noqa: ANN401 (what a router takes)
+        **options: Any,  # noqa: ANN401 (passed to Router)
     ) -> Router:
-        """Routes whose bodies are held to the limits."""
+        """Return a router whose request bodies are limited."""
         return Router(
             base,
             route_handlers=handlers,
@@ -222,39 +239,39 @@ class WorkflowService:
             request_class=self._requests,
             request_max_body_size=None,
             tags=[tag],
-            **more,
+            **options,
         )
 
-    def _of_instance(self) -> list[HTTPRouteHandler]:
-        """The routes of one instance, by what follows its id."""
+    def _instance_routes(self) -> list[HTTPRouteHandler]:
+        """Return the routes of one instance; their paths are relative to the instance's."""
         return [
-            *reads_of_instance(self._reading),
-            *looks(self._looking),
-            *[steering(self._writing, verb) for verb in ACTIONS],
-            retry(self._writing),
-            events(self.entrance, self._writing, self._ports.new_id),
-            tail(self._reading, self._tails),
+            *instance_routes(self._query_service),
+            *graph_inspection_routes(self._inspection),
+            *[lifecycle_route(self._command_service, verb) for verb in VERBS],
+            retry_route(self._command_service),
+            event_route(self.request_guard, self._command_service, self._ports.new_id),
+            tail_route(self._query_service, self._tails),
         ]
 
 
-def _at_instances(handlers: list[HTTPRouteHandler]) -> list[Router]:
-    """Routes of one instance where all instances are, and once more where that named batch is.
+def _instance_routers(handlers: list[HTTPRouteHandler]) -> list[Router]:
+    """Mount the routes of one instance under any instance id, and again under the id `batch`.
 
-    Litestar goes along a path that is spelled out and does not turn back: beneath the path of
-    batches it would find nothing else.
+    Litestar prefers a literal path segment and does not backtrack. Under the path of batches it
+    would not match the routes of an instance with the id `batch`.
     """
     return [
         Router(
-            _OF_INSTANCE,
+            _INSTANCE_PATH,
             route_handlers=handlers,
-            dependencies={"instance_id": Provide(instance_id), "run": Provide(run_asked)},
+            dependencies={"instance_id": Provide(instance_id), "run": Provide(run_reference)},
         ),
         Router(
-            BATCH,
+            BATCH_PATH,
             route_handlers=handlers,
             dependencies={
                 "instance_id": Provide(_batch_id, sync_to_thread=False),
-                "run": Provide(run_asked),
+                "run": Provide(run_reference),
             },
             include_in_schema=False,
             opt={INSTANCE: BATCH_ID},
@@ -266,9 +283,9 @@ def _batch_id() -> str:
     return BATCH_ID
 
 
-def _methods() -> HTTPRouteHandler:
-    """Names the methods of paths that have two handlers: Litestar would name those of the first."""
-    paths = [OF_WORKFLOW, BATCH]
+def _options_route() -> HTTPRouteHandler:
+    """Answer OPTIONS for paths with two handlers; Litestar lists only the first one's methods."""
+    paths = [INSTANCES_PATH, BATCH_PATH]
 
     @route(paths, http_method="OPTIONS", status_code=204, include_in_schema=False)
     async def list_methods() -> Response[None]:

@@ -1,6 +1,7 @@
-"""How instances stand, asked of Postgres by all together who ask at the same time.
+"""Statuses of instances, with concurrent lookups combined into one query to Postgres.
 
-Those who wait until Postgres has what they did are told so together, and each then asks.
+Requests that wait for the same position of the projection continue at the same time, and then all
+of them read a status.
 """
 
 import asyncio
@@ -9,48 +10,51 @@ from typing import Final, TypeAlias
 
 from headwater.schemas.answers import InstanceStatus
 
-#: An output may have a megabyte.
-_TOGETHER: Final = 50
+#: Instances of one query; the output of one may have a megabyte.
+_BATCH_SIZE: Final = 50
 
-#: The name of a workflow, and the id of an instance of it.
-Named: TypeAlias = tuple[str, str]
-Ask: TypeAlias = Callable[[Sequence[Named]], Awaitable[Mapping[Named, InstanceStatus]]]
+#: Workflow name and instance id.
+InstanceKey: TypeAlias = tuple[str, str]
+FetchStatuses: TypeAlias = Callable[
+    [Sequence[InstanceKey]], Awaitable[Mapping[InstanceKey, InstanceStatus]]
+]
 
 
 class Statuses:
-    """How instances stand."""
+    """Looks up statuses of instances in batches."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._wanted: dict[Named, asyncio.Future[InstanceStatus | None]] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+    def __init__(self, fetch: FetchStatuses) -> None:
+        self._fetch = fetch
+        self._pending: dict[InstanceKey, asyncio.Future[InstanceStatus | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def of(self, workflow: str, instance_id: str) -> InstanceStatus | None:
-        """How an instance stands now; None when Postgres has none.
+    async def status_of(self, workflow: str, instance_id: str) -> InstanceStatus | None:
+        """Return the current status of an instance; None if Postgres does not have it.
 
-        Errors: StoreUnavailable.
+        Raises:
+            StoreUnavailable: Postgres could not be read.
         """
-        if not self._wanted:
-            asking = asyncio.create_task(self._ask_for_all())
-            self._asking.add(asking)
-            asking.add_done_callback(self._asking.discard)
-        named = workflow, instance_id
-        if named not in self._wanted:
-            self._wanted[named] = asyncio.get_running_loop().create_future()
-        # Others may wait for the same.
-        return await asyncio.shield(self._wanted[named])
+        if not self._pending:
+            task = asyncio.create_task(self._fetch_pending())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        key = workflow, instance_id
+        if key not in self._pending:
+            self._pending[key] = asyncio.get_running_loop().create_future()
+        # Other callers may wait for the same future.
+        return await asyncio.shield(self._pending[key])
 
-    async def _ask_for_all(self) -> None:
-        wanted, self._wanted = self._wanted, {}
-        names = list(wanted)
-        for at in range(0, len(names), _TOGETHER):
-            some = names[at : at + _TOGETHER]
+    async def _fetch_pending(self) -> None:
+        pending, self._pending = self._pending, {}
+        keys = list(pending)
+        for start in range(0, len(keys), _BATCH_SIZE):
+            batch = keys[start : start + _BATCH_SIZE]
             try:
-                found = await self._ask(some)
-            except Exception as error:  # noqa: BLE001 (it is told to all who asked)
-                for named in some:
-                    wanted[named].set_exception(error)
-                    wanted[named].exception()  # Perhaps nobody waits any more.
+                statuses = await self._fetch(batch)
+            except Exception as error:  # noqa: BLE001 (every waiting caller gets it)
+                for key in batch:
+                    pending[key].set_exception(error)
+                    pending[key].exception()  # Marks it as retrieved: all callers may have left.
             else:
-                for named in some:
-                    wanted[named].set_result(found.get(named))
+                for key in batch:
+                    pending[key].set_result(statuses.get(key))

@@ -1,7 +1,7 @@
-"""A page to try the API with: Swagger UI, with all of its code from a package that is installed.
+"""Swagger UI at /schema/swagger, served from an installed package.
 
-The usual viewers load theirs from somebody else's server, and would send that server to whoever
-types a key into them.
+The usual setups load scripts from a public CDN. Such a script could read the keys that users type
+into the page.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from litestar import Response, Router, get
-from litestar._openapi.plugin import OpenAPIPlugin  # it alone has the description as it is served
+from litestar._openapi.plugin import OpenAPIPlugin  # only it has the served description
 from litestar.enums import OpenAPIMediaType
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
@@ -20,19 +20,18 @@ from typing_extensions import override
 from headwater.gateway.http.pages import wants_html
 from headwater.gateway.http.request_scope import AnyRequest
 
-#: The package whose files are served; it is not imported, because its code is for other frameworks.
+#: Package whose files are served. It is not imported: its code is for other frameworks.
 _PACKAGE: Final = "swagger_ui"
 _ASSETS: Final[Mapping[str, str]] = {
     "swagger-ui-bundle.js": "text/javascript",
     "swagger-ui.css": "text/css",
 }
-#: Seconds for browsers to keep the assets: they change with a release.
-_KEPT_S: Final = 86_400
+#: Seconds that browsers cache the assets, which change only with a release.
+_CACHE_S: Final = 86_400
 
-#: Where the description is; its routes are those of Litestar's plugin.
-_DESCRIBED_AT: Final = frozenset({"/schema", "/schema/openapi.json"})
+#: Paths of the description; the routes are those of Litestar's plugin.
+_DESCRIPTION_PATHS: Final = frozenset({"/schema", "/schema/openapi.json"})
 
-#: The validator is a foreign server, which would be sent the address of the description.
 _PAGE: Final = """<!doctype html>
 <html lang="en">
 <head>
@@ -51,26 +50,27 @@ _PAGE: Final = """<!doctype html>
 """
 
 
-#: Beside the page, because pages may not hold scripts (`SECURITY_HEADERS`).
+#: A file of its own, because pages may not have inline scripts (`SECURITY_HEADERS`). Without
+#: `validatorUrl: null` the page would send the address of the description to a public server.
 _START: Final = b"""SwaggerUIBundle({url: "/schema/openapi.json", dom_id: "#ui", validatorUrl: null,
   deepLinking: true, persistAuthorization: false});
 """
 
 
 class Description:
-    """The description of the API as JSON, made once, in a thread.
+    """The description of the API as JSON, rendered once, in a thread.
 
-    To make it takes a second, and nobody needs a key to ask for it.
+    Rendering takes a second, and the route needs no key.
     """
 
     def __init__(self) -> None:
-        self._made: asyncio.Task[bytes] | None = None
+        self._rendering: asyncio.Task[bytes] | None = None
 
     async def content(self, request: AnyRequest) -> bytes:
-        """Returns the description; makes it for the first who asks."""
-        if self._made is None:
-            self._made = asyncio.create_task(asyncio.to_thread(_rendered, request))
-        return await asyncio.shield(self._made)
+        """Return the description; the first call renders it."""
+        if self._rendering is None:
+            self._rendering = asyncio.create_task(asyncio.to_thread(_rendered, request))
+        return await asyncio.shield(self._rendering)
 
 
 def _rendered(request: AnyRequest) -> bytes:
@@ -79,7 +79,7 @@ def _rendered(request: AnyRequest) -> bytes:
 
 
 class SwaggerPage(OpenAPIRenderPlugin):
-    """Serves the page at /schema/swagger, and what it loads under /schema/assets."""
+    """Serves the page at /schema/swagger, and its assets under /schema/assets."""
 
     def __init__(self) -> None:
         super().__init__(path="/swagger")
@@ -87,25 +87,25 @@ class SwaggerPage(OpenAPIRenderPlugin):
 
     @override
     def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
-        """Renders the page."""
+        """Render the page."""
         return _PAGE.format(title=openapi_schema["info"]["title"]).encode()
 
     @override
     def receive_router(self, router: Router) -> None:
-        """Adds what the page loads."""
+        """Register the assets of the page."""
         for name, media_type in _ASSETS.items():
             router.register(_asset(name, media_type, (_directory() / name).read_bytes()))
         router.register(_asset("start.js", "text/javascript", _START))
-        router.before_request = self._answer
+        router.before_request = self._before_request
 
-    async def _answer(self, request: AnyRequest) -> Response[bytes] | None:
-        """Gives the description, or leads a browser that asks for it to the page."""
+    async def _before_request(self, request: AnyRequest) -> Response[bytes] | None:
+        """Return the description, or redirect a browser to the page."""
         path = request.scope["path"].rstrip("/")
         if path == "/schema" and wants_html(request.headers.get("accept", "")):
             return Response(b"", status_code=302, headers={"location": "/schema/swagger"})
-        # Also for pages that need some of it, which is made by then.
+        # Awaited for the page, too: Litestar would render the schema on the event loop.
         content = await self._description.content(request)
-        if path not in _DESCRIBED_AT:
+        if path not in _DESCRIPTION_PATHS:
             return None
         return Response(content, media_type=OpenAPIMediaType.OPENAPI_JSON)
 
@@ -113,14 +113,14 @@ class SwaggerPage(OpenAPIRenderPlugin):
 def _asset(name: str, media_type: str, content: bytes) -> HTTPRouteHandler:
     @get(f"/assets/{name}", include_in_schema=False, sync_to_thread=False)
     def asset() -> Response[bytes]:
-        kept = {"cache-control": f"public, max-age={_KEPT_S}"}
-        return Response(content, media_type=media_type, headers=kept)
+        headers = {"cache-control": f"public, max-age={_CACHE_S}"}
+        return Response(content, media_type=media_type, headers=headers)
 
     return asset
 
 
 def _directory() -> Path:
-    found = find_spec(_PACKAGE)
-    assert found is not None  # noqa: S101 (it is a dependency)
-    assert found.origin is not None  # noqa: S101 (it is a package with an __init__)
-    return Path(found.origin).parent / "static"
+    spec = find_spec(_PACKAGE)
+    assert spec is not None  # noqa: S101 (it is a dependency)
+    assert spec.origin is not None  # noqa: S101 (it is a package with an __init__)
+    return Path(spec.origin).parent / "static"

@@ -1,8 +1,8 @@
-"""Following an instance as it goes: server-sent events.
+"""Live changes of an instance as server-sent events.
 
-A message is a step, a token, an event, a line or the instance's status, in the shape that histories
-have. Several may come of one record; the last of them carries its offset as the `id`, so whoever
-goes on behind an id misses nothing and hears nothing twice.
+A message is a step, a token, an event, a log line or the instance's status, encoded as in a
+history. One record may cause several messages. Only the last of them has its offset as `id`, so a
+client that resumes after an id gets every message once.
 """
 
 import asyncio
@@ -15,30 +15,31 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.workflows import wire
 from headwater.gateway.workflows.freshness import Freshness
-from headwater.gateway.workflows.positions import HEADER, stated
-from headwater.projections.workflows.queries import Changed, Changes, LocatedInstance, Workflows
+from headwater.gateway.workflows.positions import HEADER, format_positions
+from headwater.projections.workflows.queries import Changed, Changes, Placed, Workflows
 from headwater.schemas.answers import STREAMED, Answer, Instance, StatusOfRun
 from headwater.schemas.errors import StoreUnavailable
 
-#: Seconds of silence after which a comment is sent: proxies cut what is silent for 30 to 60 s.
+#: Seconds without a message after which a comment is sent: many proxies close a connection that is
+#: idle for 30 to 60 s.
 HEARTBEAT_S: Final = 15.0
-#: Streams at once. Each asks Postgres when its partition moves, at most every _GAP_S.
+#: Streams at a time. Each queries Postgres when its partition advances, at most every _GAP_S.
 STREAMS_MAX: Final = 200
 _GAP_S: Final = 0.05
-#: Postgres is away: the stream stays, and asks again after so many seconds.
+#: Seconds before a stream queries Postgres again when it is unavailable.
 _RETRY_S: Final = 1.0
-#: What a reader whose stream breaks off should wait.
+#: Tells the client how many milliseconds to wait before it reconnects.
 _BEGIN: Final = b"retry: 1000\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
 
-#: What the message of an answer is called; one that ends the stream is called `end`.
-_EVENTS: Final = {kind: event for event, kind in STREAMED.items() if event != "end"}
+#: Event name of a message by the type of its data; the last message of a stream is named `end`.
+_EVENT_NAMES: Final = {kind: event for event, kind in STREAMED.items() if event != "end"}
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class Tails:
-    """The streams of one gateway."""
+    """Streams of changes, for one gateway."""
 
     def __init__(
         self, workflows: Workflows, freshness: Freshness, *, heartbeat_s: float = HEARTBEAT_S
@@ -50,88 +51,91 @@ class Tails:
         self.count = 0
 
     def close(self) -> None:
-        """Ends all streams; their readers come back, to another gateway or later."""
+        """End all streams; clients reconnect, to another gateway or later."""
         self._closing.set()
 
-    def require_room(self) -> None:
-        """Refuses one stream too many.
+    def require_capacity(self) -> None:
+        """Refuse another stream when as many as allowed are open.
 
-        Errors: Problem.
+        Raises:
+            Problem: Too many streams are open.
         """
         if self.count >= STREAMS_MAX:
             raise Problem(
                 "overloaded", f"expected at most {STREAMS_MAX} streams at a time, found as many"
             )
 
-    def response(self, found: LocatedInstance, after: int) -> "Streamed":
-        """The stream of an instance's changes after an offset."""
-        position = stated({found.partition: found.offset})
+    def response(self, row: Placed, after: int) -> "Streamed":
+        """Return the stream of an instance's changes after an offset."""
+        position = format_positions({row.partition: row.offset})
         return Streamed(
-            iterator=self._follow(found, after),
+            iterator=self._follow(row, after),
             media_type="text/event-stream",
             headers={HEADER: position, "cache-control": "no-cache", "x-accel-buffering": "no"},
         )
 
-    async def _follow(self, found: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
+    async def _follow(self, row: Placed, after: int) -> AsyncGenerator[bytes, None]:
         self.count += 1
         try:
             yield _BEGIN
-            async with aclosing(self._chunks(found, after)) as chunks:
+            async with aclosing(self._chunks(row, after)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         finally:
             self.count -= 1
 
-    async def _chunks(self, found: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, row: Placed, after: int) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
-        partition, status = found.partition, _status(found.instance)
-        silent_since = loop.time()
+        partition, status = row.partition, _status(row.instance)
+        idle_since = loop.time()
         while not self._closing.is_set():
             seen = self._freshness.applied().get(partition, -1)
-            changes = await self._changes(found.instance, after)
+            changes = await self._changes(row.instance, after)
             if changes is None:
-                await self._rest(_RETRY_S)
+                await self._sleep(_RETRY_S)
             else:
                 after = changes.offset
                 status = _latest(changes.rows) or status
                 if changes.rows:
                     yield b"".join(_messages(changes.rows))
-                    silent_since = loop.time()
+                    idle_since = loop.time()
                 if changes.more:
                     continue
                 if status.ended:
                     yield message("end", status, after)
                     return
-                await self._moved(partition, seen)
-            if loop.time() - silent_since >= self._heartbeat_s:
+                await self._wait_for_advance(partition, seen)
+            if loop.time() - idle_since >= self._heartbeat_s:
                 yield _HEARTBEAT
-                silent_since = loop.time()
+                idle_since = loop.time()
 
     async def _changes(self, instance: Instance, after: int) -> Changes | None:
-        """What changed after an offset; None while Postgres is away, or made anew."""
+        """Return the changes after an offset; None while Postgres is unavailable or rebuilt."""
         try:
             return await self._workflows.changes(instance.meta.workflow_name, instance.id, after)
         except StoreUnavailable:
             return None
 
-    async def _moved(self, partition: int, seen: int) -> None:
-        """Waits until a partition has moved, the next heartbeat is due, or all streams end."""
-        await self._rest(_GAP_S)
-        moves = asyncio.ensure_future(
-            self._freshness.reached({partition: seen + 1}, self._heartbeat_s, patient=True)
+    async def _wait_for_advance(self, partition: int, seen: int) -> None:
+        """Wait until a partition advances, the next heartbeat is due, or all streams end."""
+        await self._sleep(_GAP_S)
+        advanced = asyncio.ensure_future(
+            self._freshness.wait_until_applied(
+                {partition: seen + 1}, self._heartbeat_s, patient=True
+            )
         )
-        closes = asyncio.ensure_future(self._closing.wait())
+        closing = asyncio.ensure_future(self._closing.wait())
         try:
-            await asyncio.wait((moves, closes), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((advanced, closing), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            moves.cancel()
-            closes.cancel()
-            await asyncio.gather(moves, closes, return_exceptions=True)
-        if moves.done() and not moves.cancelled() and moves.exception() is not None:
-            await self._rest(_RETRY_S)
+            advanced.cancel()
+            closing.cancel()
+            await asyncio.gather(advanced, closing, return_exceptions=True)
+        if advanced.done() and not advanced.cancelled() and advanced.exception() is not None:
+            await self._sleep(_RETRY_S)
 
-    async def _rest(self, seconds: float) -> None:
-        """Waits, unless all streams end."""
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, but return early when all streams end."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
@@ -140,11 +144,11 @@ class Tails:
 
 
 def message(event: str, data: Answer, offset: int | None) -> bytes:
-    """A message; without an offset the reader keeps the one before."""
+    """Encode a message; without an offset the client keeps the previous id."""
     lines = [b"event: " + event.encode()]
     if offset is not None:
         lines.append(b"id: %d" % offset)
-    # A value of an author's may be JSON on several lines.
+    # A workflow author's value may be JSON on several lines.
     lines += [b"data: " + line for line in _LINE_END.split(wire.encode(data))]
     return b"\n".join(lines) + b"\n\n"
 
@@ -152,11 +156,15 @@ def message(event: str, data: Answer, offset: int | None) -> bytes:
 def _messages(rows: tuple[Changed, ...]) -> Iterator[bytes]:
     for index, changed in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].offset != changed.offset
-        yield message(_EVENTS[type(changed.row)], changed.row, changed.offset if last else None)
+        yield message(
+            _EVENT_NAMES[type(changed.row)], changed.row, changed.offset if last else None
+        )
 
 
 def _latest(rows: tuple[Changed, ...]) -> StatusOfRun | None:
-    return next((each.row for each in reversed(rows) if isinstance(each.row, StatusOfRun)), None)
+    return next(
+        (changed.row for changed in reversed(rows) if isinstance(changed.row, StatusOfRun)), None
+    )
 
 
 def _status(instance: Instance) -> StatusOfRun:

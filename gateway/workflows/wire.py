@@ -1,4 +1,4 @@
-"""Answers as they go over HTTP: the type of a wait is spelled in camel case there."""
+"""Encoding of responses for HTTP, where the type of a wait is in camel case."""
 
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ S = TypeVar("S", InstanceMeta, InstanceFound)
 
 
 class StepTypes(OpenAPISchemaPlugin):
-    """Describes the types of entries as answers have them."""
+    """OpenAPI schema of entry types as responses encode them."""
 
     @staticmethod
     @override
@@ -38,34 +38,34 @@ class StepTypes(OpenAPISchemaPlugin):
         schema_creator: Any,
     ) -> Schema:
         del field_definition, schema_creator
-        shown = [each.value for each in EntryKind if each not in {EntryKind.WAIT, EntryKind.NOW}]
+        shown = [kind.value for kind in EntryKind if kind not in {EntryKind.WAIT, EntryKind.NOW}]
         return Schema(type=OpenAPIType.STRING, enum=[*shown, WAIT_OVER_HTTP.value])
 
 
-def encode(found: Answer) -> bytes:
-    """An answer as JSON."""
-    return msgspec.json.encode(_spelled(found))
+def encode(response: Answer) -> bytes:
+    """Encode a response as JSON."""
+    return msgspec.json.encode(_in_http_spelling(response))
 
 
-def _spelled(found: Answer) -> Answer:
-    match found:
+def _in_http_spelling(response: Answer) -> Answer:
+    match response:
         case CurrentStep():
-            return _step(found)
+            return _step(response)
         case HistoryPage():
-            return msgspec.structs.replace(found, steps=[_step(each) for each in found.steps])
+            return msgspec.structs.replace(response, steps=[_step(step) for step in response.steps])
         case Instance():
-            return msgspec.structs.replace(found, meta=_standing(found.meta))
+            return msgspec.structs.replace(response, meta=_with_step(response.meta))
         case InstancePage():
-            instances = [_standing(each) for each in found.instances]
-            return msgspec.structs.replace(found, instances=instances)
+            instances = [_with_step(instance) for instance in response.instances]
+            return msgspec.structs.replace(response, instances=instances)
         case _:
-            return found
+            return response
 
 
-def _standing(found: S) -> S:
-    """Something that stands at a step, perhaps."""
-    step = found.current_step
-    return found if step is None else msgspec.structs.replace(found, current_step=_step(step))
+def _with_step(row: S) -> S:
+    """Convert the current step of a row, if it has one."""
+    step = row.current_step
+    return row if step is None else msgspec.structs.replace(row, current_step=_step(step))
 
 
 def _step(step: C) -> C:

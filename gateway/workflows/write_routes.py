@@ -1,4 +1,4 @@
-"""The routes that send commands to workflows, and the one that drives a worker."""
+"""Routes that send commands to workflows, and the route that ticks workers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,24 +30,24 @@ from headwater.gateway.workflows.bodies import (
     Tick,
     generic,
 )
-from headwater.gateway.workflows.bulk import Bulk
-from headwater.gateway.workflows.entrance import (
-    AnyConnection,
-    Entrance,
-)
-from headwater.gateway.workflows.idempotency import instance_id_of, refuse_made_of_key
-from headwater.gateway.workflows.openapi import drives, writes
+from headwater.gateway.workflows.bulk import BulkService
+from headwater.gateway.workflows.command_service import CommandService, event_of
+from headwater.gateway.workflows.idempotency import instance_id_of, refuse_derived_id
+from headwater.gateway.workflows.openapi import tick_spec, write_spec
 from headwater.gateway.workflows.parameters import (
-    BATCH,
+    BATCH_PATH,
     BULK_PATH,
-    OF_WORKFLOW,
+    INSTANCES_PATH,
     IdempotencyKey,
-    Named,
+    PathName,
     Prefer,
 )
-from headwater.gateway.workflows.reading import answer
+from headwater.gateway.workflows.query_service import response_of
+from headwater.gateway.workflows.request_guard import (
+    AnyConnection,
+    RequestGuard,
+)
 from headwater.gateway.workflows.tick import Ticks
-from headwater.gateway.workflows.writing import Writing, event_of
 from headwater.schemas import answers
 from headwater.schemas.failures import (
     IDEMPOTENCY_CONFLICT,
@@ -69,113 +69,129 @@ from headwater.schemas.history import RetryRun
 from headwater.streams.authoring.lifecycle import Action
 
 #: Problems of routes that may create instances.
-_CREATING: Final = (
+_CREATION_PROBLEMS: Final = (
     *(INVALID_INSTANCE_ID, INVALID_LABELS),
     *(INVALID_PARAMS, WORKFLOW_NOT_FOUND),
 )
 
 
-def creations(
-    entrance: Entrance, writing: Writing, new_id: Callable[[], str]
+def creation_routes(
+    request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
 ) -> list[HTTPRouteHandler]:
-    """Creating instances, one or many."""
-    return [_creation(entrance, writing, new_id), _creation_of_many(entrance, writing)]
+    """Return the routes that create instances."""
+    return [
+        _creation_route(request_guard, command_service, new_id),
+        _batch_creation_route(request_guard, command_service),
+    ]
 
 
-def _creation(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> HTTPRouteHandler:
+def _creation_route(
+    request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
+) -> HTTPRouteHandler:
     @post(
-        OF_WORKFLOW,
+        INSTANCES_PATH,
         audit="instances.create",
         body=BodySize.PARAMS,
         operation_id="createInstance",
         operation_class=OptionalBody,
         summary="Create an instance",
-        description="Of several requests with one id exactly one creates it, and of several with "
-        "one Idempotency-Key, too: the others are answered as if they had. Without an id, it is "
-        "made of the key.",
-        **writes(
+        description="Of several requests with the same id, exactly one creates the instance. Of "
+        "several with the same Idempotency-Key, too, but all of them get the same response. If the "
+        "request has no id, the id is derived from the key.",
+        **write_spec(
             Policy.CREATE,
             answers.InstanceListed,
             examples.CREATED,
-            *_CREATING,
+            *_CREATION_PROBLEMS,
             *(INSTANCE_EXISTS, IDEMPOTENCY_CONFLICT),
         ),
     )
     async def create_instance(
         request: AnyRequest,
-        workflow: Named,
+        workflow: PathName,
         data: JSONBody[NewInstance],
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        await _allow_new(entrance, request, data.id, data.params)
-        refuse_made_of_key(data.id, "id")
+        await _authorize_new(request_guard, request, data.id, data.params)
+        refuse_derived_id(data.id, "id")
         own_key = scoped_key(request.scope, key)
         instance_id = data.id or (instance_id_of(own_key) if key else new_id())
         note(request, run_id=instance_id, idempotency_key=key)
-        return await writing.create(workflow, instance_id, data, own_key, prefer)
+        return await command_service.create_instance(workflow, instance_id, data, own_key, prefer)
 
     return create_instance
 
 
-def _creation_of_many(entrance: Entrance, writing: Writing) -> HTTPRouteHandler:
+def _batch_creation_route(
+    request_guard: RequestGuard, command_service: CommandService
+) -> HTTPRouteHandler:
     @post(
-        BATCH,
+        BATCH_PATH,
         audit="instances.create_many",
         body=BodySize.PARAMS_OF_MANY,
         operation_id="createInstances",
         summary="Create up to 100 instances",
-        description="Instances that exist are skipped, and left out of the answer; so a batch may "
-        "be sent again. Of several with one id the first is created. Those that were created "
-        "under the same Idempotency-Key are not left out.",
-        **writes(
+        description="Instances that exist are skipped and left out of the response, so a batch may "
+        "be sent again. Of several with the same id the first is created. Instances that were "
+        "created under the same Idempotency-Key are not left out.",
+        **write_spec(
             Policy.CREATE,
             answers.InstancesCreated,
             examples.BATCH,
-            *(*_CREATING, IDEMPOTENCY_CONFLICT),
+            *(*_CREATION_PROBLEMS, IDEMPOTENCY_CONFLICT),
         ),
     )
     async def create_instances(
         request: AnyRequest,
-        workflow: Named,
+        workflow: PathName,
         data: JSONBody[NewInstances],
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
         note(request, run_ids=[new.id for new in data.instances], idempotency_key=key)
         for number, new in enumerate(data.instances):
-            refuse_made_of_key(new.id, f"instances[{number}].id")
-            await _allow_new(entrance, request, new.id, new.params)
+            refuse_derived_id(new.id, f"instances[{number}].id")
+            await _authorize_new(request_guard, request, new.id, new.params)
         own_key = scoped_key(request.scope, key)
-        return await writing.create_batch(workflow, data, own_key, prefer)
+        return await command_service.create_instances(workflow, data, own_key, prefer)
 
     return create_instances
 
 
-async def _allow_new(
-    entrance: Entrance, request: AnyRequest, instance_id: str | None, params: msgspec.Raw
+async def _authorize_new(
+    request_guard: RequestGuard, request: AnyRequest, instance_id: str | None, params: msgspec.Raw
 ) -> None:
-    context = entrance.context_of(request, request.route_handler)
-    await _allow_creation(entrance, context, instance_id, params)
+    context = request_guard.context_of(request, request.route_handler)
+    await _authorize_creation(request_guard, context, instance_id, params)
 
 
-async def _allow_creation(
-    entrance: Entrance, context: RequestContext, instance_id: str | None, params: msgspec.Raw
+async def _authorize_creation(
+    request_guard: RequestGuard,
+    context: RequestContext,
+    instance_id: str | None,
+    params: msgspec.Raw,
 ) -> None:
-    creating = replace(context, policy=Policy.CREATE, instance_id=instance_id)
-    await entrance.allow(creating, lambda: {"id": instance_id, "params": generic(params)})
+    creation_context = replace(context, policy=Policy.CREATE, instance_id=instance_id)
+    await request_guard.authorize(
+        creation_context, lambda: {"id": instance_id, "params": generic(params)}
+    )
 
 
-async def _allow_event(entrance: Entrance, context: RequestContext, event: NewEvent) -> None:
-    """Asks whether an event may be sent; one that may create, also whether that may be."""
-    await entrance.allow(context, lambda: {"type": event.type, "payload": generic(event.payload)})
+async def _authorize_event(
+    request_guard: RequestGuard, context: RequestContext, event: NewEvent
+) -> None:
+    """Authorize an event, and also the creation that it may cause."""
+    await request_guard.authorize(
+        context, lambda: {"type": event.type, "payload": generic(event.payload)}
+    )
     start = event.start_if_missing
     if start is not None:
-        await _allow_creation(entrance, context, context.instance_id, start.params)
+        await _authorize_creation(request_guard, context, context.instance_id, start.params)
 
 
-def steering(writing: Writing, verb: Action) -> HTTPRouteHandler:
-    """What is done to an instance by its name alone."""
+def lifecycle_route(command_service: CommandService, verb: Verb) -> HTTPRouteHandler:
+    """Return the route of a lifecycle command, such as pause."""
     described = post(
         f"/{verb.name}",
         audit=f"instances.{verb.name}",
@@ -183,43 +199,43 @@ def steering(writing: Writing, verb: Action) -> HTTPRouteHandler:
         operation_class=OptionalBody,
         summary=verb.summary,
         description=verb.effect,
-        **writes(
+        **write_spec(
             Policy.MANAGE,
             answers.Managed,
-            examples.BEGUN if verb.begins_run else examples.DONE,
+            examples.RUN_STARTED if verb.begins_run else examples.DONE,
             *(INSTANCE_NOT_FOUND, *verb.refusals),
         ),
     )
 
-    async def steer(
-        workflow: Named, instance_id: Named, data: JSONBody[NoFields], prefer: Prefer = ""
+    async def send_plain(
+        workflow: PathName, instance_id: PathName, data: JSONBody[NoFields], prefer: Prefer = ""
     ) -> Response[bytes]:
-        return await writing.manage(workflow, instance_id, verb.command, prefer)
+        return await command_service.control_instance(workflow, instance_id, verb.command, prefer)
 
-    async def end(
-        workflow: Named, instance_id: Named, data: JSONBody[Ending], prefer: Prefer = ""
+    async def send_with_reason(
+        workflow: PathName, instance_id: PathName, data: JSONBody[Ending], prefer: Prefer = ""
     ) -> Response[bytes]:
-        command = verb.with_reason(data.reason)
-        return await writing.manage(workflow, instance_id, command, prefer)
+        command = verb.because(data.reason)
+        return await command_service.control_instance(workflow, instance_id, command, prefer)
 
-    return described(end if verb.takes_reason else steer)
+    return described(send_with_reason if verb.takes_reason else send_plain)
 
 
-def retry(writing: Writing) -> HTTPRouteHandler:
-    """Trying an instance again."""
+def retry_route(command_service: CommandService) -> HTTPRouteHandler:
+    """Return the route that retries an errored instance."""
 
     @post(
         "/retry",
         audit="instances.retry",
         operation_id="retryInstance",
         operation_class=OptionalBody,
-        summary="Try an errored instance again",
-        description="Begins its next run, which keeps the results of steps before the one that "
-        "failed, or before `fromStep`.",
-        **writes(
+        summary="Retry an errored instance",
+        description="Starts the next run, which keeps the results of the steps before the failed "
+        "one, or before `fromStep`.",
+        **write_spec(
             Policy.MANAGE,
             answers.Managed,
-            examples.BEGUN,
+            examples.RUN_STARTED,
             INSTANCE_NOT_FOUND,
             STEP_NOT_FOUND,
             INSTANCE_NOT_ERRORED,
@@ -228,24 +244,27 @@ def retry(writing: Writing) -> HTTPRouteHandler:
         ),
     )
     async def retry(
-        workflow: Named, instance_id: Named, data: JSONBody[Retry], prefer: Prefer = ""
+        workflow: PathName, instance_id: PathName, data: JSONBody[Retry], prefer: Prefer = ""
     ) -> Response[bytes]:
-        return await writing.manage(workflow, instance_id, RetryRun(data.from_step), prefer)
+        return await command_service.control_instance(
+            workflow, instance_id, RetryRun(data.from_step), prefer
+        )
 
     return retry
 
 
-def bulk(changes: Bulk) -> HTTPRouteHandler:
-    """Doing the same to many instances."""
+def bulk_route(service: BulkService) -> HTTPRouteHandler:
+    """Return the route that changes many instances."""
 
     @post(
         BULK_PATH,
         audit="instances.change_many",
         operation_id="changeInstances",
-        summary="Do the same to many instances",
-        description="To all that have a status, or labels, a page at a time: ask again with its "
-        "cursor until there is no next page. One that refuses stops no other.",
-        **writes(
+        summary="Change many instances",
+        description="Applies an action to all instances with a status or labels, a page at a time: "
+        "repeat the request with the cursor until there is no next page. An instance that refuses "
+        "the action does not affect the others.",
+        **write_spec(
             Policy.MANAGE,
             answers.BulkPage,
             examples.BULK,
@@ -253,17 +272,19 @@ def bulk(changes: Bulk) -> HTTPRouteHandler:
         ),
     )
     async def change_instances(
-        request: AnyRequest, workflow: Named, data: JSONBody[BulkChange], prefer: Prefer = ""
+        request: AnyRequest, workflow: PathName, data: JSONBody[BulkChange], prefer: Prefer = ""
     ) -> Response[bytes]:
-        page = await changes.page(workflow, data)
+        page = await service.page(workflow, data)
         note(request, run_ids=[row.id for row in page.rows], dry_run=data.dry_run)
-        return await changes.change(workflow, data, page, prefer)
+        return await service.change(workflow, data, page, prefer)
 
     return change_instances
 
 
-def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> HTTPRouteHandler:
-    """Sending an event."""
+def event_route(
+    request_guard: RequestGuard, command_service: CommandService, new_id: Callable[[], str]
+) -> HTTPRouteHandler:
+    """Return the route that sends an event."""
 
     @post(
         "/events",
@@ -271,37 +292,39 @@ def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> H
         body=BodySize.EVENT,
         operation_id="sendEvent",
         summary="Send an event to an instance",
-        description="It is kept until the workflow waits for one of its type. With "
-        "`startIfMissing` an instance that does not exist is created, and finds the event. Sent "
-        "again with the same Idempotency-Key it is received once.",
-        **writes(
+        description="The event is kept until the workflow waits for one of its type. With "
+        "`startIfMissing` an instance that does not exist is created with the event in its "
+        "mailbox. An event that is sent again with the same Idempotency-Key is received once.",
+        **write_spec(
             Policy.SEND_EVENT,
             answers.EventSent,
-            examples.EVENT_TAKEN,
-            *(INVALID_EVENT_TYPE, INVALID_EVENT_PAYLOAD, *_CREATING),
+            examples.EVENT_SENT,
+            *(INVALID_EVENT_TYPE, INVALID_EVENT_PAYLOAD, *_CREATION_PROBLEMS),
             *(INSTANCE_NOT_FOUND, INSTANCE_TERMINAL, MAILBOX_FULL, IDEMPOTENCY_CONFLICT),
         ),
     )
     async def send_event(
         request: AnyRequest,
-        workflow: Named,
-        instance_id: Named,
+        workflow: PathName,
+        instance_id: PathName,
         data: JSONBody[NewEvent],
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
         note(request, event_type=data.type, idempotency_key=key)
-        await _allow_event(entrance, entrance.context_of(request, request.route_handler), data)
+        await _authorize_event(
+            request_guard, request_guard.context_of(request, request.route_handler), data
+        )
         if data.start_if_missing is not None:
-            refuse_made_of_key(instance_id, "instanceId")
+            refuse_derived_id(instance_id, "instanceId")
         command = event_of(data, new_id(), scoped_key(request.scope, key))
-        return await writing.send_event(workflow, instance_id, command, prefer)
+        return await command_service.send_event(workflow, instance_id, command, prefer)
 
     return send_event
 
 
-def tick(entrance: Entrance, ticks: Ticks) -> HTTPRouteHandler:
-    """Driving a worker."""
+def tick_route(request_guard: RequestGuard, ticks: Ticks) -> HTTPRouteHandler:
+    """Return the route that ticks workers."""
 
     async def enabled(_connection: AnyConnection, _handler: BaseRouteHandler) -> None:
         ticks.require()
@@ -310,13 +333,13 @@ def tick(entrance: Entrance, ticks: Ticks) -> HTTPRouteHandler:
         "/_runner/tick",
         operation_id="tick",
         operation_class=OptionalBody,
-        summary="Have a worker do what is due",
-        description="For workers that were started with --tick. Off unless HEADWATER_TICK_URL and "
-        "HEADWATER_TICK_KEY are set. Several ticks at a time are safe.",
-        guards=[enabled, entrance.guard],
-        **drives(answers.Ticked, examples.TICKED, "tick_disabled", "worker_unavailable"),
+        summary="Make workers execute what is due",
+        description="For workers that were started with --tick. Disabled unless HEADWATER_TICK_URL "
+        "and HEADWATER_TICK_KEY are set. Concurrent ticks are safe.",
+        guards=[enabled, request_guard.guard],
+        **tick_spec(answers.Ticked, examples.TICKED, "tick_disabled", "worker_unavailable"),
     )
     async def tick(data: JSONBody[Tick]) -> Response[bytes]:
-        return answer(await ticks.tick(data), {})
+        return response_of(await ticks.tick(data), {})
 
     return tick

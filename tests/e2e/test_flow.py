@@ -453,18 +453,18 @@ def test_the_console_shows_a_delivery_and_has_it_replayed(house: House, visitor:
 
     at = f"/console/deliveries/{kept['raw_event_id']}"
     whole = words(visitor.page(at))
-    assert "Journey: processed" in whole
+    assert "Trace: processed" in whole
     assert '"steps": 77' in whole
     assert "daily_summary user_121 / garmin / 2026-06-03" in whole
-    replayed = visitor.press(at, "Replay").text
-    assert "It is on its way once more." in words(replayed)
-    house.wait(lambda: "Journey 2: processed" in words(visitor.page(at)), "the replay's journey")
+    replayed = visitor.press(at, "Reprocess").text
+    assert "The delivery is being reprocessed." in words(replayed)
+    house.wait(lambda: "Trace 2: processed" in words(visitor.page(at)), "the replay's journey")
     found = visitor.press("/console/deliveries", "Find", id=f" {kept['raw_event_id']} ")
     assert found.url.path == at
     why = "/console/why?table=daily_summary&key=user_121&key=garmin&key=2026-06-03"
     assert why in html.unescape(visitor.page(at))
     assert f"steps 77 {str(kept['raw_event_id'])[:12]}" in words(visitor.page(why))
-    user = words(visitor.press("/console/users", "Look", user_id="user_121").text)
+    user = words(visitor.press("/console/users", "Find", user_id="user_121").text)
     assert "daily_summary 1" in user
 
 
@@ -475,11 +475,13 @@ def test_the_console_puts_dead_letters_back_one_or_all_of_a_reason(house: House,
     assert "no_user" in words(visitor.page("/console/dead-letters"))
     at = "/console/dead-letters/{partition}/{offset}".format(**letters[0])
     assert "no_user" in words(visitor.page(at))
-    assert "1 put back, 0 not." in words(visitor.press(at, "Put back").text)
-    asked = visitor.press("/console/dead-letters", "Put back …", reason="no_user")
-    assert re.search(r"[2-9] dead letters of the reason no_user would go back", words(asked.text))
-    done = visitor.press(str(asked.url), "Put them back")
-    assert re.search(r"[2-9] put back, 0 not\.", words(done.text))
+    assert "1 reprocessed, 0 failed." in words(visitor.press(at, "Reprocess").text)
+    asked = visitor.press("/console/dead-letters", "Reprocess …", reason="no_user")
+    assert re.search(
+        r"[2-9] dead letters with the reason no_user would be published", words(asked.text)
+    )
+    done = visitor.press(str(asked.url), "Reprocess them")
+    assert re.search(r"[2-9] reprocessed, 0 failed\.", words(done.text))
     replayed = 'select replayed_at is not null from dead_letters where partition=%s and "offset"=%s'
     for letter in letters:
         expect(house, replayed, (True,), letter["partition"], letter["offset"])

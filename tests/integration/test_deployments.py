@@ -232,9 +232,9 @@ def test_the_console_activates_and_rolls_back_unless_somebody_else_has(house: Ho
     )
     at = "/console/deployments"
     with visiting(house.url()) as visitor:
-        assert "It is active" in words(visitor.press(at, "Activate", about=first).text)
+        assert "The deployment is active" in words(visitor.press(at, "Activate", about=first).text)
         assert get(house, "deployments/active").json()["id"] == first
-        assert "It is active" in words(visitor.press(at, "Activate", about=second).text)
+        assert "The deployment is active" in words(visitor.press(at, "Activate", about=second).text)
         assert "is active again" in words(visitor.press(at, "Roll back").text)
         assert get(house, "deployments/active").json()["id"] == first
         # Somebody looks at the page, and somebody else activates meanwhile.

@@ -1,1 +1,1 @@
-"""Runs below `/v1`: for programs that run elsewhere, and know a run by its id alone."""
+"""Runs under `/v1`, for programs that identify a run by its id alone."""

@@ -1,4 +1,4 @@
-"""Bodies of the routes of runs."""
+"""Request bodies of the routes of runs."""
 
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -9,20 +9,20 @@ from headwater.gateway.patterns import KEY
 from headwater.gateway.workflows.bodies import Body, Ending, Value, check_params, null
 from headwater.schemas.history import Limits
 
-#: Characters of a key, as the header has them.
+#: Most characters of a key, in the header, too.
 KEY_MAX: Final = 255
 _NAME_SHOWN: Final = 1_000
 
 _Deployment: TypeAlias = Annotated[
     Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None,
-    msgspec.Meta(description="The deployment that it is to run on; the active one by default."),
+    msgspec.Meta(description="Deployment that the run begins on; by default the active one."),
 ]
 _Workflow: TypeAlias = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=_NAME_SHOWN, description="The workflow.")
+    str, msgspec.Meta(min_length=1, max_length=_NAME_SHOWN, description="Name of the workflow.")
 ]
 _Key: TypeAlias = Annotated[
     Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_MAX, pattern=KEY)] | None,
-    msgspec.Meta(description="What is published again under it is published once, for a day."),
+    msgspec.Meta(description="Messages with the same key are published once within a day."),
 ]
 
 
@@ -39,14 +39,14 @@ class NewRun(Body, frozen=True, kw_only=True):
 
 
 class PublishOptions(Body, frozen=True, kw_only=True):
-    """How a message is published."""
+    """Options of a message."""
 
     deployment_id: _Deployment = None
     idempotency_key: _Key = None
 
 
 class Message(Body, frozen=True, kw_only=True):
-    """A message for a queue; a queue is a workflow, a message a run of it."""
+    """A message for a queue. A queue is a workflow, and a message is a run of it."""
 
     queue_name: _Workflow
     message: Value = null
@@ -58,23 +58,23 @@ class Message(Body, frozen=True, kw_only=True):
 
 
 class NewEvent(Body, frozen=True, kw_only=True):
-    """An event of a run; what it carries depends on its type."""
+    """An event of a run; its data depends on its type."""
 
     run_id: Annotated[
         str | None,
-        msgspec.Meta(description="The run; null of one that is to be created with an id of ours."),
+        msgspec.Meta(description="The run; null to create one with a generated id."),
     ] = None
     data: Annotated[
         msgspec.Raw,
         msgspec.Meta(
             description="`eventType` is run_created, run_cancelled or hook_received; `eventData` "
-            "is what it carries."
+            "depends on it."
         ),
     ]
 
 
 class EventType(msgspec.Struct, frozen=True, rename="camel"):
-    """What kind of event it is; the rest is read when that is known."""
+    """Type of an event, parsed before the rest."""
 
     event_type: Any = None
 
@@ -84,7 +84,7 @@ class _EventData(Body, frozen=True, kw_only=True):
 
 
 class RunCreation(_EventData, frozen=True, kw_only=True):
-    """A run is to be created."""
+    """Event that creates a run."""
 
     event_data: NewRun
 
@@ -94,21 +94,21 @@ class RunCreation(_EventData, frozen=True, kw_only=True):
 
 
 class RunCancellation(_EventData, frozen=True, kw_only=True):
-    """A run is to be cancelled."""
+    """Event that cancels a run."""
 
     event_data: Ending = Ending()
 
 
 class HookPayload(Body, frozen=True, kw_only=True):
-    """What a hook has received."""
+    """Payload that a hook received."""
 
     payload: Value = null
 
 
 class HookReceived(_EventData, frozen=True, kw_only=True):
-    """A hook of a run has received something: an event of the type that its workflow waits for."""
+    """A hook of a run received a payload: an event of the type that the workflow waits for."""
 
     correlation_id: Annotated[
-        str, msgspec.Meta(min_length=1, description="The type of event that the run waits for.")
+        str, msgspec.Meta(min_length=1, description="Event type that the run waits for.")
     ]
     event_data: HookPayload = HookPayload()

@@ -1,4 +1,4 @@
-"""The routes of runs, `/v1/runs`."""
+"""Routes of runs, under `/v1/runs`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,15 +20,15 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.workflows.authorization import Policy
 from headwater.gateway.workflows.bodies import CURSOR_MAX, Ending, generic
-from headwater.gateway.workflows.entrance import Entrance
-from headwater.gateway.workflows.openapi import creates, reads, writes
+from headwater.gateway.workflows.command_service import CommandResult
+from headwater.gateway.workflows.openapi import create_spec, read_spec, write_spec
 from headwater.gateway.workflows.parameters import IdempotencyKey, Position
-from headwater.gateway.workflows.positions import HEADER, furthest, stated
-from headwater.gateway.workflows.reading import Reading, answer, naming
+from headwater.gateway.workflows.positions import HEADER, format_positions, furthest
+from headwater.gateway.workflows.query_service import QueryService, cursor_field, response_of
+from headwater.gateway.workflows.request_guard import RequestGuard
 from headwater.gateway.workflows.runs.bodies import NewRun
-from headwater.gateway.workflows.runs.once import Made
-from headwater.gateway.workflows.runs.running import Running
-from headwater.gateway.workflows.writing import Told
+from headwater.gateway.workflows.runs.idempotent_requests import RunResult
+from headwater.gateway.workflows.runs.run_service import RunService
 from headwater.projections.workflows.runs import FoundRun, Runs
 from headwater.schemas.failures import (
     DEPLOYMENT_NOT_FOUND,
@@ -44,7 +44,7 @@ from headwater.schemas.statuses import RunState
 
 BASE: Final = "/v1/runs"
 LIMIT_DEFAULT: Final = 50
-#: As many as the peers of this API give on a page; a run in a listing is small.
+#: As many as comparable APIs return on a page; a run in a listing is small.
 LIMIT_MAX: Final = 1_000
 
 _AT: Final = "2026-07-01T08:00:00Z"
@@ -62,23 +62,23 @@ _LISTED: Final[dict[str, Any]] = _CREATED | {
 }
 _RUN: Final[dict[str, Any]] = _LISTED | {"input": {"sku": "x"}}
 _PAGE: Final[dict[str, Any]] = {"data": [_LISTED], "cursor": None, "hasMore": False}
-_OF_RUN: Final = ("run_not_found", "ambiguous_run")
+_RUN_PROBLEMS: Final = ("run_not_found", "ambiguous_run")
 
 _WorkflowName: TypeAlias = Annotated[
     str | None,
     QueryParameter(name="workflowName", min_length=1, description="Only runs of this workflow."),
 ]
 _RunId: TypeAlias = Annotated[
-    str, PathParameter(description="The run.", examples=[Example(value=_CREATED["runId"])])
+    str, PathParameter(description="Id of the run.", examples=[Example(value=_CREATED["runId"])])
 ]
 
 
-class RunsAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs are asked for."""
+class RunsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Filters and page of a listing of runs."""
 
     workflow_name: _WorkflowName = None
     status: Annotated[
-        RunState | None, QueryParameter(name="status", description="Only runs that stand so.")
+        RunState | None, QueryParameter(name="status", description="Only runs with this status.")
     ] = None
     deployment_id: Annotated[
         str | None,
@@ -87,7 +87,7 @@ class RunsAsked(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     limit: Annotated[
-        int, QueryParameter(name="limit", ge=1, le=LIMIT_MAX, description="How many, at most.")
+        int, QueryParameter(name="limit", ge=1, le=LIMIT_MAX, description="Maximum number of runs.")
     ] = LIMIT_DEFAULT
     cursor: Annotated[
         str | None,
@@ -101,28 +101,28 @@ class RunsAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_routes(
-    entrance: Entrance, reading: Reading, running: Running, rows: Runs
+    request_guard: RequestGuard, query_service: QueryService, run_service: RunService, rows: Runs
 ) -> list[HTTPRouteHandler]:
-    """The routes."""
+    """Return the routes of runs."""
     return [
-        _creation(entrance, running),
-        _listing(entrance, reading, rows),
-        _one(entrance, reading, running),
-        _cancellation(entrance, running),
+        _create_route(request_guard, run_service),
+        _list_route(request_guard, query_service, rows),
+        _get_route(request_guard, query_service, run_service),
+        _cancel_route(request_guard, run_service),
     ]
 
 
-def _creation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
+def _create_route(request_guard: RequestGuard, run_service: RunService) -> HTTPRouteHandler:
     @post(
         "/",
         audit="runs.create",
         body=BodySize.PARAMS,
         operation_id="createRun",
         summary="Create a run",
-        description="Of the active deployment, or one that is named. The header Idempotency-Key is "
-        "required: what is asked for again under it, within a day, is answered as the first time. "
-        "In which order an object has its names does not matter.",
-        **creates(
+        description="On the active deployment or a named one. The header Idempotency-Key is "
+        "required: a request that is repeated with the same key within a day gets the first "
+        "response. The order of names in JSON objects does not matter.",
+        **create_spec(
             RunCreated,
             _CREATED,
             *("idempotency_required", IDEMPOTENCY_CONFLICT, INVALID_PARAMS, "store_unavailable"),
@@ -139,59 +139,67 @@ def _creation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
                 field="Idempotency-Key",
             )
         note(request, workflow=data.workflow_name, idempotency_key=key)
-        context = entrance.context_of(request, request.route_handler)
-        await entrance.allow(
+        context = request_guard.context_of(request, request.route_handler)
+        await request_guard.authorize(
             replace(context, workflow_name=data.workflow_name),
             lambda: {"id": None, "params": generic(data.input)},
         )
         own_key = scoped_key(request.scope, key)
-        made = await running.create_once(data, own_key, lambda run_id: note(request, run_id=run_id))
-        note(request, deduped=made.deduped, run_id=made.run_id)
-        return _answered(made)
+        created = await run_service.create_by_request(
+            data, own_key, lambda run_id: note(request, run_id=run_id)
+        )
+        note(request, deduped=created.deduped, run_id=created.run_id)
+        return _creation_response(created)
 
     return create_run
 
 
-def _listing(entrance: Entrance, reading: Reading, rows: Runs) -> HTTPRouteHandler:
+def _list_route(
+    request_guard: RequestGuard, query_service: QueryService, rows: Runs
+) -> HTTPRouteHandler:
     @get(
         "/",
-        named_later=True,
+        authorizes_later=True,
         operation_id="listRuns",
-        summary="Runs, newest first",
-        description="A page holds still while runs come and go: its cursor names the last one "
-        "seen. Inputs and outputs are left out.",
-        dependencies={"asked": Provide(RunsAsked, sync_to_thread=False)},
-        **reads(RunPage, _PAGE, "invalid_cursor"),
+        summary="List runs, newest first",
+        description="Pages are stable while runs are created and deleted: the cursor names the "
+        "last run of a page. Inputs and outputs are left out.",
+        dependencies={"filters": Provide(RunsQuery, sync_to_thread=False)},
+        **read_spec(RunPage, _PAGE, "invalid_cursor"),
     )
     async def list_runs(
-        request: AnyRequest, asked: NamedDependency[RunsAsked], position: Position
+        request: AnyRequest, filters: NamedDependency[RunsQuery], position: Position
     ) -> Response[bytes]:
-        context = entrance.context_of(request, request.route_handler)
-        await entrance.allow(replace(context, workflow_name=asked.workflow_name))
-        applied = await reading.fresh(position)
-        with naming("cursor"):
+        context = request_guard.context_of(request, request.route_handler)
+        await request_guard.authorize(replace(context, workflow_name=filters.workflow_name))
+        applied = await query_service.wait_until_applied(position)
+        with cursor_field("cursor"):
             page = await rows.page(
-                workflow=asked.workflow_name,
-                state=asked.status,
-                deployment=asked.deployment_id,
-                limit=asked.limit,
-                after=asked.cursor,
+                workflow=filters.workflow_name,
+                state=filters.status,
+                deployment=filters.deployment_id,
+                limit=filters.limit,
+                after=filters.cursor,
             )
         more = page.cursor is not None
-        return answer(RunPage(data=list(page.rows), cursor=page.cursor, has_more=more), applied)
+        return response_of(
+            RunPage(data=list(page.rows), cursor=page.cursor, has_more=more), applied
+        )
 
     return list_runs
 
 
-def _one(entrance: Entrance, reading: Reading, running: Running) -> HTTPRouteHandler:
+def _get_route(
+    request_guard: RequestGuard, query_service: QueryService, run_service: RunService
+) -> HTTPRouteHandler:
     @get(
         "/{runId:str}",
-        named_later=True,
+        authorizes_later=True,
         operation_id="getRun",
-        summary="One run, whole",
-        description="Any instance of a workflow is a run. Where callers have given one id to "
-        "instances of several workflows, `workflowName` says which is meant.",
-        **reads(Run, _RUN, *_OF_RUN),
+        summary="Get a run",
+        description="Every instance of a workflow is a run. If instances of several workflows have "
+        "the same id, `workflowName` selects one.",
+        **read_spec(Run, _RUN, *_RUN_PROBLEMS),
     )
     async def get_run(
         request: AnyRequest,
@@ -200,25 +208,27 @@ def _one(entrance: Entrance, reading: Reading, running: Running) -> HTTPRouteHan
         workflow_name: _WorkflowName = None,
     ) -> Response[bytes]:
         if workflow_name is not None:
-            await _allow_named(entrance, request, workflow_name, runId)
-        await reading.fresh(position)
-        found = await _find_allowed(entrance, request, running, runId, workflow_name)
-        return answer(found.run, {found.partition: found.offset})
+            await _authorize_named(request_guard, request, workflow_name, runId)
+        await query_service.wait_until_applied(position)
+        row = await _find_authorized(request_guard, request, run_service, runId, workflow_name)
+        return response_of(row.run, {row.partition: row.offset})
 
     return get_run
 
 
-def _cancellation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
+def _cancel_route(request_guard: RequestGuard, run_service: RunService) -> HTTPRouteHandler:
     @post(
         "/{runId:str}/cancel",
         audit="runs.cancel",
-        named_later=True,
+        authorizes_later=True,
         operation_id="cancelRun",
         operation_class=OptionalBody,
         summary="Cancel a run",
-        description="Its code may clean up; then it is cancelled. One that is cancelled already "
-        "stays so.",
-        **writes(Policy.MANAGE, Run, _RUN, *_OF_RUN, INSTANCE_TERMINAL, "store_unavailable"),
+        description="The code of the run may clean up; then the run is canceled. Canceling a "
+        "canceled run has no effect.",
+        **write_spec(
+            Policy.MANAGE, Run, _RUN, *_RUN_PROBLEMS, INSTANCE_TERMINAL, "store_unavailable"
+        ),
     )
     async def cancel_run(
         request: AnyRequest,
@@ -228,55 +238,65 @@ def _cancellation(entrance: Entrance, running: Running) -> HTTPRouteHandler:
     ) -> Response[bytes]:
         note(request, run_id=runId)
         if workflow_name is not None:
-            await _allow_named(entrance, request, workflow_name, runId)
-        found = await _find_allowed(entrance, request, running, runId, workflow_name)
-        note(request, workflow=found.run.workflow_name)
-        told = await running.cancel(found, data.reason)
-        if told is None:
-            return answer(found.run, {found.partition: found.offset})
-        stands = await running.find(runId, found.run.workflow_name) if told.applied else found
-        return answer(stands.run, _positions(told.replies), status=_status(told, HTTPStatus.OK))
+            await _authorize_named(request_guard, request, workflow_name, runId)
+        row = await _find_authorized(request_guard, request, run_service, runId, workflow_name)
+        note(request, workflow=row.run.workflow_name)
+        result = await run_service.cancel(row, data.reason)
+        if result is None:
+            return response_of(row.run, {row.partition: row.offset})
+        current = (
+            await run_service.find_run(runId, row.run.workflow_name) if result.applied else row
+        )
+        return response_of(current.run, _positions(result.replies), status=_status(result))
 
     return cancel_run
 
 
-async def _allow_named(entrance: Entrance, request: AnyRequest, workflow: str, run_id: str) -> None:
-    """Asks the hooks about a run whose workflow is named, before it is looked up."""
-    context = entrance.context_of(request, request.route_handler)
-    await entrance.allow(replace(context, workflow_name=workflow, instance_id=run_id))
+async def _authorize_named(
+    request_guard: RequestGuard, request: AnyRequest, workflow: str, run_id: str
+) -> None:
+    """Authorize a request for a run whose workflow is named, before the run is read."""
+    context = request_guard.context_of(request, request.route_handler)
+    await request_guard.authorize(replace(context, workflow_name=workflow, instance_id=run_id))
 
 
-async def _find_allowed(
-    entrance: Entrance, request: AnyRequest, running: Running, run_id: str, workflow: str | None
+async def _find_authorized(
+    request_guard: RequestGuard,
+    request: AnyRequest,
+    run_service: RunService,
+    run_id: str,
+    workflow: str | None,
 ) -> FoundRun:
-    """Return the run of an id among those that the caller may read or manage.
+    """Return the run with an id, of those that the caller may read or manage.
 
-    The hooks have been asked about a workflow that is named. A run of a workflow that they keep
-    from the caller is answered as one that does not exist.
+    For a named workflow the hooks were already called. A run that they deny is reported as not
+    found.
 
     Raises:
-        Problem: The hooks refuse, or there is no such run, or there are several.
+        Problem: The request is denied, or there is no such run, or there are several.
     """
     if workflow is not None:
-        return running.only(await running.find_all(run_id, workflow), run_id)
-    context = replace(entrance.context_of(request, request.route_handler), instance_id=run_id)
-    found = [
-        each
-        for each in await running.find_all(run_id)
-        if await entrance.allows(replace(context, workflow_name=each.run.workflow_name))
+        return run_service.single_run(await run_service.find_runs(run_id, workflow), run_id)
+    context = replace(request_guard.context_of(request, request.route_handler), instance_id=run_id)
+    rows = [
+        row
+        for row in await run_service.find_runs(run_id)
+        if await request_guard.is_authorized(replace(context, workflow_name=row.run.workflow_name))
     ]
-    if not found:
-        # Whether one exists or not, the hooks are asked the same, and answer the same.
-        await entrance.allow(context)
-    return running.only(found, run_id)
+    if not rows:
+        # The same call whether the run exists or not, so that the response does not reveal it.
+        await request_guard.authorize(context)
+    return run_service.single_run(rows, run_id)
 
 
-def _answered(made: Made) -> Response[bytes]:
-    headers = {"idempotent-replayed": "true"} if made.deduped else {}
-    position = "" if made.told is None else stated(_positions(made.told.replies))
+def _creation_response(created: RunResult) -> Response[bytes]:
+    headers = {"idempotent-replayed": "true"} if created.deduped else {}
+    position = (
+        "" if created.command is None else format_positions(_positions(created.command.replies))
+    )
     return Response(
-        made.body.encode(),
-        status_code=made.status,
+        created.body.encode(),
+        status_code=created.status,
         media_type="application/json",
         headers=headers | ({HEADER: position} if position else {}),
     )
@@ -286,6 +306,6 @@ def _positions(replies: Sequence[ReplySent]) -> dict[int, int]:
     return furthest((reply.partition, reply.position) for reply in replies)
 
 
-def _status(told: Told | None, done: HTTPStatus) -> HTTPStatus:
-    """What was done can be read by now, or is not yet to be read."""
-    return done if told is None or told.applied else HTTPStatus.ACCEPTED
+def _status(result: CommandResult) -> HTTPStatus:
+    """Return 200, or 202 if the outcome cannot be read yet."""
+    return HTTPStatus.OK if result.applied else HTTPStatus.ACCEPTED

@@ -1,4 +1,4 @@
-"""The routes of programs elsewhere whose runs are here, `/v1/world`."""
+"""Routes under `/v1/world`, for external programs whose runs Headwater executes."""
 
 from typing import Final
 
@@ -9,13 +9,13 @@ from litestar.params import JSONBody
 from headwater.gateway.http.auditing import note
 from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.request_scope import AnyRequest
-from headwater.gateway.workflows.openapi import worlds
-from headwater.gateway.workflows.reading import answer
+from headwater.gateway.workflows.openapi import world_spec
+from headwater.gateway.workflows.query_service import response_of
 from headwater.gateway.workflows.runs.bodies import Message, NewEvent
 from headwater.gateway.workflows.runs.world import (
     CREATE_EVENT,
     PUBLISH,
-    World,
+    WorldApi,
     dedupe_key,
     event_type_of,
 )
@@ -36,51 +36,51 @@ from headwater.schemas.run_answers import EventCreated, MessagePublished
 
 BASE: Final = "/v1/world"
 _ID: Final = "run_01J9ZB4Q3V8D5T2M7K6N1XWYRA"
-_OF_CREATION: Final = (
+_CREATION_PROBLEMS: Final = (
     *(INVALID_PARAMS, WORKFLOW_NOT_FOUND, DEPLOYMENT_NOT_FOUND, NO_ACTIVE_DEPLOYMENT),
     *(IDEMPOTENCY_CONFLICT, "store_unavailable"),
 )
 
 
-def world_routes(world: World) -> list[HTTPRouteHandler]:
-    """The routes."""
-    return [_publishing(world), _events(world)]
+def world_routes(world: WorldApi) -> list[HTTPRouteHandler]:
+    """Return the routes."""
+    return [_publish_route(world), _event_route(world)]
 
 
-def _publishing(world: World) -> HTTPRouteHandler:
+def _publish_route(world: WorldApi) -> HTTPRouteHandler:
     @post(
         "/queue/publish",
         audit=PUBLISH,
         body=BodySize.PARAMS,
         operation_id="publishMessage",
         summary="Publish a message",
-        description="A queue is a workflow, and a message a run of it. What is published under an "
-        "`idempotencyKey` is published once; without one, each call publishes.",
-        **worlds(MessagePublished, {"messageId": _ID, "deduped": False}, *_OF_CREATION),
+        description="A queue is a workflow, and a message is a run of it. Messages with the same "
+        "`idempotencyKey` are published once; without a key, every request publishes one.",
+        **world_spec(MessagePublished, {"messageId": _ID, "deduped": False}, *_CREATION_PROBLEMS),
     )
     async def publish_message(request: AnyRequest, data: JSONBody[Message]) -> Response[bytes]:
         note(request, workflow=data.queue_name, idempotency_key=data.opts.idempotency_key)
         published = await world.publish(data, lambda run_id: note(request, run_id=run_id))
         note(request, deduped=published.deduped, run_id=published.message_id)
-        return answer(published, {})
+        return response_of(published, {})
 
     return publish_message
 
 
-def _events(world: World) -> HTTPRouteHandler:
+def _event_route(world: WorldApi) -> HTTPRouteHandler:
     @post(
         "/events/create",
         audit=CREATE_EVENT,
         body=BodySize.EVENT,
         operation_id="createEvent",
-        summary="Tell an event of a run",
-        description="run_created creates a run, once for its `runId`; run_cancelled cancels it; "
-        "hook_received sends it what its hook has received, as an event of the type that "
-        "`correlationId` names. All other events are Headwater's to write.",
-        **worlds(
+        summary="Create an event of a run",
+        description="run_created creates a run, once per `runId`; run_cancelled cancels it; "
+        "hook_received sends the payload of a hook to it, as an event of the type that "
+        "`correlationId` names. All other events are written by Headwater.",
+        **world_spec(
             EventCreated,
             {"runId": _ID, "eventType": "run_created", "deduped": False},
-            *_OF_CREATION,
+            *_CREATION_PROBLEMS,
             *(INVALID_INSTANCE_ID, INSTANCE_EXISTS, "run_not_found", "ambiguous_run"),
             *(INSTANCE_TERMINAL, INVALID_EVENT_TYPE, INVALID_EVENT_PAYLOAD, MAILBOX_FULL),
         ),
@@ -89,8 +89,8 @@ def _events(world: World) -> HTTPRouteHandler:
         note(request, run_id=data.run_id)
         kind = event_type_of(data)
         note(request, event_type=kind, idempotency_key=dedupe_key(kind, data.run_id))
-        taken = await world.take(data, kind, lambda run_id: note(request, run_id=run_id))
-        note(request, deduped=taken.deduped, run_id=taken.run_id)
-        return answer(taken, {})
+        created = await world.create_event(data, kind, lambda run_id: note(request, run_id=run_id))
+        note(request, deduped=created.deduped, run_id=created.run_id)
+        return response_of(created, {})
 
     return create_event

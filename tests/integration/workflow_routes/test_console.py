@@ -55,7 +55,7 @@ def test_an_instance_shows_its_steps_on_a_line_of_time_its_events_and_its_log(
     assert f"{told} complete" in text
     assert page.count("<svg") == 8
     assert "step 3 do completed 1" in text
-    assert 'Gave { "number": 3 }' in text
+    assert 'Result { "number": 3 }' in text
     assert "end waitForEvent completed" in text
     assert "info test begun" in text
     assert "warn" in text
@@ -66,24 +66,24 @@ def test_each_button_of_an_instance_does_what_it_says(api: httpx.Client, visitor
     name = create(api, "waiting", 2)
     until(api, "waiting", name, "waiting")
     at = f"/console/instances/waiting/{name}"
-    assert "It is paused." in words(visitor.press(at, "Pause").text)
+    assert "The instance is paused." in words(visitor.press(at, "Pause").text)
     assert status(api, "waiting", name)["status"] == "paused"
-    assert "It goes on." in words(visitor.press(at, "Resume").text)
+    assert "The instance has resumed." in words(visitor.press(at, "Resume").text)
     until(api, "waiting", name, "waiting")
     refused = visitor.press(at, "Send", type="go", payload="{nonsense")
     assert refused.status_code == 400
     assert "payload: expected JSON" in words(refused.text)
     sent = visitor.press(at, "Send", payload='{"amount": 1.10}')
     assert "The event was sent." in words(sent.text)
-    assert "Taken by" in words(sent.text)
-    assert "Its next run has begun." in words(visitor.press(at, "Restart").text)
+    assert "Consumed by" in words(sent.text)
+    assert "The next run has started." in words(visitor.press(at, "Restart").text)
     until(api, "waiting", name, "waiting")
     assert "Runs: 0 1" in words(visitor.page(at))
     earlier = words(visitor.page(f"{at}?runNumber=0"))
     assert "Run 0" in earlier
     assert '{ "amount": 1.10 }' in earlier
     ended = visitor.press(at, "Terminate", reason="no <more>")
-    assert "It was terminated." in words(ended.text)
+    assert "The instance was terminated." in words(ended.text)
     assert "no <more>" in words(ended.text)
     assert status(api, "waiting", name)["error"]["message"].endswith(": no <more>")
 
@@ -92,7 +92,7 @@ def test_one_that_is_cancelled_cleans_up(api: httpx.Client, visitor: Visitor) ->
     name = create(api, "tidy")
     until(api, "tidy", name, "waiting")
     done = visitor.press(f"/console/instances/tidy/{name}", "Cancel", reason="")
-    assert "It is being cancelled" in words(done.text)
+    assert "The run is being canceled" in words(done.text)
     until(api, "tidy", name, "terminated")
     assert "sweep do completed" in words(visitor.page(f"/console/instances/tidy/{name}"))
 
@@ -104,7 +104,7 @@ def test_one_that_has_failed_shows_why_and_is_retried(api: httpx.Client, visitor
     text = words(visitor.page(at))
     assert "no such card" in text
     assert "in charge" in text  # a frame of the author's code
-    assert "goes on from where it failed" in words(visitor.press(at, "Retry").text)
+    assert "continues from the failed step" in words(visitor.press(at, "Retry").text)
     assert until(api, "flaky", name, "complete")["output"] == "keptcharged"
     # Its button is gone; who has kept the page is told what the API says.
     with pytest.raises(AssertionError, match="one button 'Retry'"):

@@ -15,7 +15,7 @@ from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.ports import ForUsers
 from headwater.gateway.workflows.authorization import WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
-from headwater.gateway.workflows.runs.running import RunPorts
+from headwater.gateway.workflows.runs.run_service import RunPorts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
@@ -64,7 +64,7 @@ def memory_workflows(
     usual: dict[str, Any] = {
         "commands": MemoryCommands(),
         "definitions": MemoryDefinitions(),
-        "of_runs": RunPorts(
+        "run_ports": RunPorts(
             rows=Runs(without_postgres()),
             keys=IdempotencyKeys(without_postgres()),
             deployments=deployments or MemoryDeployments(),

@@ -10,8 +10,8 @@ import pytest
 from litestar.testing import TestClient
 
 from headwater.gateway.workflows import Principal, RequestContext, WorkflowHooks
-from headwater.gateway.workflows.runs.running import RunPorts
-from headwater.processors.idempotency import IdempotencyKey, RequestState, StoredRequest
+from headwater.gateway.workflows.runs.run_service import RunPorts
+from headwater.processors.idempotency import Key, Remembered, State
 from headwater.projections.workflows.runs import Runs
 from headwater.schemas.history import SendEvent, StartRun
 from headwater.streams.workflows.client import Addressed
@@ -91,7 +91,7 @@ def served() -> Iterator[tuple[Client, Seen]]:
         deployments=with_active_deployment("order"),
         project_id="default",
     )
-    workflows = memory_workflows(hooks=hooks, commands=seen.commands, of_runs=runs)
+    workflows = memory_workflows(hooks=hooks, commands=seen.commands, run_ports=runs)
     with TestClient(memory_app(workflows=workflows, audit=seen.audit)) as client:
         yield client, seen
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.console.rendering import age, lasting, pretty, readable
+from headwater.gateway.console.rendering import age, duration, pretty, readable
 from headwater.gateway.console.sessions import COOKIE, SESSION_S, Sessions
 from headwater.gateway.console.timeline import Bar, bars
 from headwater.gateway.http.front import front_of
@@ -213,10 +213,10 @@ def test_signing_out_forgets_the_session(signed_in: TestClient[Any]):
 
 def test_a_cookie_that_was_made_up_or_signed_with_another_key_is_no_session():
     sessions = Sessions(KEY, lambda: NOW_MS)
-    cookie = sessions.begin()
+    cookie = sessions.new_cookie()
     until, signature = cookie.split(".")
-    assert sessions.holds(cookie)
-    assert Sessions(KEY, lambda: NOW_MS).holds(cookie)  # another gateway
+    assert sessions.is_valid(cookie)
+    assert Sessions(KEY, lambda: NOW_MS).is_valid(cookie)  # another gateway
     for made_up in (
         "",
         ".",
@@ -225,11 +225,11 @@ def test_a_cookie_that_was_made_up_or_signed_with_another_key_is_no_session():
         f"{int(until) + 1}.{signature}",
         f"{until}0.{signature}",
         f"{until}.{signature[:-1]}",
-        f"{until}.{sessions.token(until)}",
-        Sessions("another key", lambda: NOW_MS).begin(),
+        f"{until}.{sessions.form_token(until)}",
+        Sessions("another key", lambda: NOW_MS).new_cookie(),
         "\ud800.é",
     ):
-        assert not sessions.holds(made_up), made_up
+        assert not sessions.is_valid(made_up), made_up
 
 
 # --- forms ----------------------------------------------------------------------------------------
@@ -242,7 +242,8 @@ def test_a_form_without_the_token_of_its_session_does_nothing(
 ):
     if given == "of another session":
         opened.clock.now_ms += 1000
-        given = Sessions(KEY, opened.clock).token(Sessions(KEY, opened.clock).begin())
+        sessions = Sessions(KEY, opened.clock)
+        given = sessions.form_token(sessions.new_cookie())
     before = (list(opened.replays.replayed), list(opened.commands.sent))
     answer = signed_in.post(path, data={} if given is None else {"token": given})
     assert answer.status_code == 403
@@ -268,7 +269,7 @@ def test_a_dead_letter_is_put_back_and_audited_as_over_the_api(
     headers = {"user-agent": "a-browser", "x-request-id": "request-of-mine"}
     answer = signed_in.post("/console/dead-letters/2/5/replay", data=form, headers=headers)
     assert answer.status_code == 200
-    assert "<strong>1</strong> put back" in answer.text
+    assert "<strong>1</strong> reprocessed" in answer.text
     assert opened.replays.replayed[-1] == (2, 5)
     (entry,) = opened.audit.entries
     assert (entry.action, entry.result) == ("dead_letters.replay", "success")
@@ -434,8 +435,8 @@ def test_the_style_sheet_needs_no_session_and_is_kept(client: TestClient[Any]):
         (90_061, "1 d 1 h"),
     ],
 )
-def test_lasting(seconds: float, shown: str):
-    assert lasting(seconds) == shown
+def test_duration(seconds: float, shown: str):
+    assert duration(seconds) == shown
 
 
 def test_age_is_of_the_past_or_the_future():
@@ -446,7 +447,7 @@ def test_age_is_of_the_past_or_the_future():
 
 def test_values_are_shown_with_the_numbers_that_were_written():
     assert pretty({"a": "\ud800"}) == '{\n  "a": "\\ud800"\n}'
-    assert pretty("x" * 30_000).endswith("… and 10002 characters more")
+    assert pretty("x" * 30_000).endswith("… and 10002 more characters")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from litestar import Litestar, Request, Response, get, post
 from litestar.datastructures import State
 from litestar.testing import TestClient
 
-from headwater.gateway.console.asking import Keys
+from headwater.gateway.console.api_client import ConsoleKeys
 from headwater.gateway.console.routes import Console
 from headwater.gateway.console.views import projections_of
 from headwater.gateway.http.admin import DeadLetterPosition, ReplayAnswer
@@ -185,9 +185,9 @@ async def put_back(request: Request[Any, Any, Any]) -> ReplayAnswer:
 )
 def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
     console = Console(
-        Keys("the-key", "another"),
+        ConsoleKeys("the-key", "another"),
         clock=lambda: int(AT.timestamp() * 1000),
-        refused=lambda _scope, _code: None,
+        record_refusal=lambda _scope, _code: None,
         bodies=lambda app: app,
     )
     state = State({STATE_NAME: lambda: "request-1"})
@@ -203,7 +203,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
         ("/console/workflows", "order"),
         ("/console/instances?workflow=order", "order"),
         ("/console/instances/order/a", "Run 2"),
-        ("/console/instances/order/a?runNumber=1&done=pause", "It is paused."),
+        ("/console/instances/order/a?runNumber=1&done=pause", "The instance is paused."),
     ],
 )
 def test_pages_show_all_that_there_is_and_nothing_where_there_is_nothing(
@@ -234,19 +234,19 @@ def test_all_dead_letters_are_put_back_page_by_page(client: TestClient[Any]):
         return found
 
     asking = client.get("/console/dead-letters/replay?reason=no_user").text
-    assert "At least 1000 dead letters of the reason no_user" in words(asking)
+    assert "At least 1000 dead letters with the reason no_user" in words(asking)
     first = client.post("/console/dead-letters/replay", data=button(asking).fields).text
-    assert "1000 put back, 0 not." in words(first)
+    assert "1000 reprocessed, 0 failed." in words(first)
     last = client.post("/console/dead-letters/replay", data=button(first).fields).text
-    assert "1 put back, 0 not." in words(last)
-    assert "Go on" not in last
+    assert "1 reprocessed, 0 failed." in words(last)
+    assert "Continue" not in last
 
 
 @pytest.mark.parametrize(
     ("client", "said"),
     [
         ((False, "code"), "No dead letters."),
-        ((True, "code"), "The newest 1 dead letters were put back or are past it; there are older"),
+        ((True, "code"), "The newest 1 dead letters were reprocessed or have expired; there are"),
     ],
     indirect=["client"],
 )
@@ -258,14 +258,14 @@ def test_none_in_the_way_is_said_only_of_all_dead_letters(client: TestClient[Any
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("", "There are no dead letters."),
-        ("?state=parked", "No delivery waits."),
-        ("?state=all", "Nothing is in the way."),
+        ("", "No dead letters."),
+        ("?state=parked", "No parked deliveries."),
+        ("?state=all", "No dead letters and no parked deliveries."),
     ],
 )
 def test_of_what_is_not_there_no_more_is_said(client: TestClient[Any], query: str, said: str):
     found = words(client.get(f"/console/dead-letters{query}").text)
-    assert f"{said} What was refused" in found
+    assert f"{said} To list refused requests" in found
 
 
 def test_commands_to_copy_hold_what_others_have_chosen_as_one_word(client: TestClient[Any]):

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.deployments import checking
+from headwater.gateway.deployments import artifact_check
 from headwater.gateway.settings import Settings
 from headwater.gateway.workflows.authorization import Denied, RequestContext, WorkflowHooks
 from headwater.processors.deployments import Deployments
@@ -221,7 +221,7 @@ def test_an_app_that_cannot_be_run_is_refused_with_its_traceback(
 def test_an_app_that_is_not_imported_in_time_is_refused(
     client: TestClient[Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(checking, "_IMPORT_S", 0.5)
+    monkeypatch.setattr(artifact_check, "_IMPORT_S", 0.5)
     endless = artifact(orders="while True: pass")
     problem = refusal(deploy(client, endless), 400, "artifact_invalid")
     assert "expected orders to be imported within 0.5 s" in problem["detail"]
@@ -304,7 +304,7 @@ def test_graphs_and_their_tasks_are_deployed(client: TestClient[Any], log: Memor
     [
         ("orders:without_task", "its graph 'review' names at the node 'ask', the task 'ask'"),
         ("orders:without_workflow", "at the node 'bill', the workflow 'bill', found review"),
-        ("orders:tasks", "expected a workflow in orders:tasks, found tasks alone"),
+        ("orders:tasks", "expected a workflow in orders:tasks, found only tasks"),
     ],
 )
 def test_what_a_graph_names_and_is_not_there_is_refused(

@@ -11,7 +11,7 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.job_bodies import Activation
 from headwater.gateway.workflows.job_keys import read_key
-from headwater.gateway.workflows.jobs import WAITING_MAX, Jobs
+from headwater.gateway.workflows.jobs import WAITING_MAX, JobService
 from headwater.projections.workflows.answers import OpenJob
 from headwater.schemas.answers import Job
 from headwater.schemas.history import ReplySent
@@ -63,7 +63,7 @@ class Losing(MemoryCommands):
 
 
 def play(
-    act: Callable[[Jobs, Rows, MemoryCommands], Awaitable[None]],
+    act: Callable[[JobService, Rows, MemoryCommands], Awaitable[None]],
     rows: Rows,
     commands: MemoryCommands | None = None,
 ) -> None:
@@ -73,7 +73,7 @@ def play(
         freshness = Freshness(rows.next_offsets)
         numbers = count(1)
         given: Any = rows
-        jobs = Jobs(sent_to, given, freshness, new_id=lambda: f"c-{next(numbers)}")
+        jobs = JobService(sent_to, given, freshness, new_id=lambda: f"c-{next(numbers)}")
         await freshness.start()
         try:
             await act(jobs, rows, sent_to)
@@ -87,7 +87,7 @@ async def stays() -> None:
     await asyncio.Event().wait()
 
 
-async def take(jobs: Jobs, wait_ms: int = 0, most: int = 5) -> list[Job]:
+async def take(jobs: JobService, wait_ms: int = 0, most: int = 5) -> list[Job]:
     wanted = Activation(types=("charge",), worker="me", max=most, lease_ms=5_000, wait_ms=wait_ms)
     return await jobs.activate(wanted, stays)
 
@@ -97,7 +97,7 @@ def named(found: list[Job]) -> list[str]:
 
 
 def test_a_job_is_given_with_its_input_as_it_came_and_a_key_that_names_its_attempt() -> None:
-    async def act(jobs: Jobs, _: Rows, commands: MemoryCommands) -> None:
+    async def act(jobs: JobService, _: Rows, commands: MemoryCommands) -> None:
         (found,) = await take(jobs)
         assert (found.key, bytes(found.input)) == ("order.a.0.4.1", b'{"n": 1.0}')
         assert found.lease_until.timestamp() * 1000 == LEASE_UNTIL_MS
@@ -107,7 +107,7 @@ def test_a_job_is_given_with_its_input_as_it_came_and_a_key_that_names_its_attem
 
 
 def test_what_the_owner_refuses_is_not_given_and_not_asked_for_again_at_once() -> None:
-    async def act(jobs: Jobs, rows: Rows, commands: MemoryCommands) -> None:
+    async def act(jobs: JobService, rows: Rows, commands: MemoryCommands) -> None:
         commands.answer = lambda each: reply(
             code="" if each.instance_id == "b" else "JOB_NOT_AVAILABLE"
         )
@@ -120,7 +120,7 @@ def test_what_the_owner_refuses_is_not_given_and_not_asked_for_again_at_once() -
 
 
 def test_two_who_ask_at_once_are_not_offered_the_same() -> None:
-    async def act(jobs: Jobs, _: Rows, commands: MemoryCommands) -> None:
+    async def act(jobs: JobService, _: Rows, commands: MemoryCommands) -> None:
         found = await asyncio.gather(take(jobs), take(jobs))
         assert sorted(map(named, found)) == [[], ["a", "b"]]
         assert len(commands.sent) == 2
@@ -129,7 +129,7 @@ def test_two_who_ask_at_once_are_not_offered_the_same() -> None:
 
 
 def test_jobs_that_were_won_are_given_though_the_outcome_of_others_is_not_known() -> None:
-    async def act(jobs: Jobs, rows: Rows, _: MemoryCommands) -> None:
+    async def act(jobs: JobService, rows: Rows, _: MemoryCommands) -> None:
         assert named(await take(jobs)) == ["a"]
         rows.open = []
         assert await take(jobs) == []
@@ -138,7 +138,7 @@ def test_jobs_that_were_won_are_given_though_the_outcome_of_others_is_not_known(
 
 
 def test_an_activation_of_which_nothing_is_known_says_so() -> None:
-    async def act(jobs: Jobs, _: Rows, commands: MemoryCommands) -> None:
+    async def act(jobs: JobService, _: Rows, commands: MemoryCommands) -> None:
         commands.answer = lambda _: reply(code="JOB_NOT_AVAILABLE")
         with pytest.raises(OutcomeUnknown):
             await take(jobs)
@@ -147,7 +147,7 @@ def test_an_activation_of_which_nothing_is_known_says_so() -> None:
 
 
 def test_whoever_waits_is_given_what_comes_and_looks_only_when_something_has_moved() -> None:
-    async def act(jobs: Jobs, rows: Rows, _: MemoryCommands) -> None:
+    async def act(jobs: JobService, rows: Rows, _: MemoryCommands) -> None:
         waits = asyncio.create_task(take(jobs, wait_ms=20_000))
         await asyncio.sleep(0.3)
         assert rows.asked == 1
@@ -160,7 +160,7 @@ def test_whoever_waits_is_given_what_comes_and_looks_only_when_something_has_mov
 
 
 def test_all_who_wait_are_let_go_when_the_gateway_ends() -> None:
-    async def act(jobs: Jobs, _: Rows, __: MemoryCommands) -> None:
+    async def act(jobs: JobService, _: Rows, __: MemoryCommands) -> None:
         waits = asyncio.create_task(take(jobs, wait_ms=20_000))
         await asyncio.sleep(0.1)
         jobs.close()
@@ -170,7 +170,7 @@ def test_all_who_wait_are_let_go_when_the_gateway_ends() -> None:
 
 
 def test_no_more_wait_than_there_is_room_for() -> None:
-    async def act(jobs: Jobs, _: Rows, __: MemoryCommands) -> None:
+    async def act(jobs: JobService, _: Rows, __: MemoryCommands) -> None:
         jobs.waiting = WAITING_MAX
         with pytest.raises(Problem) as caught:
             await take(jobs)

@@ -99,7 +99,7 @@ def test_a_run_without_an_id_is_none():
 
 
 def test_who_may_not_is_not_told_to_give_a_key():
-    refused = Network(problem(403, "forbidden", "expected a workflow of an author's"))
+    refused = Network(problem(403, "forbidden", "expected a workflow of your own"))
     found = headwater(refused, "runs", "create", "headwater-prune")
-    assert "expected a workflow of an author's" in found.stderr
+    assert "expected a workflow of your own" in found.stderr
     assert "HEADWATER_WORKFLOW_KEY" not in found.stderr

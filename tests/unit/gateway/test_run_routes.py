@@ -10,7 +10,7 @@ from litestar.testing import TestClient
 from typing_extensions import override
 
 from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
-from headwater.gateway.workflows.runs.running import RunPorts
+from headwater.gateway.workflows.runs.run_service import RunPorts
 from headwater.projections.idempotency import IdempotencyKeys
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import FoundRun
@@ -144,13 +144,15 @@ def tenants(rows: MemoryRunRows, *seen: str | None) -> Iterator[Client]:
         return None if context.workflow_name in seen else Denied(detail="not yours")
 
     hooks = WorkflowHooks(authorize_instance_read=only_theirs, authorize_management=only_theirs)
-    of_runs = RunPorts(
+    run_ports = RunPorts(
         rows=rows,  # type: ignore[arg-type]
         keys=IdempotencyKeys(without_postgres()),
         deployments=MemoryDeployments(),
         project_id="default",
     )
-    app = memory_app(workflows=memory_workflows(hooks=hooks, of_runs=of_runs, workflows=UpToDate()))
+    app = memory_app(
+        workflows=memory_workflows(hooks=hooks, run_ports=run_ports, workflows=UpToDate())
+    )
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
@@ -196,14 +198,16 @@ def test_a_hook_that_is_broken_is_not_taken_for_one_that_denies() -> None:
     def broken(_: RequestContext) -> None:
         raise RuntimeError("a bug of the hook's")
 
-    of_runs = RunPorts(
+    run_ports = RunPorts(
         rows=MemoryRunRows(("theirs", "run-1")),  # type: ignore[arg-type]
         keys=IdempotencyKeys(without_postgres()),
         deployments=MemoryDeployments(),
         project_id="default",
     )
     hooks = WorkflowHooks(authorize_instance_read=broken, authorize_management=broken)
-    app = memory_app(workflows=memory_workflows(hooks=hooks, of_runs=of_runs, workflows=UpToDate()))
+    app = memory_app(
+        workflows=memory_workflows(hooks=hooks, run_ports=run_ports, workflows=UpToDate())
+    )
     with TestClient(app, raise_server_exceptions=False) as client:
         for ask in ASKS:
             assert_problem(ask(client, "run-1", ""), 500, "internal_error")

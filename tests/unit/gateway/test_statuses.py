@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from headwater.gateway.workflows.statuses import Named, Statuses
+from headwater.gateway.workflows.statuses import InstanceKey, Statuses
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.statuses import RunStatus
@@ -17,10 +17,10 @@ class Postgres:
     """Instances of the workflow "order", of which every third there is none."""
 
     def __init__(self) -> None:
-        self.asked: list[Sequence[Named]] = []
+        self.asked: list[Sequence[InstanceKey]] = []
         self.away = False
 
-    async def ask(self, names: Sequence[Named]) -> Mapping[Named, InstanceStatus]:
+    async def ask(self, names: Sequence[InstanceKey]) -> Mapping[InstanceKey, InstanceStatus]:
         self.asked.append(names)
         await asyncio.sleep(0)
         if self.away:
@@ -37,11 +37,13 @@ def test_those_who_ask_together_are_answered_together():
         postgres = Postgres()
         statuses = Statuses(postgres.ask)
         numbers = [str(number) for number in range(MANY)]
-        found = await asyncio.gather(*(statuses.of("order", each) for each in [*numbers, "1"]))
+        found = await asyncio.gather(
+            *(statuses.status_of("order", each) for each in [*numbers, "1"])
+        )
         outputs = [each and each.output for each in found]
         assert outputs == [each if int(each) % 3 else None for each in [*numbers, "1"]]
         assert [len(names) for names in postgres.asked] == [50, 50, 20]
-        await statuses.of("order", "1")
+        await statuses.status_of("order", "1")
         assert len(postgres.asked) == 4, "what was found before is not told again"
 
     asyncio.run(scenario())
@@ -51,7 +53,7 @@ def test_who_leaves_takes_nobody_along_and_a_failure_is_told_to_all():
     async def scenario() -> None:
         postgres = Postgres()
         statuses = Statuses(postgres.ask)
-        one, two = (asyncio.create_task(statuses.of("order", "1")) for _ in range(2))
+        one, two = (asyncio.create_task(statuses.status_of("order", "1")) for _ in range(2))
         await asyncio.sleep(0)
         one.cancel()
         answer = await two
@@ -59,12 +61,12 @@ def test_who_leaves_takes_nobody_along_and_a_failure_is_told_to_all():
         assert answer.output == "1"
         postgres.away = True
         for failed in await asyncio.gather(
-            *(statuses.of("order", str(each)) for each in range(3)), return_exceptions=True
+            *(statuses.status_of("order", str(each)) for each in range(3)), return_exceptions=True
         ):
             assert isinstance(failed, StoreUnavailable)
         postgres.away = False
         with pytest.raises(asyncio.CancelledError):
             await one
-        assert await statuses.of("order", "3") is None
+        assert await statuses.status_of("order", "3") is None
 
     asyncio.run(scenario())

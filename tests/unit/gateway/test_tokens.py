@@ -24,9 +24,9 @@ from headwater.gateway.tokens.development import AUDIENCE as DEVELOPMENT_AUDIENC
 from headwater.gateway.tokens.development import NoIssuer, make_issuer, token_of
 from headwater.gateway.tokens.key_set import KEY_SET_BYTES_MAX, KeySetInvalid, read_key_set
 from headwater.gateway.tokens.key_source import (
-    ASKED_EVERY_S,
+    EXPIRED_AFTER_S,
     FRESH_S,
-    KEPT_S,
+    READ_INTERVAL_S,
     KeySource,
     KeysUnavailable,
     keys_at,
@@ -268,7 +268,7 @@ def test_a_new_key_is_found_when_a_token_names_it():
         verifier = verifier_of(issuer)
         await verifier.user_of(token())
         issuer.document = key_set(jwk("EdDSA", "new", OTHER))
-        issuer.now_s = ASKED_EVERY_S
+        issuer.now_s = READ_INTERVAL_S
         assert await verifier.user_of(token(kid="new", key=OTHER)) == USER
         with pytest.raises(TokenRefused):
             await verifier.user_of(token())
@@ -299,11 +299,11 @@ def test_while_the_issuer_is_away_known_keys_count_for_an_hour():
         assert await verifier.user_of(token()) == USER
         with pytest.raises(KeysUnavailable):
             await verifier.user_of(token(kid="perhaps-new"))
-        issuer.now_s = KEPT_S + 1
+        issuer.now_s = EXPIRED_AFTER_S + 1
         with pytest.raises(KeysUnavailable, match="refused"):
             await verifier.user_of(token())
         issuer.away = False
-        issuer.now_s += ASKED_EVERY_S
+        issuer.now_s += READ_INTERVAL_S
         assert await verifier.user_of(token()) == USER
 
     asyncio.run(scenario())

@@ -15,7 +15,7 @@ from headwater.gateway.workflows import (
     WorkflowHooks,
     authorization,
 )
-from headwater.gateway.workflows.authorization import Gatekeeper, HooksNotLoaded, load_hooks
+from headwater.gateway.workflows.authorization import Authorizer, HooksNotLoaded, load_hooks
 
 HOOKS = "tests.unit.gateway.workflow_hooks"
 KEY = {"authorization": "Bearer workflow-key"}
@@ -32,7 +32,7 @@ def ask(
     """The problem that a request ends in, if it does."""
 
     async def asks() -> None:
-        keeper = Gatekeeper(hooks, workflow_key="workflow-key", tick_key=tick_key)
+        keeper = Authorizer(hooks, workflow_key="workflow-key", tick_key=tick_key)
         context = RequestContext(
             policy=policy,
             workflow_name="order",
@@ -41,8 +41,8 @@ def ask(
             runtime=Runtime.seeded(7),
             body=body,
         )
-        await keeper.admit(context)
-        await keeper.allow(context)
+        await keeper.authenticate(context)
+        await keeper.authorize(context)
 
     try:
         asyncio.run(asks())

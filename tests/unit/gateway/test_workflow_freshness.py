@@ -44,8 +44,8 @@ def play(act: Callable[[Freshness, Store], Awaitable[None]]) -> None:
 def test_a_position_is_reached_when_what_lies_there_is_applied() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
         store.offsets = {0: 5}
-        assert await freshness.reached({0: 4}, 5)
-        waits = asyncio.create_task(freshness.reached({0: 5, 1: 0}, 5))
+        assert await freshness.wait_until_applied({0: 4}, 5)
+        waits = asyncio.create_task(freshness.wait_until_applied({0: 5, 1: 0}, 5))
         await asyncio.sleep(0.02)
         store.offsets = {0: 6}
         await asyncio.sleep(0.02)
@@ -60,10 +60,10 @@ def test_a_position_is_reached_when_what_lies_there_is_applied() -> None:
 def test_what_is_known_to_be_reached_is_not_asked_for() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
         store.offsets = {0: 5}
-        assert await freshness.look() == {0: 4}
+        assert await freshness.refresh() == {0: 4}
         asked = store.asked
-        assert await freshness.reached({0: 4}, 5)
-        assert await freshness.reached({}, 5)
+        assert await freshness.wait_until_applied({0: 4}, 5)
+        assert await freshness.wait_until_applied({}, 5)
         assert store.asked == asked
 
     play(act)
@@ -71,9 +71,9 @@ def test_what_is_known_to_be_reached_is_not_asked_for() -> None:
 
 def test_waiting_ends_in_time() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
-        assert not await freshness.reached({0: 0}, 0.02)
+        assert not await freshness.wait_until_applied({0: 0}, 0.02)
         store.offsets = {0: 0}
-        assert not await freshness.reached({0: 0}, 0.02)
+        assert not await freshness.wait_until_applied({0: 0}, 0.02)
         assert freshness.applied() == {}
 
     play(act)
@@ -83,7 +83,7 @@ def test_nobody_is_asked_while_nobody_waits() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
         await asyncio.sleep(0.05)
         assert store.asked == 0
-        await freshness.look()
+        await freshness.refresh()
         asked = store.asked
         await asyncio.sleep(0.05)
         assert store.asked <= asked + 1
@@ -93,7 +93,9 @@ def test_nobody_is_asked_while_nobody_waits() -> None:
 
 def test_a_thousand_waiters_are_one_question_at_a_time() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
-        waits = [asyncio.create_task(freshness.reached({0: n}, 60)) for n in range(1_000)]
+        waits = [
+            asyncio.create_task(freshness.wait_until_applied({0: n}, 60)) for n in range(1_000)
+        ]
         await asyncio.sleep(0.05)
         await until(lambda: store.asked)
         assert store.asked <= 50
@@ -112,12 +114,12 @@ def test_who_waits_in_patience_does_not_slow_down_who_does_not(
     monkeypatch.setattr("headwater.gateway.workflows.freshness._PATIENT_PAUSE_S", 600)
 
     async def act(freshness: Freshness, store: Store) -> None:
-        patient = asyncio.create_task(freshness.reached({0: 9}, 5, patient=True))
+        patient = asyncio.create_task(freshness.wait_until_applied({0: 9}, 5, patient=True))
         await asyncio.sleep(0.02)
         asked = store.asked
         store.offsets = {0: 1}
         async with asyncio.timeout(60):
-            assert await freshness.look() == {0: 0}
+            assert await freshness.refresh() == {0: 0}
         assert store.asked > asked
         patient.cancel()
         await asyncio.gather(patient, return_exceptions=True)
@@ -129,19 +131,19 @@ def test_who_waits_in_patience_does_not_slow_down_who_does_not(
 def test_an_error_is_told_to_all_who_wait_and_the_next_look_may_succeed(error: Exception) -> None:
     async def act(freshness: Freshness, store: Store) -> None:
         store.error = error
-        waits = [freshness.reached({0: 0}, 5), freshness.look()]
+        waits = [freshness.wait_until_applied({0: 0}, 5), freshness.refresh()]
         found = await asyncio.gather(*waits, return_exceptions=True)
         assert found == [error, error]
         store.error = None
         store.offsets = {0: 1}
-        assert await freshness.reached({0: 0}, 5)
+        assert await freshness.wait_until_applied({0: 0}, 5)
 
     play(act)
 
 
 def test_who_waits_at_the_end_is_told() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
-        waits = asyncio.create_task(freshness.reached({0: 0}, 60))
+        waits = asyncio.create_task(freshness.wait_until_applied({0: 0}, 60))
         await asyncio.sleep(0.01)
         await freshness.stop()
         with pytest.raises(StoreUnavailable):
@@ -153,16 +155,16 @@ def test_who_waits_at_the_end_is_told() -> None:
 def test_rows_that_postgres_lost_are_waited_for_until_they_are_back() -> None:
     async def act(freshness: Freshness, store: Store) -> None:
         store.offsets = {0: 9, 1: 3}
-        await freshness.look()
+        await freshness.refresh()
         assert freshness.lost() == {}
         store.offsets = {0: 5}
-        await freshness.look()
+        await freshness.refresh()
         assert freshness.lost() == {0: 8, 1: 2}
         store.offsets = {0: 9, 1: 2}
-        await freshness.look()
+        await freshness.refresh()
         assert freshness.lost() == {1: 2}
         store.offsets = {0: 9, 1: 3}
-        await freshness.look()
+        await freshness.refresh()
         assert freshness.lost() == {}
 
     play(act)
@@ -175,14 +177,14 @@ def test_rows_that_do_not_come_back_are_waited_for_no_longer_than_a_minute(
 
     async def act(freshness: Freshness, store: Store) -> None:
         store.offsets = {0: 9}
-        await freshness.look()
+        await freshness.refresh()
         store.offsets = {0: 5}
-        await freshness.look()
+        await freshness.refresh()
         assert freshness.lost() == {0: 8}
         assert "Postgres lost rows of workflows" in caplog.text
 
         async def is_given_up() -> bool:
-            await freshness.look()
+            await freshness.refresh()
             return freshness.lost() == {}
 
         async with asyncio.timeout(30):

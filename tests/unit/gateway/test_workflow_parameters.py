@@ -4,7 +4,7 @@ import pytest
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.parameters import prefers_async
-from headwater.gateway.workflows.positions import furthest, read_positions, stated
+from headwater.gateway.workflows.positions import format_positions, furthest, read_positions
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_preference_is_read(prefer: str, async_: bool) -> None:
 
 def test_positions_are_read_as_they_are_stated() -> None:
     positions = {0: 5, 3: 0, 11: 10**15}
-    text = stated(positions)
+    text = format_positions(positions)
     expected = "workflow-history/0@5, workflow-history/3@0, workflow-history/11@1000000000000000"
     assert text == expected
     assert read_positions([text]) == positions
@@ -57,7 +57,7 @@ def test_positions_are_read_as_they_are_stated() -> None:
 
 
 def test_positions_that_there_are_none_of_or_too_many_are_not_stated() -> None:
-    assert stated({}) == ""
-    assert stated({0: -1, 1: 2}) == "workflow-history/1@2"
-    assert stated(dict.fromkeys(range(101), 1)) == ""
+    assert format_positions({}) == ""
+    assert format_positions({0: -1, 1: 2}) == "workflow-history/1@2"
+    assert format_positions(dict.fromkeys(range(101), 1)) == ""
     assert furthest([(0, 1), (1, 5), (0, 3), (0, 2)]) == {0: 3, 1: 5}

@@ -252,14 +252,14 @@ def test_there_is_a_limit_to_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "STREAMS_MAX", 1)
 
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
-        tails.require_room()
+        tails.require_capacity()
         chunks = tails.response(memory.row, 7).iterator
         await anext(chunks)
         with pytest.raises(Problem) as caught:
-            tails.require_room()
+            tails.require_capacity()
         assert caught.value.code == "overloaded"
         await chunks.aclose()
-        tails.require_room()
+        tails.require_capacity()
 
     play(act, MemoryTail(instance()))
 

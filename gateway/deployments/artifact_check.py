@@ -1,7 +1,7 @@
-"""Seeing that what is about to be deployed can be run: it is imported once, in another process.
+"""Checks an app before it is deployed: imports it once, in another process.
 
-So owners know what a deployment declares without importing anything, and its author sees the
-traceback at once. The process sees the environment variables that apps see, and no others.
+Owners get the declarations of a deployment without importing its code, and its author sees the
+traceback of a failed import at once. The process has only the environment variables of apps.
 """
 
 import asyncio
@@ -25,73 +25,75 @@ from headwater.streams.code_host.hosted_tasks import BUILT_IN
 from headwater.streams.code_host.schedules import Declared
 from headwater.streams.workflows.host_process import HostKilled, declarations_of
 
-#: How long an app may take to be imported, in seconds; whoever deploys waits for it.
+#: Seconds that the import of an app may take, while the request to deploy waits.
 _IMPORT_S: Final = 30.0
-#: Characters of the name of an app.
+#: Most characters of the name of an app.
 _APP_MAX: Final = 200
-#: Characters that are told of why an app cannot be imported: a traceback of many frames.
-_TOLD_MAX: Final = 8_000
+#: Most characters of an import error: enough for a traceback of many frames.
+_ERROR_MAX: Final = 8_000
 
 
-class Checking:
-    """Imports apps, one at a time: each takes as much memory and time as it likes.
+class ArtifactCheck:
+    """Imports apps, one at a time: an import may use any amount of memory and time.
 
     Args:
-        passed: Environment variables that apps see besides those that they always see.
-        limits: Limits of what they declare.
+        passed: Environment variables of apps, besides those that they always have.
+        limits: Limits of their declarations.
     """
 
     def __init__(self, *, passed: Sequence[str], limits: Limits) -> None:
         self._passed = passed
         self._limits = limits
-        self._turn = asyncio.Semaphore(1)
+        self._import_lock = asyncio.Semaphore(1)
         self._importing: asyncio.Task[Declarations] | None = None
-        self._ended = False
+        self._closed = False
 
     def close(self) -> None:
-        """Ends what is under way: a server that ends waits for its answers."""
-        self._ended = True
+        """Cancel the import in progress, which would delay the shutdown of the server."""
+        self._closed = True
         if self._importing is not None:
             self._importing.cancel()
 
-    async def declared(
+    async def check(
         self, app: str, artifact: bytes
     ) -> tuple[tuple[DeployedWorkflow, ...], tuple[DeployedSchedule, ...]]:
-        """The workflows, and the schedules, that an app in an artifact declares.
+        """Import an app from an artifact; return its workflows and schedules.
 
-        Errors: Problem, which says what its author has to change.
+        Raises:
+            Problem: The app cannot be deployed; the detail states what its author has to change.
         """
-        async with self._turn:
-            declared = await self._in_time(app, artifact)
+        async with self._import_lock:
+            declared = await self._import_unless_closed(app, artifact)
         _check_graphs(app, declared)
         for name in declared.workflows:
-            fault = name_problem(
+            problem = name_fault(
                 "the name of a workflow", name, self._limits.max_workflow_name, "max_workflow_name"
             )
-            if fault:
-                raise Problem(ARTIFACT_INVALID, fault)
+            if problem:
+                raise Problem(ARTIFACT_INVALID, problem)
         return (
-            tuple(_deployed(declared, name) for name in declared.workflows),
-            tuple(map(_scheduled, declared.schedules)),
+            tuple(_deployed_workflow(declared, name) for name in declared.workflows),
+            tuple(map(_deployed_schedule, declared.schedules)),
         )
 
-    async def _in_time(self, app: str, artifact: bytes) -> Declarations:
-        """What an app declares, unless the gateway ends before.
+    async def _import_unless_closed(self, app: str, artifact: bytes) -> Declarations:
+        """Import an app, unless the gateway shuts down.
 
-        Errors: Problem.
+        Raises:
+            Problem: The artifact is invalid, or the gateway shuts down.
         """
-        if not self._ended:
-            self._importing = asyncio.create_task(self._declared(app, artifact))
+        if not self._closed:
+            self._importing = asyncio.create_task(self._import(app, artifact))
             try:
                 return await self._importing
             except ArtifactInvalid as error:
                 raise Problem(ARTIFACT_INVALID, error.message) from error
             except asyncio.CancelledError:
-                if not self._ended:
+                if not self._closed:
                     raise
-        raise Problem("overloaded", f"expected to import {app}, found that the gateway ends")
+        raise Problem("overloaded", f"expected to import {app}, found that the gateway shuts down")
 
-    async def _declared(self, app: str, artifact: bytes) -> Declarations:
+    async def _import(self, app: str, artifact: bytes) -> Declarations:
         folder = await asyncio.to_thread(_new_folder)
         try:
             await asyncio.to_thread(unpack, artifact, folder)
@@ -100,44 +102,46 @@ class Checking:
                 app, directory=folder, within_s=_IMPORT_S, passed=self._passed
             )
         except (AppNotLoaded, HostKilled) as error:
-            raise ArtifactInvalid(_without(folder, error.message)[:_TOLD_MAX]) from error
+            raise ArtifactInvalid(_without_folder(folder, error.message)[:_ERROR_MAX]) from error
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _new_folder() -> Path:
-    """An empty folder, as processes name the one that they are in."""
+    """Create an empty folder; its path has no symbolic links, as in tracebacks."""
     return Path(mkdtemp(prefix="headwater-")).resolve()
 
 
 def check_name(app: str) -> None:
-    """Sees that this may be the name of an app.
+    """Check the name of an app.
 
-    Errors: Problem.
+    Raises:
+        Problem: The name is invalid.
     """
     try:
         if len(app) > _APP_MAX:
-            found = f"expected at most {_APP_MAX} characters, found {len(app)}"
-            raise Problem("invalid_parameter", f"app: {found}", field="app")
-        parse_app_spec(app)
+            detail = f"app: expected at most {_APP_MAX} characters, found {len(app)}"
+            raise Problem("invalid_parameter", detail, field="app")
+        read_spec(app)
     except AppNotLoaded as error:
         raise Problem("invalid_parameter", f"app: {error.message}", field="app") from error
 
 
-def _without(folder: Path, text: str) -> str:
-    """A text without the folder that is gone when it is read."""
+def _without_folder(folder: Path, text: str) -> str:
+    """Remove the path of the temporary folder from a text."""
     return text.replace(f"{folder}/", "").replace(str(folder), "the artifact")
 
 
 def _check_graphs(app: str, declared: Declarations) -> None:
-    """Sees that there is what graphs name: their runs would fail for want of it.
+    """Check that the app has the tasks and workflows that its graphs name.
 
-    Errors: Problem.
+    Raises:
+        Problem: A workflow, task or subworkflow is missing.
     """
     if not declared.workflows:
         raise Problem(
             ARTIFACT_INVALID,
-            f"expected a workflow in {app}, found tasks alone, which are for graphs beside them",
+            f"expected a workflow in {app}, found only tasks, which need a graph in the same app",
         )
     tasks = {*declared.tasks, *BUILT_IN}
     for name, document in declared.graphs.items():
@@ -159,7 +163,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def _deployed(declared: Declarations, name: str) -> DeployedWorkflow:
+def _deployed_workflow(declared: Declarations, name: str) -> DeployedWorkflow:
     limit = declared.concurrency.get(name)
     document = declared.graphs.get(name)
     return DeployedWorkflow(
@@ -175,6 +179,6 @@ def _deployed(declared: Declarations, name: str) -> DeployedWorkflow:
     )
 
 
-def _scheduled(declared: Declared) -> DeployedSchedule:
+def _deployed_schedule(declared: Declared) -> DeployedSchedule:
     text = msgspec.json.encode(declared).decode()
     return DeployedSchedule(name=declared.schedule, declared=text)

@@ -1,4 +1,4 @@
-"""Where a worker that was started with --tick is told to: one route, on loopback."""
+"""HTTP server in a worker started with --tick: one route, on loopback, that receives ticks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,24 +20,29 @@ from headwater.streams.workflows.manual_ticks import Done
 
 
 class Tick(Protocol):
-    """Has a worker do what is due; see `WorkflowWorker.tick`."""
+    """Executes what is due in a worker; see `WorkflowWorker.tick`."""
 
     def __call__(
         self, max_instances: int | None, max_steps: int | None, *, continuing: bool
-    ) -> Awaitable[TickResult]:
-        """Does it."""
+    ) -> Awaitable[Done]:
+        """Execute it."""
 
 
 @asynccontextmanager
-async def ticks_heard(
+async def serve_ticks(
     urls: Sequence[str], tick: Tick, new_id: Callable[[], str]
 ) -> AsyncIterator[None]:
-    """Listens for ticks.
+    """Serve ticks while the context is open.
 
-    Shape:  URLs such as http://127.0.0.1:8090: of several workers each takes one that is free.
-    Errors: ProcessUnavailable when all of them are taken.
+    Args:
+        urls: Addresses such as http://127.0.0.1:8090; the first one whose port is free is used.
+        tick: Executes a tick.
+        new_id: Returns ids for requests.
+
+    Raises:
+        PartUnavailable: All ports are in use.
     """
-    host, port = _free(urls)
+    host, port = _free_address(urls)
     server = listener(tick_app(tick, new_id), host=host, port=port)
     serving = asyncio.ensure_future(server.serve())
     try:
@@ -47,11 +52,11 @@ async def ticks_heard(
         await serving
 
 
-def _free(urls: Sequence[str]) -> tuple[str, int]:
-    *firsts, last = [urlsplit(url) for url in urls]
-    for place in firsts:
-        address = place.hostname or "", place.port or 80
-        with suppress(ProcessUnavailable):
+def _free_address(urls: Sequence[str]) -> tuple[str, int]:
+    *candidates, last = [urlsplit(url) for url in urls]
+    for candidate in candidates:
+        address = candidate.hostname or "", candidate.port or 80
+        with suppress(PartUnavailable):
             refuse_taken_port(*address)
             return address
     address = last.hostname or "", last.port or 80
@@ -60,12 +65,12 @@ def _free(urls: Sequence[str]) -> tuple[str, int]:
 
 
 def tick_app(tick: Tick, new_id: Callable[[], str]) -> Litestar:
-    """The application: POST / with `{maxInstances?, maxSteps?}` answers `{processed}`."""
+    """Return the application: POST / with `{maxInstances?, maxSteps?}` returns `{processed}`."""
 
     @post("/", status_code=200)
     async def run_ready(request: AnyRequest) -> Response[bytes]:
-        asked = bodies.read(bodies.WorkerTick, await request.body())
-        done = await tick(asked.max_instances, asked.max_steps, continuing=asked.continuing)
+        limits = bodies.read(bodies.WorkerTick, await request.body())
+        done = await tick(limits.max_instances, limits.max_steps, continuing=limits.continuing)
         body = msgspec.json.encode(WorkerTicked(processed=done.processed, steps=done.steps))
         return Response(body, media_type="application/json")
 
