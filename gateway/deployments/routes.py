@@ -15,7 +15,12 @@ from litestar.types import Guard
 from headwater.gateway.deployments.deploying import NONE, Deploying
 from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.entity_tags import tag_of
-from headwater.gateway.http.keys import is_operator, no_operator, operators_only, programs_only
+from headwater.gateway.http.keys import (
+    is_operator,
+    operator_key_required,
+    operators_only,
+    programs_only,
+)
 from headwater.gateway.http.limited_bodies import BodyKind, BodySize, LimitedBodies
 from headwater.gateway.http.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.http.problems import Problem
@@ -119,7 +124,7 @@ def deployment_routers(
         "request_max_body_size": None,
     }
     deploys = Router(
-        "/", route_handlers=[_deploy(deploying)], middleware=[limited.of(_ZIP)], **operators
+        "/", route_handlers=[_deploy(deploying)], middleware=[limited.for_kind(_ZIP)], **operators
     )
     steers = Router(
         "/",
@@ -159,7 +164,7 @@ def _operators_or_users(admin_key: str, entrance: Entrance) -> Guard:
         except Problem as problem:
             # Whoever has brought an operators' key is told of that one.
             if problem.code == "unauthorized" and connection.headers.get("x-admin-key"):
-                raise no_operator() from problem
+                raise operator_key_required() from problem
             raise
 
     return guard

@@ -56,7 +56,7 @@ class PrunesInstances(Protocol):
 class TellsFacts(Protocol):
     """The log of deliveries, for what the house itself has learnt."""
 
-    async def tell(self, fact: Fact, *, request_id: str) -> object:
+    async def publish_fact(self, fact: Fact, *, request_id: str) -> object:
         """Appends a fact; when it returns, that is durable.
 
         Errors: BrokerUnavailable, Overloaded; telling it again is safe.

@@ -235,7 +235,7 @@ class TerraWorkflows:
                 terra_upload_id=done.terra_upload_id,
                 terra_response=done.terra_response,
             )
-            await (await self._outside.facts()).tell(fact, request_id=event.instance_id)
+            await (await self._outside.facts()).publish_fact(fact, request_id=event.instance_id)
 
         result = await step.do("submit", submit, retries=_LAB_RETRY, timeout="1 minute")
         await step.do("tell", tell, retries=_SOON)

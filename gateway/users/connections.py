@@ -72,7 +72,7 @@ async def reconciled(ports: UserPorts, user_id: str, request_id: str) -> Connect
             listing = await ports.terra.subscriptions()
         difference = compared(user_id, ours, listing)
         for fact in difference.facts:
-            await ports.log.tell(fact, request_id=request_id)
+            await ports.log.publish_fact(fact, request_id=request_id)
     except (TerraFailed, TerraNotConfigured, TimeoutError, BrokerUnavailable, Overloaded) as error:
         _LOG.warning("connections could not be reconciled: %s", str(error) or "Terra is slow")
         known = tuple(map(_as_ours, ours))

@@ -149,7 +149,7 @@ async def _keep(
         content_type=report.content_type,
         size=len(report.content),
     )
-    await ports.log.tell(fact, request_id=request_id)
+    await ports.log.publish_fact(fact, request_id=request_id)
     return fact
 
 

@@ -10,7 +10,7 @@ from litestar.handlers import BaseRouteHandler
 from typing_extensions import override
 
 from headwater.gateway.http.auditing import note
-from headwater.gateway.http.keys import admit, brought_by
+from headwater.gateway.http.keys import admit, presented_key
 from headwater.gateway.http.limited_bodies import JsonRequest
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.wrong_keys import check_key
@@ -81,7 +81,7 @@ class Entrance:
         if self._gatekeeper.has_own_guard(context.policy):
             return await self._gatekeeper.admit(context)
         kind = "tick" if context.policy is Policy.TICK else "workflow"
-        brought = brought_by(connection.headers)
+        brought = presented_key(connection.headers)
         try:
             admitted = await self._gatekeeper.admit(context)
         except Problem:

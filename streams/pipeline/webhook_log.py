@@ -146,7 +146,7 @@ class WebhookLog:
         if self._background:
             await asyncio.wait(self._background, timeout=_STOP_S)
 
-    async def tell(self, fact: Fact, *, request_id: str) -> Appended:
+    async def publish_fact(self, fact: Fact, *, request_id: str) -> Appended:
         """Appends what the house has learnt, as a delivery of its own; returns when it is durable.
 
         Shape:  a fact that was told before is a duplicate, and changes nothing.

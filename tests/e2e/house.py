@@ -275,8 +275,8 @@ class House:
             try:
                 await until(lambda: log.ready)
                 for fact in facts:
-                    assert not (await log.tell(fact, request_id="a-test")).duplicate
-                    assert (await log.tell(fact, request_id="a-test")).duplicate
+                    assert not (await log.publish_fact(fact, request_id="a-test")).duplicate
+                    assert (await log.publish_fact(fact, request_id="a-test")).duplicate
             finally:
                 await log.stop()
 

@@ -80,7 +80,7 @@ class Outside:
     async def facts(self) -> "Outside":
         return self
 
-    async def tell(self, fact: Fact, *, request_id: str) -> None:
+    async def publish_fact(self, fact: Fact, *, request_id: str) -> None:
         assert request_id
         self.told.append(fact)
 

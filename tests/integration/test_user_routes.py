@@ -134,7 +134,7 @@ class House:
                 terra=terra,
                 blobs=blobs,
             ),
-            wiping=Wiping(log=MemoryWipes(away=away), blobs=blobs, new_id=lambda: "wipe", looks=0),
+            wiping=Wiping(log=MemoryWipes(away=away), blobs=blobs, new_id=lambda: "wipe", polls=0),
         )
 
     def forget(self) -> None:

@@ -44,7 +44,7 @@ def memory_app(settings: Settings | None = None, **ports: Any) -> Litestar:  # n
         "reader": without_postgres(),
         "workflows": memory_workflows(),
         "users": ForUsers(tokens=None, terra=terra_of_nobody(settings), blobs=blobs),
-        "wiping": Wiping(log=MemoryWipes(), blobs=blobs, new_id=lambda: "wipe", looks=1),
+        "wiping": Wiping(log=MemoryWipes(), blobs=blobs, new_id=lambda: "wipe", polls=1),
         "clock": lambda: 0,
         "new_request_id": lambda: f"request-{next(numbers)}",
     }

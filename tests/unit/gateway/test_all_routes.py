@@ -96,7 +96,7 @@ def application(folder: Path, sources: str = "", **ports: Any) -> Litestar:  # n
             terra=Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: NOW_S),
             blobs=blobs,
         ),
-        wiping=Wiping(log=MemoryWipes(away=True), blobs=blobs, new_id=lambda: "wipe", looks=1),
+        wiping=Wiping(log=MemoryWipes(away=True), blobs=blobs, new_id=lambda: "wipe", polls=1),
         **ports,
     )
 
