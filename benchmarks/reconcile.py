@@ -23,8 +23,8 @@ import psycopg
 from benchmarks.children import BenchmarkFailed, Child
 from benchmarks.house import House, free_port, opened, say
 from benchmarks.results import Comparison, Round, Target, turns
-from headwater.gateway.house.asking import ask_all, wanted_of
-from headwater.gateway.house.terra_workflows import RECONCILE_DAYS
+from headwater.gateway.builtin.data_requests import request_all, requests_of
+from headwater.gateway.builtin.terra_workflows import RECONCILE_DAYS
 from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import DATA_TYPES, Terra
 from headwater.gateway.terra.instances import RECONCILE
@@ -170,8 +170,8 @@ class _Scene:
         access = TerraAccess(api=f"{self._url}/v2", dev_id="b", api_key="b", rate=_RATE)
         today = date.today()  # noqa: DTZ011 (any day will do)
         async with Terra(access, draw=Random(1).random, wall_s=time.time) as terra:  # noqa: S311
-            wanted = wanted_of(self._ids, DATA_TYPES)
-            await ask_all(terra, wanted, today - timedelta(days=RECONCILE_DAYS), today)
+            wanted = requests_of(self._ids, DATA_TYPES)
+            await request_all(terra, wanted, today - timedelta(days=RECONCILE_DAYS), today)
 
 
 @contextmanager

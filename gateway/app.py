@@ -57,7 +57,7 @@ from headwater.gateway.http.wiping import Wiping, wipe_routes
 from headwater.gateway.http.wrong_keys import STATE as WRONG_KEYS
 from headwater.gateway.http.wrong_keys import WrongKeys
 from headwater.gateway.settings import Settings
-from headwater.gateway.users.ports import ForUsers, UserPorts
+from headwater.gateway.users.ports import UserPorts, UserServices
 from headwater.gateway.users.routes import user_routes
 from headwater.gateway.users.upload_limits import UploadLimits
 from headwater.gateway.workflows.openapi import SECURITY
@@ -113,7 +113,7 @@ class Ports:
     replays: Replays
     reader: Reader
     workflows: WorkflowPorts
-    users: ForUsers
+    users: UserServices
     wiping: Wiping
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
@@ -233,7 +233,7 @@ def _operators_routes(
 
 def _user_ports(ports: Ports) -> UserPorts:
     return UserPorts(
-        outside=ports.users,
+        services=ports.users,
         log=ports.log,
         commands=ports.workflows.commands,
         instances=ports.workflows.workflows,

@@ -16,7 +16,7 @@ from headwater.gateway.privacy import close_environment
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.terra_stand_in.app import SWITCHES, create_stand_in
-from headwater.gateway.terra_stand_in.faults import Fault
+from headwater.gateway.terra_stand_in.error_injection import Fault
 from headwater.gateway.terra_stand_in.setup import StandIn
 from headwater.streams.clock import now_ms
 

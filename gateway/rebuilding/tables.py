@@ -16,8 +16,8 @@ from typing import Final, Self
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
-from headwater.gateway.rebuilding.kept import begun_at, folder_of
 from headwater.gateway.rebuilding.reading import placement_of, readers_of
+from headwater.gateway.rebuilding.stores import begun_at, folder_of
 from headwater.gateway.settings import Settings
 from headwater.processors.columns import adopt
 from headwater.projections.deliveries.plan import DELIVERIES

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.gateway.environment import environment
-from headwater.gateway.rebuilding.kept import folder_of, forget_wiped
+from headwater.gateway.rebuilding.stores import folder_of, forget_wiped
 from headwater.gateway.settings import Settings
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.projector.log_ends import pause

@@ -25,10 +25,10 @@ from headwater.gateway.terra.answers import (
     WidgetSession,
 )
 from headwater.gateway.terra.errors import TerraFailed, TerraRefused
+from headwater.gateway.terra.fair_queue import ACCOUNT, FLIGHTS, Lane, Party, QueueFull, Turns
 from headwater.gateway.terra.listing import Listing, SharedListing, read_listing
 from headwater.gateway.terra.pace import backoff_s, is_passing, retry_after_s
 from headwater.gateway.terra.scheduler import Scheduler
-from headwater.gateway.terra.turns import ACCOUNT, FLIGHTS, Lane, Party, QueueFull, Turns
 from headwater.schemas.errors import PARSE_ERRORS
 
 A = TypeVar("A")

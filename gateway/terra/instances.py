@@ -1,6 +1,6 @@
 """The workflows that ask Terra for data: their names, ids and params, for whoever starts them.
 
-What they do is in `gateway.house`. Those that deliveries start are named among the normalizers:
+What they do is in `gateway.builtin`. Those that deliveries start are named among the normalizers:
 `processors.providers.terra.backfill`, `processors.providers.headwater.labs`. Dates are YYYY-MM-DD,
 the last one included.
 """

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from headwater.gateway.terra.turns import Party, Turns
+from headwater.gateway.terra.fair_queue import Party, Turns
 
 
 class Scheduler:

@@ -12,7 +12,7 @@ from litestar import Request, Response, Router, delete, get, post
 from litestar.datastructures import State, UploadFile
 
 from headwater.gateway.terra_stand_in import deliveries
-from headwater.gateway.terra_stand_in.made_data import KINDS, Chance, records_of
+from headwater.gateway.terra_stand_in.generated_data import KINDS, Chance, records_of
 from headwater.gateway.terra_stand_in.people import People, Person
 from headwater.gateway.terra_stand_in.posting import Posting
 from headwater.gateway.terra_stand_in.setup import StandIn

@@ -10,7 +10,7 @@ from litestar import Litestar, Request, Response, Router, get, post
 from litestar.datastructures import State
 
 from headwater.gateway.terra_stand_in.api import api_routes
-from headwater.gateway.terra_stand_in.faults import Fault, Faults
+from headwater.gateway.terra_stand_in.error_injection import Fault, Faults
 from headwater.gateway.terra_stand_in.people import People, Person
 from headwater.gateway.terra_stand_in.posting import Posting
 from headwater.gateway.terra_stand_in.setup import StandIn

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Any, Final
 
-from headwater.gateway.terra_stand_in.made_data import Chance, lab_results
+from headwater.gateway.terra_stand_in.generated_data import Chance, lab_results
 from headwater.gateway.terra_stand_in.people import Person, Post
 
 #: Ranges that are longer come with an announcement, and in parts.

@@ -10,8 +10,8 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from headwater.gateway.terra_stand_in.faults import Faults
-from headwater.gateway.terra_stand_in.made_data import records_of
+from headwater.gateway.terra_stand_in.error_injection import Faults
+from headwater.gateway.terra_stand_in.generated_data import records_of
 from headwater.gateway.terra_stand_in.people import Due, People
 from headwater.processors.signatures import SCHEMES, sign
 

@@ -10,7 +10,7 @@ from litestar.datastructures import State
 from litestar.params import FromPath
 
 from headwater.gateway.terra_stand_in import deliveries, pages
-from headwater.gateway.terra_stand_in.made_data import Chance
+from headwater.gateway.terra_stand_in.generated_data import Chance
 from headwater.gateway.terra_stand_in.people import People, Person, Post
 from headwater.gateway.terra_stand_in.posting import Posting
 

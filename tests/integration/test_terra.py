@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from headwater.gateway.blobs.folder import FolderBlobs
-from headwater.gateway.house.terra_workflows import TerraWorkflows
+from headwater.gateway.builtin.terra_workflows import TerraWorkflows
 from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import DATA_TYPES, Terra
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured, TerraRefused

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.gateway.terra.turns import ACCOUNT, FLIGHTS, Lane, Party, QueueFull, Turns
+from headwater.gateway.terra.fair_queue import ACCOUNT, FLIGHTS, Lane, Party, QueueFull, Turns
 
 AMARA = Party(Lane.DATA, "user", "amara")
 BO = Party(Lane.DATA, "user", "bo")
