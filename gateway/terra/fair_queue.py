@@ -1,9 +1,9 @@
-"""Whose request to Terra is sent next: decisions without a clock.
+"""Decide which request to Terra is sent next; pure functions of the time.
 
-Every request belongs to a party: a user of ours, a connection of Terra's, or Terra's account as a
-whole. Parties take turns, each has a rate of its own, and a party that Terra has told to wait holds
-nobody else. Lab reports go first: a person waits for them. A request that waits holds nothing, so
-one that is cancelled leaves nothing behind.
+Every request belongs to a party: a user, a connection of Terra, or the account as a whole. Parties
+take turns (round-robin) and have their own rate, and a Retry-After of Terra for one party does not
+delay others. Lab reports go first, because a user waits for them. A waiting request has no state
+besides its entry in the queue, so it can be cancelled at any time.
 """
 
 from collections import OrderedDict, deque
@@ -11,43 +11,43 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-#: Requests that are sent at once after a rest, in seconds of the rate.
+#: Burst after an idle time, in seconds of the rate.
 _BURST_S: Final = 1.0
-#: Requests of one party that are sent at once after a rest: all types of data, asked for twice.
+#: Burst of one party, in requests: all types of data, requested twice.
 _PARTY_BURST: Final = 8
-#: Of the rate, what one party can have. Four parties at once fill it.
+#: Share of the rate that one party can use; four parties use all of it.
 _PARTY_SHARE: Final = 0.25
-#: Requests of one party under way: one that Terra answers slowly leaves connections to others.
-_PARTY_FLIGHTS: Final = 4
-#: Requests that wait, of one party and of all; each is some 500 bytes and a task.
+#: Concurrent requests of one party, so that slow responses leave connections to others.
+_PARTY_CONCURRENT: Final = 4
+#: Waiting requests of one party and of all; each takes about 500 bytes and a task.
 _PARTY_WAITING_MAX: Final = 64
 _WAITING_MAX: Final = 1_000
-#: Parties that Terra has told to wait, at most; beyond, the oldest of them may be asked again.
-_HELD_MAX: Final = 10_000
-#: A party is not held for longer, whatever Terra says.
-_HELD_S: Final = 3_600.0
+#: Blocked parties in memory; above it, the oldest one is unblocked.
+_BLOCKED_MAX: Final = 10_000
+#: Longest time for which a party is blocked, whatever Terra requires.
+_BLOCKED_S: Final = 3_600.0
 
 
 class Lane(IntEnum):
-    """What is sent first, and over which connections."""
+    """Priority of requests; each lane has its own connections."""
 
     LABS = 0
     DATA = 1
 
 
 class Party(NamedTuple):
-    """Whom a request is about."""
+    """The user, connection or account that a request is about; rates apply to it."""
 
     lane: Lane
     kind: str
     name: str
 
 
-#: Terra's account as a whole. Holding it holds all data, but no lab reports.
+#: The account as a whole. Blocking it blocks all data, but no lab reports.
 ACCOUNT: Final = Party(Lane.DATA, "account", "")
 
-#: Requests of a lane under way, which is how many connections it has.
-FLIGHTS: Final = {Lane.LABS: 4, Lane.DATA: 16}
+#: Concurrent requests of a lane, which is also its number of connections.
+CONCURRENT: Final = {Lane.LABS: 4, Lane.DATA: 16}
 
 
 class QueueFull(Exception):
@@ -55,51 +55,51 @@ class QueueFull(Exception):
 
 
 class _Queue:
-    """Requests of one party that wait, and what it may send."""
+    """Waiting requests of one party, and the state of its rate limit."""
 
-    __slots__ = ("due_s", "flights", "waiting")
+    __slots__ = ("active", "due_s", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[int] = deque()
         self.due_s = float("-inf")
-        self.flights = 0
+        self.active = 0
 
 
-class Turns:
-    """Grants turns.
+class FairQueue:
+    """Grants turns to requests, fairly among parties and within the rates.
+
+    All times are seconds of any monotonic clock.
 
     Args:
         rate: Requests a second, of all parties together.
-
-    All times are seconds of any steady clock.
     """
 
     def __init__(self, rate: float) -> None:
         self._gap_s = 1.0 / rate
         self._burst_s = max(_BURST_S, self._gap_s)
         self._party_gap_s = self._gap_s / _PARTY_SHARE
-        #: When the request after all that were sent is due.
+        #: When the next request is due.
         self._due_s = float("-inf")
-        self._flights = dict.fromkeys(Lane, 0)
+        self._active = dict.fromkeys(Lane, 0)
         self._numbers = 0
         self._waiting: dict[int, Party] = {}
-        #: Parties with requests that wait, in the order of their turns, by lane.
+        #: Parties with waiting requests, in the order of their turns, by lane.
         self._order: dict[Lane, OrderedDict[Party, None]] = {lane: OrderedDict() for lane in Lane}
         self._queues: OrderedDict[Party, _Queue] = OrderedDict()
-        self._held: OrderedDict[Party, float] = OrderedDict()
+        self._blocked: OrderedDict[Party, float] = OrderedDict()
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     @property
     def remembered(self) -> int:
-        """Of how many parties something is remembered."""
-        return len(self._queues.keys() | self._held.keys())
+        """Number of parties in memory."""
+        return len(self._queues.keys() | self._blocked.keys())
 
     def enqueue(self, party: Party) -> int:
-        """Have a request wait for its turn; return its number.
+        """Add a request that waits for its turn; return its number.
 
         Raises:
             QueueFull: Too many requests wait.
@@ -114,7 +114,7 @@ class Turns:
         return self._numbers
 
     def grant(self, now_s: float) -> Iterator[int]:
-        """Yield the numbers of requests whose turn it is now; each is under way from then on."""
+        """Yield the numbers of requests whose turn it is now; they count as active from then on."""
         self._forget(now_s)
         while (party := self._next(now_s)) is not None:
             yield self._begin(party, now_s)
@@ -123,9 +123,9 @@ class Turns:
         if self._due_s > now_s:
             return None
         for lane in Lane:
-            if self._flights[lane] < FLIGHTS[lane]:
+            if self._active[lane] < CONCURRENT[lane]:
                 for party in self._order[lane]:
-                    if self._ready_s(party) <= now_s and self._has_room(party):
+                    if self._ready_s(party) <= now_s and self._may_send(party):
                         return party
         return None
 
@@ -139,63 +139,63 @@ class Turns:
         self._due_s = max(self._due_s, now_s - self._burst_s + self._gap_s) + self._gap_s
         gap_s = self._gap_of(party)
         queue.due_s = max(queue.due_s, now_s - (_PARTY_BURST - 1) * gap_s) + gap_s
-        queue.flights += 1
-        self._flights[party.lane] += 1
+        queue.active += 1
+        self._active[party.lane] += 1
         return number
 
     def end(self, party: Party) -> None:
-        """Note that a request is no longer under way."""
-        self._queues[party].flights -= 1
-        self._flights[party.lane] -= 1
+        """Note that a request has ended."""
+        self._queues[party].active -= 1
+        self._active[party.lane] -= 1
 
-    def give_back(self, party: Party) -> None:
-        """Note that a request that had its turn was not sent."""
+    def return_turn(self, party: Party) -> None:
+        """Return a turn whose request was not sent."""
         self._due_s -= self._gap_s
         self._queues[party].due_s -= self._gap_of(party)
         self.end(party)
 
     def cancel(self, number: int) -> None:
-        """Take back a request that waits."""
+        """Remove a waiting request."""
         party = self._waiting.pop(number)
         queue = self._queues[party]
         queue.waiting.remove(number)
         if not queue.waiting:
             del self._order[party.lane][party]
 
-    def hold(self, party: Party, until_s: float, now_s: float) -> None:
-        """Let no request of a party be sent before a moment: Terra has asked for it."""
-        until_s = min(until_s, now_s + _HELD_S)
-        self._held[party] = max(until_s, self._held.pop(party, until_s))
-        while len(self._held) > _HELD_MAX:
-            self._held.popitem(last=False)
+    def block(self, party: Party, until_s: float, now_s: float) -> None:
+        """Send no request of a party before `until_s`, as Terra required."""
+        until_s = min(until_s, now_s + _BLOCKED_S)
+        self._blocked[party] = max(until_s, self._blocked.pop(party, until_s))
+        while len(self._blocked) > _BLOCKED_MAX:
+            self._blocked.popitem(last=False)
 
-    def held_s(self, party: Party, now_s: float) -> float:
-        """Return for how many seconds a party is held."""
-        return max(0.0, self._held_until_s(party) - now_s)
+    def blocked_s(self, party: Party, now_s: float) -> float:
+        """Return for how many seconds a party is blocked."""
+        return max(0.0, self._blocked_until_s(party) - now_s)
 
-    def _held_until_s(self, party: Party) -> float:
-        own_s = self._held.get(party, float("-inf"))
+    def _blocked_until_s(self, party: Party) -> float:
+        own_s = self._blocked.get(party, float("-inf"))
         if party.lane is Lane.LABS:
             return own_s
-        return max(own_s, self._held.get(ACCOUNT, float("-inf")))
+        return max(own_s, self._blocked.get(ACCOUNT, float("-inf")))
 
     def _ready_s(self, party: Party) -> float:
-        return max(self._queues[party].due_s, self._held_until_s(party))
+        return max(self._queues[party].due_s, self._blocked_until_s(party))
 
     def _gap_of(self, party: Party) -> float:
-        """Seconds between requests of a party; the account's are for all users."""
+        """Return the seconds between requests of a party; the account has the whole rate."""
         return self._gap_s if party == ACCOUNT else self._party_gap_s
 
-    def _has_room(self, party: Party) -> bool:
-        return self._queues[party].flights < _PARTY_FLIGHTS
+    def _may_send(self, party: Party) -> bool:
+        return self._queues[party].active < _PARTY_CONCURRENT
 
     def next_s(self, now_s: float) -> float | None:
-        """Return when a turn may be granted; None while that depends on a request under way."""
+        """Return when a turn may be granted; None while that depends on an active request."""
         earliest_s = max(now_s, self._due_s)
         soonest_s: float | None = None
         for lane in Lane:
-            if self._flights[lane] < FLIGHTS[lane]:
-                for party in filter(self._has_room, self._order[lane]):
+            if self._active[lane] < CONCURRENT[lane]:
+                for party in filter(self._may_send, self._order[lane]):
                     ready_s = self._ready_s(party)
                     if ready_s <= earliest_s:
                         return earliest_s
@@ -203,11 +203,11 @@ class Turns:
         return soonest_s
 
     def _forget(self, now_s: float) -> None:
-        """Forget parties that are as new: nothing waits or is under way, and no pause is left."""
-        while self._held and next(iter(self._held.values())) <= now_s:
-            self._held.popitem(last=False)
+        """Remove parties without waiting or active requests whose rate limit has recovered."""
+        while self._blocked and next(iter(self._blocked.values())) <= now_s:
+            self._blocked.popitem(last=False)
         for party in [*self._queues]:
             queue = self._queues[party]
-            idle = not queue.waiting and not queue.flights
+            idle = not queue.waiting and not queue.active
             if idle and queue.due_s <= now_s - (_PARTY_BURST - 1) * self._gap_of(party):
                 del self._queues[party]

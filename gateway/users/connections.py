@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.gateway.terra.answers import TerraUser
+from headwater.gateway.terra.connection_list import ConnectionList
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured
-from headwater.gateway.terra.listing import Listing
 from headwater.gateway.users.ports import UserPorts
 from headwater.projections.deliveries.of_user import Connection
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
@@ -92,7 +92,7 @@ async def reconciled(ports: UserPorts, user_id: str, request_id: str) -> Connect
     )
 
 
-def compared(user_id: str, ours: Sequence[Connection], listing: Listing) -> Difference:
+def compared(user_id: str, ours: Sequence[Connection], listing: ConnectionList) -> Difference:
     """Compare a user's connections with Terra's list.
 
     Changes after the list was read take precedence over it.

@@ -7,7 +7,7 @@ from typing import Protocol
 from headwater.gateway.blobs.store import Blobs
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.terra.answers import WidgetSession
-from headwater.gateway.terra.listing import Listing
+from headwater.gateway.terra.connection_list import ConnectionList
 from headwater.gateway.tokens.verifier import Verifier
 from headwater.projections.deliveries.of_user import Connection
 from headwater.projections.workflows.queries import Page, Placed
@@ -34,7 +34,7 @@ class TerraApi(Protocol):
     ) -> WidgetSession:
         """Start a session in which a user connects a wearable."""
 
-    async def subscriptions(self) -> Listing:
+    async def subscriptions(self) -> ConnectionList:
         """Return Terra's connections of all users, at most a minute old."""
 
     async def close(self) -> None:
