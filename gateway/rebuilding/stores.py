@@ -1,6 +1,6 @@
-"""Stores that rebuilds keep for their switch: they go when somebody is wiped.
+"""Local stores of rebuilds, kept for the switch, and deleted after a wipe.
 
-They have the bytes of everybody. A switch that finds none makes the rows once more.
+They contain data of all users. A switch without a store computes the rows again.
 """
 
 import asyncio
@@ -12,39 +12,40 @@ from headwater.gateway.settings import Settings
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.rebuilds.rebuilds import Wipes, wipes_known
 
-#: The file that says which wipes there were when the stores beside it were begun.
+#: File with the wipes that existed when the stores in the same folder were created.
 _BEGUN: Final = "begun-after"
 
 
 def folder_of(settings: Settings) -> Path:
-    """Where the stores of rebuilds lie, a folder for each."""
+    """Return the folder of all rebuilds, with one folder for each."""
     return settings.state_dir / "rebuilds"
 
 
-def begun_at(stores: Path, wipes: Wipes) -> None:
-    """Notes which wipes there are, unless these stores have been begun before."""
+def note_wipes(stores: Path, wipes: Wipes) -> None:
+    """Record the existing wipes in a folder of stores, unless it was created before."""
     stores.mkdir(mode=0o700, parents=True, exist_ok=True)
     note = stores / _BEGUN
     if not note.exists():
         note.write_text(_text(wipes))
 
 
-async def forget_wiped(reader: PooledReader, folder: Path) -> None:
-    """Deletes the stores that were begun before a wipe. To be called while no rebuild goes on.
+async def delete_outdated(reader: PooledReader, folder: Path) -> None:
+    """Delete the stores that were created before a wipe. Call it only while no rebuild runs.
 
-    Errors: StoreUnavailable.
+    Raises:
+        StoreUnavailable: Postgres did not answer.
     """
-    kept = await asyncio.to_thread(_kept, folder)
-    if kept:
-        await asyncio.to_thread(_delete_others, kept, _text(await wipes_known(reader)))
+    folders = await asyncio.to_thread(_folders, folder)
+    if folders:
+        await asyncio.to_thread(_delete_others, folders, _text(await wipes_known(reader)))
 
 
-def _kept(folder: Path) -> list[Path]:
-    return [each for each in folder.glob("rebuild-*") if each.is_dir()]
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("rebuild-*") if path.is_dir()]
 
 
-def _delete_others(kept: list[Path], text: str) -> None:
-    for stores in kept:
+def _delete_others(folders: list[Path], text: str) -> None:
+    for stores in folders:
         note = stores / _BEGUN
         if not note.exists() or note.read_text() != text:
             shutil.rmtree(stores, ignore_errors=True)
