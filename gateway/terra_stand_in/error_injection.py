@@ -1,20 +1,27 @@
-"""Faults: how the stand-in fails, when it is told to."""
+"""Error injection: failures of the stand-in on request."""
 
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-#: What a fault may be.
+#: Kinds of injected errors.
 Kind = Literal["status", "stall", "die"]
 _STATUS: Final = 500
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fault of the next requests, of those whose path and query begin and go on so, or of all.
+class InjectedError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An error of the next requests.
 
-    Shape:  `status` answers them with a status, and with Retry-After where that is given; `stall`
-            does not answer them for some seconds; `die` ends the process after so many deliveries.
+    Attributes:
+        kind: `status` answers with a status; `stall` delays the response; `die` ends the process.
+        path: Prefix of the path of matching requests.
+        query: Part of the query of matching requests.
+        times: Number of requests.
+        status: Status of the response.
+        retry_after: Retry-After header of the response.
+        seconds: Seconds for which a request stalls.
+        after: Number of deliveries before the process ends.
     """
 
     kind: Kind
@@ -27,42 +34,42 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class Faults:
-    """The faults that are still to come."""
+class ErrorInjector:
+    """The queue of errors to inject."""
 
-    def __init__(self, first: Iterable[Fault] = ()) -> None:
-        self._left = list(first)
+    def __init__(self, first: Iterable[InjectedError] = ()) -> None:
+        self._pending = list(first)
 
-    def add(self, fault: Fault) -> None:
-        """Fails as told, after all that it was told before."""
-        self._left.append(fault)
+    def add(self, error: InjectedError) -> None:
+        """Add an error after the pending ones."""
+        self._pending.append(error)
 
     def clear(self) -> None:
-        """Fails no more."""
-        self._left.clear()
+        """Remove all pending errors."""
+        self._pending.clear()
 
-    def of_request(self, path: str, query: str) -> Fault | None:
-        """What a request meets; it is spent then."""
-        for number, fault in enumerate(self._left):
-            meant = path.startswith(fault.path) and fault.query in query
-            if fault.kind != "die" and meant:
-                self._spend(number)
-                return fault
+    def next_for(self, path: str, query: str) -> InjectedError | None:
+        """Return the first error that matches a request, and consume it once."""
+        for number, error in enumerate(self._pending):
+            matches = path.startswith(error.path) and error.query in query
+            if error.kind != "die" and matches:
+                self._consume(number)
+                return error
         return None
 
-    def dies_now(self) -> bool:
-        """Whether the process is to end, before its next delivery."""
-        for number, fault in enumerate(self._left):
-            if fault.kind == "die":
-                if fault.after == 0:
+    def must_exit(self) -> bool:
+        """Whether the process must exit before its next delivery."""
+        for number, error in enumerate(self._pending):
+            if error.kind == "die":
+                if error.after == 0:
                     return True
-                self._left[number] = msgspec.structs.replace(fault, after=fault.after - 1)
+                self._pending[number] = msgspec.structs.replace(error, after=error.after - 1)
                 return False
         return False
 
-    def _spend(self, number: int) -> None:
-        fault = self._left[number]
-        if fault.times > 1:
-            self._left[number] = msgspec.structs.replace(fault, times=fault.times - 1)
+    def _consume(self, number: int) -> None:
+        error = self._pending[number]
+        if error.times > 1:
+            self._pending[number] = msgspec.structs.replace(error, times=error.times - 1)
         else:
-            del self._left[number]
+            del self._pending[number]
