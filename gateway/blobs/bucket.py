@@ -102,8 +102,8 @@ class BucketBlobs:
         except (BaseError, OSError) as error:
             # The library raises FileNotFoundError for a missing object.
             if key is not None and isinstance(error, FileNotFoundError):
-                message = f"expected a blob {key}, found none in {self._address}"
+                message = f"there is no blob {key} in {self._address}"
                 raise BlobNotFound(message) from error
             raise BlobsUnavailable(
-                f"expected {self._address} to answer, found: {str(error).splitlines()[0]}"
+                f"cannot access blobs at {self._address}: {str(error).splitlines()[0]}"
             ) from error

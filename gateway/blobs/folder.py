@@ -41,7 +41,7 @@ class FolderBlobs:
         try:
             return await asyncio.to_thread(path.read_bytes)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            raise BlobNotFound(f"expected a blob {key}, found none in {self._folder}") from error
+            raise BlobNotFound(f"there is no blob {key} in {self._folder}") from error
         except OSError as error:
             raise _unavailable(error) from error
 
@@ -132,6 +132,4 @@ def _translated_errors() -> Iterator[None]:
 
 
 def _unavailable(error: OSError) -> BlobsUnavailable:
-    return BlobsUnavailable(
-        f"expected a folder for blobs, found {error.filename}: {error.strerror}"
-    )
+    return BlobsUnavailable(f"cannot access blobs at {error.filename}: {error.strerror}")

@@ -137,7 +137,7 @@ class InstanceDeletion:
             if self._client.ready:
                 return
             await asyncio.sleep(_POLL_EVERY_S)
-        raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
+        raise BrokerUnavailable(f"Kafka at {self._cluster} is not connected")
 
 
 async def _wait_for(ends: _Offsets, progress: Callable[[], Awaitable[_Offsets]]) -> None:

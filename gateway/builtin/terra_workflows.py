@@ -130,8 +130,7 @@ class TerraWorkflows:
         if results.failed:
             failures = "; ".join(map(str, results.failed))
             raise NonRetryableError(
-                f"expected Terra to accept {len(requests)} requests, found that it accepted "
-                f"{results.taken}: {failures}"
+                f"Terra accepted {results.taken} of {len(requests)} requests: {failures}"
             )
         return {
             "requests": len(requests),
@@ -277,7 +276,7 @@ class TerraWorkflows:
         except TerraNotConfigured as error:
             status, answer = f"failed:{error.code}", error.message
         except TimeoutError:
-            answer = f"expected a response of Terra within {_LAB_WITHIN_S:g} s, found none"
+            answer = f"Terra did not respond within {_LAB_WITHIN_S:g} s"
             status = "failed:network"
         return LabResult(
             at_ms=self._clock(),

@@ -124,7 +124,7 @@ class Budget:
                 "too_many_requests", f"{peer} holds {holds}, more than any other address"
             )
         else:
-            refusal = Refusal("overloaded", f"expected faster senders, found {holds}")
+            refusal = Refusal("overloaded", f"Requests arrive too slowly: {holds}.")
         self._end(oldest, refusal)
 
     def _end(self, hold: "Hold", refusal: Refusal) -> None:

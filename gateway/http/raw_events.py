@@ -143,8 +143,8 @@ def raw_event_routes(
 
 
 _GONE: Final = (
-    "expected the delivery at webhooks/{}@{} or where it was replayed to, found it at neither: it "
-    "was wiped, or compaction kept another record with the same id"
+    "The delivery is neither at webhooks/{}@{} nor where it was replayed to: it was wiped, or "
+    "compaction kept another record with the same id."
 )
 
 

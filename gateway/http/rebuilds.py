@@ -97,7 +97,7 @@ def rebuild_routes(
             raise Problem("invalid_parameter", detail, field="projection")
         begun = await begin(reader, new_id(), data.projection, dry_run=data.dry_run)
         if begun is None:
-            detail = f"expected no other rebuild of {data.projection} under way, found one"
+            detail = f"Another rebuild of {data.projection} is under way; wait until it has ended."
             raise Problem("rebuild_under_way", detail)
         return _state(begun)
 

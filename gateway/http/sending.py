@@ -18,7 +18,7 @@ async def send_all(commands: Commands, addressed: Sequence[Addressed]) -> list[R
         NotYetReadable: Some members run a release that cannot read a command.
     """
     if not commands.ready:
-        raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
+        raise Problem("broker_unavailable", "Kafka is not connected; nothing was sent")
     try:
         return await commands.send_many(addressed)
     except BrokerUnavailable as error:

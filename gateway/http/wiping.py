@@ -105,8 +105,8 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
         if not begun:
             raise Problem(
                 "not_found",
-                f"expected a wipe of this user, found that no partition has begun {wipe_id[:64]} "
-                "(yet); check that a pipeline worker and a projector are running",
+                f"No partition has begun the wipe {wipe_id[:64]} of this user (yet); check its id, "
+                "and that a pipeline worker and a projector are running.",
             )
         return wiped
 

@@ -72,8 +72,7 @@ class WrongKeys:
             seconds = ceil(held_s)
             raise Problem(
                 "too_many_requests",
-                f"expected a right key, found too many wrong ones from {peer}; try again in "
-                f"{seconds} s",
+                f"Too many wrong keys came from {peer}; try again in {seconds} s.",
                 headers={"retry-after": str(seconds)},
             )
         if right:

@@ -87,8 +87,8 @@ async def read_in_child(settings: Settings, request: ReadRequest) -> AsyncGenera
             yield _chunk(await output.readexactly(size))
     except asyncio.IncompleteReadError as error:
         raise BrokerUnavailable(
-            f"expected the deliveries of {request.spans}, found that the process which reads them "
-            f"exited with {await process.wait()}"
+            f"the process that reads the deliveries of {request.spans} exited with "
+            f"{await process.wait()}"
         ) from error
     finally:
         if process.returncode is None:

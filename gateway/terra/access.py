@@ -42,6 +42,6 @@ class TerraAccess:
         missing = [name for name, value in required.items() if not value]
         if missing:
             raise TerraNotConfigured(
-                f"expected {' and '.join(missing)}, found nothing; Terra's dashboard shows them, "
-                "and `headwater terra-stand-in` simulates Terra without them"
+                f"set {' and '.join(missing)}: Terra's dashboard shows them; "
+                "`headwater terra-stand-in` simulates Terra without them"
             )

@@ -174,7 +174,7 @@ class Terra:
             number = page.next
             if number is None:
                 return parse_connection_list(entries, listed_s)
-        raise TerraFailed(f"expected an end of /subscriptions, found none after {_PAGES_MAX} pages")
+        raise TerraFailed(f"the pages of /subscriptions did not end after {_PAGES_MAX} pages")
 
     async def request_data(self, kind: str, user_id: str, start: date, end: date) -> str:
         """Request the data of a connection, which arrives as deliveries.
@@ -199,7 +199,7 @@ class Terra:
         accepted = await self._ask(party, "GET", f"/{kind}", Accepted, params=query)
         if accepted.status == "error":
             raise TerraRefused(
-                f"expected Terra to accept a request for {kind}, found an error: {accepted.message}"
+                f"Terra answered a request for {kind} with an error: {accepted.message}"
             )
         return accepted.reference
 
@@ -264,7 +264,7 @@ class Terra:
                 ) from None
             except (httpx.RequestError, TimeoutError) as error:
                 failed = TerraFailed(
-                    f"expected an answer from {method} {self._access.api}{path}, found none: "
+                    f"no response to {method} {self._access.api}{path}: "
                     f"{str(error) or type(error).__name__}"
                 )
             else:
@@ -332,7 +332,7 @@ class Terra:
 def _failure(answer: httpx.Response) -> TerraFailed:
     kind = TerraFailed if is_retryable(answer.status_code) else TerraRefused
     return kind(
-        f"expected success from {_endpoint(answer.request)}, found {answer.status_code} "
+        f"{_endpoint(answer.request)} was answered {answer.status_code} "
         f"{answer.reason_phrase}: {_reason(answer)}",
         answer.status_code,
     )

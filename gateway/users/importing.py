@@ -52,6 +52,6 @@ def _digest(user_id: str) -> str:
 def _under_way(instance_id: str) -> Problem:
     return Problem(
         "import_under_way",
-        f"expected no running import of this user, found {instance_id}; wait until it has ended",
+        f"The import {instance_id} is running; wait until it has ended.",
         running={"workflow": IMPORT, "id": instance_id},
     )

@@ -94,9 +94,7 @@ def _connect(ports: UserPorts) -> HTTPRouteHandler:
                     failure_url=data.failure_url,
                 )
         except TimeoutError:
-            raise TerraFailed(
-                f"expected a response of Terra within {_SESSION_WITHIN_S:g} s, found none"
-            ) from None
+            raise TerraFailed(f"Terra did not respond within {_SESSION_WITHIN_S:g} s") from None
         return Session(
             url=session.url, session_id=session.session_id, expires_in=round(session.expires_in)
         )
@@ -149,7 +147,9 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
             connection.terra_user_id for connection in current.connections if connection.active
         )
         if not active:
-            raise Problem("no_connections", "expected an active connection, found none")
+            raise Problem(
+                "no_connections", "There is no active connection; connect a wearable first."
+            )
         params = ImportParams(
             user_id=user_id,
             days=min(data.days, DAYS_MAX),

@@ -45,7 +45,7 @@ async def begin(
     if is_refused(reply.code):
         raise Problem(
             "worker_unavailable",
-            f"expected a worker with the workflow {workflow}, found none: {reply.message}",
+            f"No worker has the workflow {workflow}: {reply.message}",
         )
     return True
 

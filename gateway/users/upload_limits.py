@@ -58,8 +58,8 @@ class UploadLimits:
             seconds = ceil(wait_s)
             raise Problem(
                 "too_many_requests",
-                f"expected at most {self._files} files and {self._max_bytes:,} bytes of a user "
-                f"within an hour, found more; try again in {seconds} s",
+                f"A user may upload {self._files} files and {self._max_bytes:,} bytes within an "
+                f"hour; try again in {seconds} s.",
                 headers={"retry-after": str(seconds)},
             )
         used.files += 1
