@@ -102,9 +102,8 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
             if refused is None:
                 raise Problem("not_found", f"No delivery {named[:64]} is known (yet).")
             return DeliveryAnswer(refusal=refused)
-        return DeliveryAnswer(
-            delivery=details, body=await _body(log, details) if with_body else None
-        )
+        body = await _body(log, details) if with_body else None
+        return DeliveryAnswer(delivery=details, body=body)
 
     return [listing, one]
 
