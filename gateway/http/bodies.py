@@ -71,14 +71,14 @@ class BodyReader:
         hold.begin()
         read = 0
         try:
-            while hold.ended is None and not hold.whole:
+            while hold.ended is None and not hold.complete:
                 message: Any = await receive()
                 if message["type"] != "http.request":
                     return _INCOMPLETE
                 piece: bytes = message.get("body", b"")
                 read += len(piece)
                 # The server sets more_body even with the last byte, so the length decides.
-                hold.whole = read == length or not message.get("more_body", False)
+                hold.complete = read == length or not message.get("more_body", False)
                 if hold.grow(len(piece)) is None:
                     if hold.size > self.max_bytes:
                         return self._too_large(hold.size)
@@ -96,16 +96,16 @@ class BodyReader:
         A client that is still sending would not receive the response. Does nothing if the body was
         read completely, or if the budget ended the read.
         """
-        if hold.whole or hold.ended is not None:
+        if hold.complete or hold.ended is not None:
             return
         hold.begin()
-        left = _DRAIN_BYTES
+        remaining = _DRAIN_BYTES
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DRAIN_S):
-                    while left > 0 and hold.ended is None:
+                    while remaining > 0 and hold.ended is None:
                         message: Any = await receive()
-                        left -= len(message.get("body", b"")) or 1
+                        remaining -= len(message.get("body", b"")) or 1
                         if not message.get("more_body", False):
                             return
         except asyncio.CancelledError:

@@ -136,7 +136,7 @@ class Budget:
         """End reads that take too long; schedule the next check while there are others."""
         loop = asyncio.get_running_loop()
         too_old = loop.time() - self._read_s
-        detail = f"expected the whole body within {self._read_s:.0f} s"
+        detail = f"The body did not arrive within {self._read_s:.0f} s."
         for hold in [hold for hold, began in self._reading.items() if began <= too_old]:
             self._end(hold, Refusal("body_timeout", detail))
         self._checking = bool(self._reading)
@@ -147,7 +147,7 @@ class Budget:
 class Hold:
     """Share of a budget that one request holds."""
 
-    __slots__ = ("_budget", "_reader", "ended", "peer", "share", "size", "whole")
+    __slots__ = ("_budget", "_reader", "complete", "ended", "peer", "share", "size")
 
     def __init__(self, budget: Budget, peer: str, share: _Share) -> None:
         self._budget = budget
@@ -158,7 +158,7 @@ class Hold:
         #: Why the budget ended the read; None if it did not.
         self.ended: Refusal | None = None
         #: Whether the body was read completely.
-        self.whole = False
+        self.complete = False
 
     def begin(self) -> None:
         """Register the current task as the reader; the budget ends the read by cancelling it."""

@@ -24,11 +24,11 @@ def hosts_known(listening: str, allowed: Iterable[str]) -> Callable[[Scope], boo
     names = frozenset(name.lower() for name in (listening, *allowed))
     any_name = not is_loopback(listening) and len(names) == 1
 
-    def known(scope: Scope) -> bool:
+    def is_known(scope: Scope) -> bool:
         name = _name(scope)
         return any_name or name in names or is_loopback(name)
 
-    return known
+    return is_known
 
 
 def _name(scope: Scope) -> str:

@@ -33,9 +33,9 @@ def admit(scope: Scope, key: str, keys_scope: str = "") -> None:
         key: Id of the key.
         keys_scope: Scope of the caller's idempotency keys; empty if only one caller has the key.
     """
-    known = cast("dict[str, Any]", scope)
-    known[_ADMITTED] = key
-    known[_KEYS_SCOPE] = keys_scope
+    state = cast("dict[str, Any]", scope)
+    state[_ADMITTED] = key
+    state[_KEYS_SCOPE] = keys_scope
 
 
 def admitted_key(scope: Scope) -> str | None:

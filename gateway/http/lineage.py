@@ -176,7 +176,7 @@ async def _why(
         raise Problem("invalid_parameter", detail, field="column")
     row_ = await _row(reader, table, key)
     placed, complete = await _deliveries(reader, providers, table, key, row_)
-    said = said_of_row(table, key, await _normalized(reader, log, providers, placed))
+    values = said_of_row(table, key, await _normalized(reader, log, providers, placed))
     normalizers = {
         delivery_.event_id: f"{delivery_.source}.{delivery_.type}" for delivery_ in placed
     }
@@ -184,7 +184,7 @@ async def _why(
     for name, source in row_.sources.items():
         if column in {None, name}:
             overrode = [
-                value for value in said.get(name, ()) if value.stamp.event_id != source.event_id
+                value for value in values.get(name, ()) if value.stamp.event_id != source.event_id
             ]
             columns[name] = ColumnWhy(
                 value=row_.values[name],
@@ -259,9 +259,9 @@ async def _with_our_id(
     return msgspec.structs.replace(event, our_id=our_id)
 
 
-def _overridden(said: Said) -> Overridden:
-    sent_at = datetime.fromtimestamp(said.stamp.sent_at_ms / 1000, UTC)
-    return Overridden(said.value, said.stamp.event_id, sent_at)
+def _overridden(value: Said) -> Overridden:
+    sent_at = datetime.fromtimestamp(value.stamp.sent_at_ms / 1000, UTC)
+    return Overridden(value.value, value.stamp.event_id, sent_at)
 
 
 # --- impact ---------------------------------------------------------------------------------------
@@ -270,32 +270,36 @@ def _overridden(said: Said) -> Overridden:
 async def _impact(
     reader: Reader, log: DeliveryLog, providers: Providers, raw_event_id: str
 ) -> Impact:
-    whole = await delivery(reader, raw_event_id)
-    if whole is None or whole.outcome.event_id != raw_event_id:
+    details = await delivery(reader, raw_event_id)
+    if details is None or details.outcome.event_id != raw_event_id:
         shown = raw_event_id[:_SHOWN_CHARS]
         raise Problem("not_found", f"No delivery {shown} is known (yet).")
     placed = await named(reader, [raw_event_id])
     updates = await _normalized(reader, log, providers, placed)
-    started = [effect for effect in whole.effects if effect.event_type is None]
+    started = [effect for effect in details.effects if effect.event_type is None]
     rows = []
-    left = list(whole.rows)
+    remaining = list(details.rows)
     for table, key, columns in _by_row(updates):
         still = [
-            r for r in left if r.table == table.name and same_key(table, _key_of(table, r.key), key)
+            row_
+            for row_ in remaining
+            if row_.table == table.name and same_key(table, _key_of(table, row_.key), key)
         ]
-        left = [r for r in left if r not in still]
+        remaining = [row_ for row_ in remaining if row_ not in still]
         rows.append(
             ImpactRow(
                 table=table.name,
                 key=dict(zip(table.key_names, key, strict=True)),
                 columns_set=columns,
-                columns_still_set=tuple(name for r in still for name in r.columns),
+                columns_still_set=tuple(name for row_ in still for name in row_.columns),
             )
         )
     # Columns that the current normalizers would not set, or whose delivery the log no longer has.
     rows += [
-        ImpactRow(table=r.table, key=r.key, columns_set=r.columns, columns_still_set=r.columns)
-        for r in left
+        ImpactRow(
+            table=row_.table, key=row_.key, columns_set=row_.columns, columns_still_set=row_.columns
+        )
+        for row_ in remaining
     ]
     instances = tuple(StartedInstance(effect.workflow, effect.instance_id) for effect in started)
     return Impact(raw_event_id=raw_event_id, rows=tuple(rows), instances=instances)
@@ -305,8 +309,8 @@ def _by_row(updates: Sequence[RowUpdate]) -> list[tuple[Table, tuple[str, ...], 
     """Return the columns that updates set, by row."""
     columns: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for update in updates:
-        held = columns.setdefault((update.table.name, update.key), [])
-        held += [name for name, value in update.values.items() if value is not None]
+        names = columns.setdefault((update.table.name, update.key), [])
+        names += [name for name, value in update.values.items() if value is not None]
     return [(TABLE_BY_NAME[name], key, tuple(set_)) for (name, key), set_ in columns.items()]
 
 

@@ -113,8 +113,8 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
         page = await page_after(cursor)
         if request.accept.best_match([_JSON, NDJSON]) != NDJSON:
             return ASGIResponse(body=msgspec.json.encode(page), media_type=_JSON)
-        whole = "limit" not in request.query_params
-        return Streamed(iterator=_lines(page, page_after if whole else None), media_type=NDJSON)
+        all_pages = "limit" not in request.query_params
+        return Streamed(iterator=_lines(page, page_after if all_pages else None), media_type=NDJSON)
 
     return Router(
         "/v1",

@@ -22,12 +22,12 @@ def request_id_of(scope: Scope) -> str:
     Every call for a scope returns the same id.
     """
     # The scope is a plain dict to which servers and frameworks add keys that its type lacks.
-    known = cast("dict[str, Any]", scope)
-    if _KEY not in known:
-        offered = next((value for name, value in known["headers"] if name == b"x-request-id"), None)
-        new = known["litestar_app"].state[STATE_NAME]
-        known[_KEY] = usable(offered) or new()
-    return str(known[_KEY])
+    state = cast("dict[str, Any]", scope)
+    if _KEY not in state:
+        offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
+        new = state["litestar_app"].state[STATE_NAME]
+        state[_KEY] = usable(offered) or new()
+    return str(state[_KEY])
 
 
 def own_request_id(scope: Scope) -> str:
@@ -36,12 +36,12 @@ def own_request_id(scope: Scope) -> str:
     Records about an unauthenticated caller, or one of many users, get an id of the gateway, because
     the caller could choose the id of another client's request.
     """
-    known = cast("dict[str, Any]", scope)
-    if _CLAIMED not in known:
-        offered = next((value for name, value in known["headers"] if name == b"x-request-id"), None)
-        known[_CLAIMED] = usable(offered) or ""
-        if known[_CLAIMED]:
-            known[_KEY] = known["litestar_app"].state[STATE_NAME]()
+    state = cast("dict[str, Any]", scope)
+    if _CLAIMED not in state:
+        offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
+        state[_CLAIMED] = usable(offered) or ""
+        if state[_CLAIMED]:
+            state[_KEY] = state["litestar_app"].state[STATE_NAME]()
     return request_id_of(scope)
 
 

@@ -31,7 +31,7 @@ _ADDRESSES_MAX: Final = 10_000
 class _Wrong(NamedTuple):
     number: int
     last_s: float
-    held_until_s: float
+    blocked_until_s: float
 
 
 class WrongKeys:
@@ -67,9 +67,9 @@ class WrongKeys:
         peer = self._peer_of(scope)
         if right and (peer, kind) in self._right:
             return
-        held_s = self._held_s(peer)
-        if held_s > 0:
-            seconds = ceil(held_s)
+        blocked_s = self._blocked_s(peer)
+        if blocked_s > 0:
+            seconds = ceil(blocked_s)
             raise Problem(
                 "too_many_requests",
                 f"Too many wrong keys came from {peer}; try again in {seconds} s.",
@@ -81,12 +81,12 @@ class WrongKeys:
         else:
             self._note(peer)
 
-    def _held_s(self, peer: str) -> float:
+    def _blocked_s(self, peer: str) -> float:
         wrong = self._wrong.get(peer)
         if wrong is None:
             return 0.0
         # Even if the clock is set back, an address is not blocked for longer than the maximum.
-        return min(wrong.held_until_s - self._clock_s(), _LONGEST_S)
+        return min(wrong.blocked_until_s - self._clock_s(), _LONGEST_S)
 
     def _note(self, peer: str) -> None:
         now_s = self._clock_s()
