@@ -190,7 +190,7 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def dead_letters(
-        state: Annotated[
+        selected: Annotated[
             State, QueryParameter(name="state", description="Dead letters, parked, or both.")
         ] = State.DEAD,
         limit: Limit = _PAGE_DEFAULT,
@@ -198,7 +198,7 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
             str | None, QueryParameter(description="Cursor of the previous page.")
         ] = None,
     ) -> DeadLetterPage:
-        states = (State.DEAD, State.PARKED) if state is State.ALL else (state,)
+        states = (State.DEAD, State.PARKED) if selected is State.ALL else (selected,)
         return await reader.dead_letters(limit=limit, after=after, states=states)
 
     @get(
