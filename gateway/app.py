@@ -29,6 +29,7 @@ from headwater.gateway.http.audit_routes import audit_router
 from headwater.gateway.http.auditing import Auditing
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import READ_S, Budget
+from headwater.gateway.http.builtin_instances import BuiltinInstances
 from headwater.gateway.http.callers import Callers
 from headwater.gateway.http.front import add_headers, state_of
 from headwater.gateway.http.health import health_routes
@@ -38,10 +39,9 @@ from headwater.gateway.http.limited_bodies import ANY_JSON, BodyKind, LimitedBod
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.openapi import SECURITY as KEYS
 from headwater.gateway.http.openapi import responses_of
-from headwater.gateway.http.own_instances import OwnInstances
 from headwater.gateway.http.ownership import UnexpectedHits, ownership_routers
 from headwater.gateway.http.pages import Home
-from headwater.gateway.http.peers import peers_behind
+from headwater.gateway.http.peers import peer_resolver
 from headwater.gateway.http.ports import AnswerLog, AuditLog, DeliveryLog, Replays
 from headwater.gateway.http.problems import HANDLERS, Problem
 from headwater.gateway.http.prunes import prune_routes
@@ -51,13 +51,13 @@ from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.replays import replay_routes
 from headwater.gateway.http.schema_registry import registry
 from headwater.gateway.http.segments import whole_parameters
-from headwater.gateway.http.strays import refusals_told, strays_told
+from headwater.gateway.http.unmatched import record_unmatched, refusal_recorder
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.http.wiping import Wiping, wipe_routes
 from headwater.gateway.http.wrong_keys import STATE as WRONG_KEYS
 from headwater.gateway.http.wrong_keys import WrongKeys
 from headwater.gateway.settings import Settings
-from headwater.gateway.users.ports import ForUsers, UserPorts
+from headwater.gateway.users.ports import UserPorts, UserServices
 from headwater.gateway.users.routes import user_routes
 from headwater.gateway.users.upload_limits import UploadLimits
 from headwater.gateway.workflows.openapi import SECURITY
@@ -113,7 +113,7 @@ class Ports:
     replays: Replays
     reader: Reader
     workflows: WorkflowPorts
-    users: ForUsers
+    users: UserServices
     wiping: Wiping
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
@@ -123,9 +123,9 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     """Builds the application."""
     metrics, refusals = Metrics(), Refusals(ports.answers)
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
-    peer_of = peers_behind(settings.trusted_proxies)
+    peer_of = peer_resolver(settings.trusted_proxies)
     limited = LimitedBodies(bodies, peer_of, settings.limits)
-    tell = refusals_told(refusals, peer_of, ports.clock)
+    record_refusal = refusal_recorder(refusals, peer_of, ports.clock)
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     service = _workflow_service(settings, ports.workflows, limited)
     watching = ports.reader.with_own_pool()
@@ -152,7 +152,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
             read_routes(ports.reader, callers),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
             *_operators_routes(settings, ports, providers_of(sources), limited),
-            _console(settings, ports.clock, tell, limited),
+            _console(settings, ports.clock, record_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
             health_routes(ports.log, watching, metrics),
@@ -162,7 +162,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
         lifespan=[lambda _app: _running(ports, service, watching, watch)],
         middleware=[whole_parameters, auditing],
         before_send=[add_headers],
-        after_exception=[strays_told(tell)],
+        after_exception=[record_unmatched(record_refusal)],
         exception_handlers=HANDLERS,
         plugins=[StepTypes()],
         openapi_config=_openapi(),
@@ -189,7 +189,7 @@ def end_streams(app: Litestar) -> None:
 def _console(
     settings: Settings,
     clock: Callable[[], int],
-    tell: Callable[[Scope, str], None],
+    record_refusal: Callable[[Scope, str], None],
     bodies: LimitedBodies,
 ) -> Router:
     """The pages for people, with the keys that they ask the API with."""
@@ -203,7 +203,7 @@ def _operators_routes(
     settings: Settings, ports: Ports, providers: Providers, limited: LimitedBodies
 ) -> list[Router]:
     key, reader, workflows = settings.admin_key.get_secret_value(), ports.reader, ports.workflows
-    own = OwnInstances(
+    builtin = BuiltinInstances(
         commands=workflows.commands,
         workflows=workflows.workflows,
         new_id=workflows.new_id,
@@ -212,8 +212,8 @@ def _operators_routes(
     more = [
         *wipe_routes(reader, ports.wiping),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
-        *replay_routes(reader, own),
-        *prune_routes(reader, own),
+        *replay_routes(reader, builtin),
+        *prune_routes(reader, builtin),
     ]
     hits = UnexpectedHits(reader, settings.project, ports.clock)
     return [
@@ -223,7 +223,7 @@ def _operators_routes(
             ports.replays,
             providers,
             key=key,
-            limited=limited.of(ANY_JSON),
+            limited=limited.for_kind(ANY_JSON),
             more=more,
         ),
         audit_router(reader, key),
@@ -233,7 +233,7 @@ def _operators_routes(
 
 def _user_ports(ports: Ports) -> UserPorts:
     return UserPorts(
-        outside=ports.users,
+        services=ports.users,
         log=ports.log,
         commands=ports.workflows.commands,
         instances=ports.workflows.workflows,

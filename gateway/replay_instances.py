@@ -1,6 +1,6 @@
 """Replays of deliveries as instances of a workflow: its name, params, and how far it says it is.
 
-What it does is in `gateway.house.replay_workflow`; whoever starts one, or looks at it, is here.
+What it does is in `gateway.builtin.replay_workflow`; whoever starts one, or looks at it, is here.
 """
 
 from typing import Final

@@ -139,7 +139,7 @@ class StandIn:
             await asyncio.sleep(seconds / haste)
 
         return Terra(
-            self.access(**more), draw=lambda: 0.0, wall_s=time.time, sleep=sleep, haste=haste
+            self.access(**more), draw=lambda: 0.0, wall_s=time.time, sleep=sleep, speedup=haste
         )
 
 

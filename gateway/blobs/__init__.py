@@ -1,1 +1,1 @@
-"""Blobs: files that users upload, in a folder or in S3."""
+"""Blob stores for uploaded files: a folder, or S3."""

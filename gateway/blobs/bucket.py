@@ -1,8 +1,7 @@
-"""Blobs as objects of a bucket, in S3 or in whatever speaks its protocol.
+"""Blobs as objects in a bucket of S3 or a compatible service.
 
-Credentials, region and endpoint are those that AWS's own tools take: from the variables
-AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and so on, or from the
-machine's role.
+Credentials, region and endpoint are configured as for AWS's own tools: by variables such as
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL, or by the machine's role.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -22,50 +21,50 @@ from headwater.gateway.blobs.store import (
     checked_prefix,
 )
 
-#: A request that takes longer is tried again, and all tries together take no longer than this.
+#: Timeout of a request, and of all its retries together.
 _TRIES: Final = 4
 _TIMEOUT: Final = timedelta(seconds=30)
-#: Metadata are headers: visible ASCII, and blanks within.
-_AS_IT_IS: Final = " !#$&'()+,/:;=?@[]|"
-#: Of one of them; S3 refuses an object that has more than 2 KB in all. Longer ones are left out.
+#: Characters that are not escaped in metadata, which is sent in headers.
+_UNESCAPED: Final = " !#$&'()+,/:;=?@[]|"
+#: Characters of a metadata value; longer ones are left out. S3 accepts 2 KB of metadata in total.
 _METADATA_CHARS: Final = 900
 
 
 class BucketBlobs:
-    """The blobs of a bucket, or of those of its objects whose keys begin with a prefix."""
+    """The blobs of a bucket, optionally under a prefix."""
 
     def __init__(self, address: str) -> None:
-        place = urlsplit(address)
-        if not place.netloc:
+        url = urlsplit(address)
+        if not url.netloc:
             raise ValueError(f"expected s3://bucket or s3://bucket/prefix, found {address!r}")
         self._address = address
         self._store = S3Store(
-            place.netloc,
-            prefix=place.path.strip("/") or None,
+            url.netloc,
+            prefix=url.path.strip("/") or None,
             client_options={"allow_http": True, "timeout": _TIMEOUT},
             retry_config={"max_retries": _TRIES - 1, "retry_timeout": _TIMEOUT},
         )
 
     async def write(self, key: str, content: bytes, content_type: str, **about: str) -> None:
-        """As `Blobs.write`; about is metadata of the object, escaped as in a URL."""
-        escaped = {name: quote(value, safe=_AS_IT_IS) for name, value in about.items()}
-        kept = {name: text for name, text in escaped.items() if len(text) <= _METADATA_CHARS}
-        attributes = {"Content-Type": content_type, **kept}
-        with self._edge():
+        """See `Blobs.write`; `about` is stored as metadata, escaped as in a URL."""
+        escaped = {name: quote(value, safe=_UNESCAPED) for name, value in about.items()}
+        metadata = {name: text for name, text in escaped.items() if len(text) <= _METADATA_CHARS}
+        attributes = {"Content-Type": content_type, **metadata}
+        with self._translated_errors():
             await obstore.put_async(self._store, checked_key(key), content, attributes=attributes)
 
     async def read(self, key: str) -> bytes:
-        """As `Blobs.read`."""
-        with self._edge(key):
-            found = await obstore.get_async(self._store, checked_key(key))
-            return bytes(await found.bytes_async())
+        """See `Blobs.read`."""
+        with self._translated_errors(key):
+            response = await obstore.get_async(self._store, checked_key(key))
+            return bytes(await response.bytes_async())
 
     async def delete(self, key: str) -> bool:
-        """As `Blobs.delete`."""
+        """See `Blobs.delete`."""
         checked_key(key)
         try:
-            with self._edge(key):
-                # S3 says nothing of objects that were not there.
+            with self._translated_errors(key):
+                # S3 does not report whether a deleted object existed.
                 await obstore.head_async(self._store, key)
                 await obstore.delete_async(self._store, key)
         except BlobNotFound:
@@ -73,38 +72,38 @@ class BucketBlobs:
         return True
 
     async def delete_prefix(self, prefix: str) -> int:
-        """As `Blobs.delete_prefix`."""
+        """See `Blobs.delete_prefix`."""
         deleted = 0
-        with self._edge():
+        with self._translated_errors():
             async for keys in self._pages(prefix):
                 await obstore.delete_async(self._store, keys)
                 deleted += len(keys)
         return deleted
 
     async def keys(self, prefix: str = "") -> AsyncIterator[str]:
-        """As `Blobs.keys`."""
-        with self._edge():
+        """See `Blobs.keys`."""
+        with self._translated_errors():
             async for page in self._pages(prefix):
                 for key in page:
                     yield key
 
     async def _pages(self, prefix: str) -> AsyncIterator[list[str]]:
         async for page in obstore.list(self._store, checked_prefix(prefix) or None):
-            yield [each["path"] for each in page]
+            yield [entry["path"] for entry in page]
 
     async def close(self) -> None:
-        """Connections end by themselves."""
+        """Do nothing: the library manages connections."""
 
     @contextmanager
-    def _edge(self, key: str | None = None) -> Iterator[None]:
-        """Translates the library's errors; with a key, nothing there is a blob that is not."""
+    def _translated_errors(self, key: str | None = None) -> Iterator[None]:
+        """Translate errors of the library; with a key, a missing object is `BlobNotFound`."""
         try:
             yield
         except (BaseError, OSError) as error:
-            # What the library does not find is a plain FileNotFoundError.
+            # The library raises FileNotFoundError for a missing object.
             if key is not None and isinstance(error, FileNotFoundError):
-                found = f"expected a blob {key}, found none in {self._address}"
-                raise BlobNotFound(found) from error
+                message = f"there is no blob {key} in {self._address}"
+                raise BlobNotFound(message) from error
             raise BlobsUnavailable(
-                f"expected {self._address} to answer, found: {str(error).splitlines()[0]}"
+                f"cannot access blobs at {self._address}: {str(error).splitlines()[0]}"
             ) from error

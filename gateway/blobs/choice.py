@@ -1,4 +1,4 @@
-"""Which store of blobs an address names."""
+"""Choose the blob store for an address."""
 
 from pathlib import Path
 from typing import Final
@@ -6,18 +6,19 @@ from typing import Final
 from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.blobs.store import Blobs
 
-#: What the address of a bucket begins with.
+#: Prefix of the address of a bucket.
 S3: Final = "s3://"
 
 
 def blobs_at(address: str) -> Blobs:
-    """The store at a folder, or at s3://bucket/prefix.
+    """Return the store at a folder, or at s3://bucket/prefix.
 
-    Errors: ValueError for an address of a bucket that names none.
+    Raises:
+        ValueError: The address of a bucket has no bucket.
     """
     if not address.startswith(S3):
         return FolderBlobs(Path(address))
-    # Its library takes long to load, and only this needs it.
+    # Imported on use, because the library is slow to import.
     from headwater.gateway.blobs.bucket import BucketBlobs  # noqa: PLC0415
 
     return BucketBlobs(address)

@@ -1,7 +1,7 @@
-"""Blobs as files of a folder.
+"""Blobs as files in a folder.
 
-A blob is written beside its place, made durable, and then put there by a rename: nobody ever reads
-half of one, and what was acknowledged survives a crash of the machine.
+A blob is written to a temporary file, synced, and renamed to its path. So a reader never sees a
+partial blob, and an acknowledged blob survives a crash of the machine.
 """
 
 import asyncio
@@ -20,69 +20,69 @@ from headwater.gateway.blobs.store import (
     checked_prefix,
 )
 
-#: What is being written begins with it, as no segment of a key does.
+#: Prefix of temporary files; no segment of a key begins with it.
 _UNFINISHED: Final = ".new-"
 
 
 class FolderBlobs:
-    """The blobs of a folder, which is made when the first is written."""
+    """The blobs of a folder, which is created with the first blob."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
 
     async def write(self, key: str, content: bytes, content_type: str, **about: str) -> None:
-        """As `Blobs.write`; what a blob is is known by whoever wrote it, and not kept."""
+        """See `Blobs.write`; the content type and `about` are not stored."""
         del content_type, about
-        await asyncio.to_thread(self._write, self._place(key), content)
+        await asyncio.to_thread(self._write, self._path(key), content)
 
     async def read(self, key: str) -> bytes:
-        """As `Blobs.read`."""
-        place = self._place(key)
+        """See `Blobs.read`."""
+        path = self._path(key)
         try:
-            return await asyncio.to_thread(place.read_bytes)
+            return await asyncio.to_thread(path.read_bytes)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            raise BlobNotFound(f"expected a blob {key}, found none in {self._folder}") from error
+            raise BlobNotFound(f"there is no blob {key} in {self._folder}") from error
         except OSError as error:
             raise _unavailable(error) from error
 
     async def delete(self, key: str) -> bool:
-        """As `Blobs.delete`."""
-        return await asyncio.to_thread(self._delete, self._place(key))
+        """See `Blobs.delete`."""
+        return await asyncio.to_thread(self._delete, self._path(key))
 
     async def delete_prefix(self, prefix: str) -> int:
-        """As `Blobs.delete_prefix`."""
+        """See `Blobs.delete_prefix`."""
         keys = [key async for key in self.keys(prefix)]
         return sum([await self.delete(key) for key in keys])
 
     async def keys(self, prefix: str = "") -> AsyncIterator[str]:
-        """As `Blobs.keys`."""
+        """See `Blobs.keys`."""
         for key in await asyncio.to_thread(self._keys, checked_prefix(prefix)):
             yield key
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no files are kept open."""
 
-    def _place(self, key: str) -> Path:
+    def _path(self, key: str) -> Path:
         return self._folder / checked_key(key)
 
-    def _write(self, place: Path, content: bytes) -> None:
-        with _edge():
-            made = self._make(place.parent)
-            descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=place.parent)
+    def _write(self, path: Path, content: bytes) -> None:
+        with _translated_errors():
+            changed = self._make_folder(path.parent)
+            descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=path.parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
-                Path(name).replace(place)
+                Path(name).replace(path)
             except BaseException:
                 Path(name).unlink(missing_ok=True)
                 raise
-            for folder in made:
+            for folder in changed:
                 _sync(folder)
 
-    def _make(self, folder: Path) -> list[Path]:
-        """Makes a folder; gives those whose entries are new, which have to be made durable."""
+    def _make_folder(self, folder: Path) -> list[Path]:
+        """Create a folder; return the folders with new entries, which must be synced."""
         changed = [folder]
         while not folder.exists():
             folder = folder.parent
@@ -90,32 +90,32 @@ class FolderBlobs:
         changed[0].mkdir(parents=True, exist_ok=True)
         return changed
 
-    def _delete(self, place: Path) -> bool:
-        with _edge():
+    def _delete(self, path: Path) -> bool:
+        with _translated_errors():
             try:
-                place.unlink()
+                path.unlink()
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
-                if place.is_file():
+                if path.is_file():
                     raise
                 return False
-            _sync(place.parent)
-            # Folders are there for their files alone; one that somebody writes to now stays.
+            _sync(path.parent)
+            # Remove empty folders. One that another writer uses is not empty, so this stops there.
             with contextlib.suppress(OSError):
-                for folder in place.relative_to(self._folder).parents[:-1]:
+                for folder in path.relative_to(self._folder).parents[:-1]:
                     (self._folder / folder).rmdir()
             return True
 
     def _keys(self, prefix: str) -> list[str]:
-        with _edge():
+        with _translated_errors():
             return [
-                place.relative_to(self._folder).as_posix()
-                for place in (self._folder / prefix).rglob("*")
-                if place.is_file() and not place.name.startswith(_UNFINISHED)
+                path.relative_to(self._folder).as_posix()
+                for path in (self._folder / prefix).rglob("*")
+                if path.is_file() and not path.name.startswith(_UNFINISHED)
             ]
 
 
 def _sync(folder: Path) -> None:
-    """Makes the entries of a folder durable."""
+    """Sync the entries of a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -124,7 +124,7 @@ def _sync(folder: Path) -> None:
 
 
 @contextmanager
-def _edge() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -132,6 +132,4 @@ def _edge() -> Iterator[None]:
 
 
 def _unavailable(error: OSError) -> BlobsUnavailable:
-    return BlobsUnavailable(
-        f"expected a folder to keep blobs in, found {error.filename}: {error.strerror}"
-    )
+    return BlobsUnavailable(f"cannot access blobs at {error.filename}: {error.strerror}")

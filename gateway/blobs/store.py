@@ -1,4 +1,4 @@
-"""What a store of blobs is, and which keys it takes."""
+"""The interface of blob stores, and the validation of keys."""
 
 import re
 from collections.abc import AsyncIterator
@@ -6,29 +6,29 @@ from typing import Final, Protocol
 
 from headwater.schemas.errors import Disposition, HeadwaterError
 
-#: One segment of a key: neither empty nor a name that a file system reads as another place.
+#: A segment of a key: not empty, and never `.` or `..`.
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_=@+~-][A-Za-z0-9_=@+~.-]*")
 _KEY_MAX: Final = 512
-#: What is no part of a segment, or would be where it is; = begins a code.
-_NO_SEGMENT: Final = re.compile(r"^\.|[^A-Za-z0-9_@+~.-]")
+#: Characters that are escaped in a segment; = delimits an escape.
+_ESCAPED: Final = re.compile(r"^\.|[^A-Za-z0-9_@+~.-]")
 
 
 class InvalidBlobKey(HeadwaterError):
-    """A key that could name a place outside the store, or that not every store can hold."""
+    """A key that could refer to a path outside the store, or that not every store supports."""
 
     disposition = Disposition.REJECT
     code = "invalid_blob_key"
 
 
 class BlobNotFound(HeadwaterError):
-    """There is no blob of this key."""
+    """There is no blob with this key."""
 
     disposition = Disposition.REJECT
     code = "blob_not_found"
 
 
 class BlobsUnavailable(HeadwaterError):
-    """The store did not do what it was asked to; it may later."""
+    """The store failed; a retry may succeed."""
 
     disposition = Disposition.RETRY
     code = "blobs_unavailable"
@@ -37,41 +37,46 @@ class BlobsUnavailable(HeadwaterError):
 class Blobs(Protocol):
     """A store of blobs by key.
 
-    Shape:  keys are segments of letters, digits and `_=@+~.-` with a slash between them, none of
-            which begins with a dot, 512 characters at most; a prefix is some segments of a key with
-            a slash behind them.
-    Errors: InvalidBlobKey, BlobsUnavailable.
+    Keys are segments of letters, digits and `_=@+~.-`, separated by slashes, at most 512 characters
+    in total. No segment begins with a dot. A prefix is some segments of a key with a trailing
+    slash. All methods except `close` raise InvalidBlobKey and BlobsUnavailable.
     """
 
     async def write(self, key: str, content: bytes, content_type: str, **about: str) -> None:
-        """Writes a blob whole, over one that is there; when it returns, that is durable.
+        """Write or replace a blob; return when it is durable.
 
-        Shape:  about says more of it to people who look into the store, where that keeps such.
+        Args:
+            key: Key of the blob.
+            content: The bytes.
+            content_type: Media type, for stores that keep it.
+            **about: Metadata, for stores that keep it.
         """
 
     async def read(self, key: str) -> bytes:
-        """A blob.
+        """Return a blob.
 
-        Errors: BlobNotFound.
+        Raises:
+            BlobNotFound: There is no blob with this key.
         """
 
     async def delete(self, key: str) -> bool:
-        """Deletes a blob; says whether there was one."""
+        """Delete a blob; return whether it existed."""
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Deletes the blobs whose keys begin with a prefix; says how many there were."""
+        """Delete the blobs whose keys begin with a prefix; return their number."""
 
     def keys(self, prefix: str = "") -> AsyncIterator[str]:
-        """The keys that begin with a prefix, in no order."""
+        """Yield the keys that begin with a prefix, in any order."""
 
     async def close(self) -> None:
-        """Ends connections."""
+        """Close connections."""
 
 
 def checked_key(key: str) -> str:
-    """The key.
+    """Validate a key and return it.
 
-    Errors: InvalidBlobKey.
+    Raises:
+        InvalidBlobKey: The key is not valid.
     """
     segments = key.split("/")
     if len(key) > _KEY_MAX or not all(map(_SEGMENT.fullmatch, segments)):
@@ -83,9 +88,10 @@ def checked_key(key: str) -> str:
 
 
 def checked_prefix(prefix: str) -> str:
-    """The prefix; an empty one is that of every key.
+    """Validate a prefix and return it; the empty prefix matches every key.
 
-    Errors: InvalidBlobKey.
+    Raises:
+        InvalidBlobKey: The prefix is not valid.
     """
     if prefix and not prefix.endswith("/"):
         raise InvalidBlobKey(f"expected a prefix that ends with a slash, found {prefix!a}")
@@ -93,6 +99,6 @@ def checked_prefix(prefix: str) -> str:
 
 
 def reports_of(user_id: str) -> str:
-    """The prefix of a user's lab reports; a character that no key has is its code between =."""
-    user = _NO_SEGMENT.sub(lambda found: f"={ord(found[0]):X}=", user_id)
+    """Return the prefix of a user's lab reports; other characters become their code between =."""
+    user = _ESCAPED.sub(lambda match: f"={ord(match[0]):X}=", user_id)
     return f"lab-uploads/{user}/"

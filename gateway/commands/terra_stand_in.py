@@ -15,8 +15,8 @@ from headwater.gateway.http.server import refuse_taken_port, serve
 from headwater.gateway.privacy import close_environment
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
-from headwater.gateway.terra_stand_in.app import SWITCHES, create_stand_in
-from headwater.gateway.terra_stand_in.faults import Fault
+from headwater.gateway.terra_stand_in.app import CONTROL, create_stand_in
+from headwater.gateway.terra_stand_in.error_injection import InjectedError
 from headwater.gateway.terra_stand_in.setup import StandIn
 from headwater.streams.clock import now_ms
 
@@ -101,7 +101,7 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (an option each)
         ) from error
     say(
         f"This is a stand-in for Terra: it plays {setup.url}/v2 with people who do not exist, and "
-        f"posts to {setup.target}. {setup.url}{SWITCHES} says how it is. Ctrl-C stops it."
+        f"posts to {setup.target}. {setup.url}{CONTROL} says how it is. Ctrl-C stops it."
     )
     uvloop.run(serve(app, host=_HOST, port=port, end_streams=lambda: None))
 
@@ -114,9 +114,9 @@ def _secret(settings: Settings) -> str:
     return settings.secrets_of("terra")[0]
 
 
-def _fault(text: str) -> Fault:
+def _fault(text: str) -> InjectedError:
     try:
-        return msgspec.json.decode(text, type=Fault)
+        return msgspec.json.decode(text, type=InjectedError)
     except msgspec.DecodeError as error:
         raise click.UsageError(
             f"--fault: expected a fault as JSON, found {text!r}: {error}"

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     from headwater.gateway.settings import Settings
     from headwater.gateway.tokens.verifier import Verifier
-    from headwater.gateway.users.ports import ForUsers
+    from headwater.gateway.users.ports import UserServices
 
 
-def for_users(settings: "Settings") -> "ForUsers":
+def for_users(settings: "Settings") -> "UserServices":
     """What the gateway has for users alone."""
     from headwater.gateway.blobs.choice import blobs_at  # noqa: PLC0415 (slow)
     from headwater.gateway.terra.client import Terra  # noqa: PLC0415 (slow)
-    from headwater.gateway.users.ports import ForUsers  # noqa: PLC0415 (slow)
+    from headwater.gateway.users.ports import UserServices  # noqa: PLC0415 (slow)
 
-    return ForUsers(
+    return UserServices(
         tokens=verifier_of(settings, clock=now_ms, steady_s=monotonic),
         # Somebody waits for the answer: what fails twice is said to fail.
         terra=Terra(settings.terra, draw=lambda: 1.0, wall_s=lambda: now_ms() / 1000, attempts=2),

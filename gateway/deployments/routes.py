@@ -15,7 +15,12 @@ from litestar.types import Guard
 from headwater.gateway.deployments.deployment_service import NONE, DeploymentService
 from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.entity_tags import tag_of
-from headwater.gateway.http.keys import is_operator, no_operator, operators_only, programs_only
+from headwater.gateway.http.keys import (
+    is_operator,
+    operator_key_required,
+    operators_only,
+    programs_only,
+)
 from headwater.gateway.http.limited_bodies import BodyKind, BodySize, LimitedBodies
 from headwater.gateway.http.openapi import ADMIN_KEY, OptionalBody, problem_responses, raw_body
 from headwater.gateway.http.problems import Problem
@@ -166,7 +171,7 @@ def _operators_or_users(admin_key: str, request_guard: RequestGuard) -> Guard:
         except Problem as problem:
             # A caller that sent an operators' key gets the error about that key.
             if problem.code == "unauthorized" and connection.headers.get("x-admin-key"):
-                raise no_operator() from problem
+                raise operator_key_required() from problem
             raise
 
     return guard

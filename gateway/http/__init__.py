@@ -1,1 +1,1 @@
-"""The HTTP application and its routes, but for those of workflows."""
+"""HTTP routes and middleware, except the workflow routes."""

@@ -1,4 +1,4 @@
-"""What operators ask: dead letters and their replay, journeys, outcomes, freshness."""
+"""Operator routes: dead letters and their replay, traces, outcomes, projection positions."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,7 +12,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from headwater.gateway.http.auditing import note
 from headwater.gateway.http.checked_parameters import checked_parameters
 from headwater.gateway.http.deliveries import delivery_routes
-from headwater.gateway.http.json_bodies import OrderRequest, check_texts
+from headwater.gateway.http.json_bodies import OperatorRequest, check_texts
 from headwater.gateway.http.keys import operators_only
 from headwater.gateway.http.limited_bodies import BodySize, LimitedBodies
 from headwater.gateway.http.lineage import lineage_routes
@@ -22,7 +22,7 @@ from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.raw_events import raw_event_routes
 from headwater.gateway.http.request_scope import AnyRequest
-from headwater.gateway.http.users_looked_at import user_routes
+from headwater.gateway.http.user_routes import user_routes
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
     DeadLetter,
@@ -41,24 +41,24 @@ from headwater.projections.workflows.counts import InstanceCount, instance_count
 _PAGE_DEFAULT: Final = 50
 _PROBLEMS: Final = problem_responses("store_unavailable")
 
-#: Dead letters of one replay: each is read and appended by itself, some milliseconds.
+#: Dead letters of one replay. They are read and appended one by one, some milliseconds each.
 REPLAYS_MAX: Final = 1000
 
-#: Of why a dead letter is dead: ours have some thirty.
+#: Characters of a dead letter's reason; those of Headwater have about thirty.
 _REASON_CHARS: Final = 256
 
-Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 
 
 class Level(StrEnum):
-    """Of a journey: `error` if it ended dead."""
+    """Level of a trace: `error` if the delivery became a dead letter."""
 
     INFO = "info"
     ERROR = "error"
 
 
 class Status(StrEnum):
-    """What became of a delivery."""
+    """Outcome of a delivery."""
 
     PROCESSED = "processed"
     SKIPPED = "skipped"
@@ -67,7 +67,7 @@ class Status(StrEnum):
 
 
 class State(StrEnum):
-    """Of what is in the way: dead letters, deliveries that wait for their user, or both."""
+    """Kind of unprocessed delivery: dead letters, deliveries parked for their user, or both."""
 
     DEAD = "dead"
     PARKED = "parked"
@@ -75,16 +75,17 @@ class State(StrEnum):
 
 
 class DeadLetterPosition(msgspec.Struct, frozen=True):
-    """A dead letter, named by its place in the topic dead-letters."""
+    """Position of a dead letter in the topic dead-letters."""
 
     partition: Annotated[int, msgspec.Meta(ge=0)]
     offset: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters to replay: those named, or all that never were (of one reason).
+    """Dead letters to replay: those at `positions`, or all that were never replayed.
 
-    All come a page at a time: the next one begins after `next` of the answer.
+    `reason` filters `all`. With `all`, one request replays one page; pass `next` of the answer as
+    `after` to continue.
     """
 
     positions: Annotated[tuple[DeadLetterPosition, ...], msgspec.Meta(max_length=REPLAYS_MAX)] = ()
@@ -95,7 +96,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """What came of one dead letter."""
+    """Result of replaying one dead letter."""
 
     partition: int
     offset: int
@@ -105,7 +106,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
 
 class ReplayAnswer(msgspec.Struct, frozen=True):
-    """What came of a replay; `next` when there may be more, of all that were asked for."""
+    """Results of a replay. With `all`, `next` is set while there may be more dead letters."""
 
     dry_run: bool
     replayed: int
@@ -115,31 +116,31 @@ class ReplayAnswer(msgspec.Struct, frozen=True):
 
 
 class Traces(msgspec.Struct, frozen=True):
-    """Journeys, the newest first."""
+    """Traces, newest first."""
 
     traces: list[Trace]
 
 
 class Outcomes(msgspec.Struct, frozen=True):
-    """How many deliveries came to which end."""
+    """Number of deliveries by outcome."""
 
     outcomes: list[OutcomeCount]
 
 
 class Instances(msgspec.Struct, frozen=True):
-    """How many instances of each workflow stand in which way."""
+    """Number of workflow instances by workflow and status."""
 
     instances: list[InstanceCount]
 
 
 class Projections(msgspec.Struct, frozen=True):
-    """How far the projections are, and what they could not take."""
+    """Positions of the projections, and the records that they could not apply."""
 
     positions: list[Position]
     errors: list[ProjectionError]
 
 
-def admin_routes(  # noqa: PLR0913 (all that operators look at)
+def admin_routes(  # noqa: PLR0913 (one parameter for each dependency)
     reader: Reader,
     log: DeliveryLog,
     replays: Replays,
@@ -149,7 +150,17 @@ def admin_routes(  # noqa: PLR0913 (all that operators look at)
     limited: LimitedBodies,
     more: Sequence[HTTPRouteHandler],
 ) -> Router:
-    """The routes under /admin; more are those that somebody else has composed."""
+    """Return the router for /admin.
+
+    Args:
+        reader: Postgres reader.
+        log: Topic `webhooks`.
+        replays: Replays dead letters and deliveries.
+        providers: Installed providers.
+        key: Operators' key.
+        limited: Middleware that limits request bodies.
+        more: Further route handlers for this router.
+    """
     handlers = [
         *_dead_letter_routes(reader, replays),
         *_journey_routes(reader),
@@ -163,7 +174,7 @@ def admin_routes(  # noqa: PLR0913 (all that operators look at)
         "/admin",
         route_handlers=handlers,
         middleware=[limited],
-        request_class=OrderRequest,
+        request_class=OperatorRequest,
         request_max_body_size=None,
         guards=[operators_only(key), checked_parameters],
         security=[{ADMIN_KEY: []}],
@@ -175,39 +186,39 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
     @get(
         "/dlq",
         summary="Dead letters, newest first",
-        description="With `state=parked` deliveries that wait for their user, with `all` both.",
+        description="`state=parked` lists deliveries parked for their user, `state=all` both.",
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def dead_letters(
-        wanted: Annotated[
-            State, QueryParameter(name="state", description="Which of the two.")
+        selected: Annotated[
+            State, QueryParameter(name="state", description="Dead letters, parked, or both.")
         ] = State.DEAD,
         limit: Limit = _PAGE_DEFAULT,
         after: Annotated[
-            str | None, QueryParameter(description="The cursor of the previous page.")
+            str | None, QueryParameter(description="Cursor of the previous page.")
         ] = None,
     ) -> DeadLetterPage:
-        states = (State.DEAD, State.PARKED) if wanted is State.ALL else (wanted,)
+        states = (State.DEAD, State.PARKED) if selected is State.ALL else (selected,)
         return await reader.dead_letters(limit=limit, after=after, states=states)
 
     @get(
         "/dlq/{partition:int}/{offset:int}",
-        summary="One dead letter, whole",
-        description="Key and value are base64 of the bytes as they were read.",
+        summary="Get a dead letter with its key and value",
+        description="Key and value are the original bytes in base64.",
         responses=problem_responses("not_found", "store_unavailable"),
     )
     async def dead_letter(partition: FromPath[int], offset: FromPath[int]) -> DeadLetterWhole:
-        found = await reader.dead_letter(partition, offset)
-        if found is None:
+        letter = await reader.dead_letter(partition, offset)
+        if letter is None:
             raise Problem("not_found", f"There is no dead letter at {partition}/{offset}.")
-        return found
+        return letter
 
     @post(
         "/dlq/replay",
         body=BodySize.POSITIONS,
         audit="dead_letters.replay",
         status_code=200,
-        summary="Put dead letters back where they came from",
+        summary="Replay dead letters to their original topics",
         description=f"At most {REPLAYS_MAX} in one request. Replaying again is safe: rows and "
         "outcomes converge.",
         responses=problem_responses("broker_unavailable", "store_unavailable"),
@@ -222,7 +233,7 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
 def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get(
         "/traces",
-        summary="Journeys of deliveries, newest first",
+        summary="Traces of deliveries, newest first",
         responses=problem_responses("invalid_parameter", "store_unavailable"),
     )
     async def traces(
@@ -231,45 +242,44 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         level: FromQuery[Level | None] = None,
         limit: Limit = _PAGE_DEFAULT,
     ) -> Traces:
-        found = await reader.traces(
-            request_id=request_id, user_id=user_id, level=level, limit=limit
+        return Traces(
+            await reader.traces(request_id=request_id, user_id=user_id, level=level, limit=limit)
         )
-        return Traces(found)
 
     @get(
         "/outcomes",
-        summary="How many deliveries came to which end",
+        summary="Number of deliveries by outcome",
         responses=problem_responses("invalid_parameter", "store_unavailable"),
     )
     async def outcomes(
         status: FromQuery[Status | None] = None,
         since: Annotated[
-            str | None, QueryParameter(description="Only deliveries received since then: RFC 3339.")
+            str | None, QueryParameter(description="Only deliveries received since, in RFC 3339.")
         ] = None,
     ) -> Outcomes:
-        found = await reader.outcome_counts(moment_of("since", since))
-        return Outcomes([one for one in found if status in (None, one.status)])
+        counts = await reader.outcome_counts(moment_of("since", since))
+        return Outcomes([count for count in counts if status in (None, count.status)])
 
     @get(
         "/outcomes/{event_id:str}",
-        summary="What became of one delivery",
+        summary="Get the outcome of a delivery",
         responses=problem_responses("not_found", "store_unavailable"),
     )
     async def outcome(event_id: FromPath[str]) -> Outcome:
-        found = await reader.outcome(event_id)
-        if found is None:
+        row = await reader.outcome(event_id)
+        if row is None:
             raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
-        return found
+        return row
 
     @get(
         "/instances",
-        summary="How many instances of workflows there are, and how they stand",
+        summary="Number of workflow instances by workflow and status",
         responses=_PROBLEMS,
     )
     async def instances() -> Instances:
         return Instances(await instance_counts(reader))
 
-    @get("/projections", summary="How far the projections are", responses=_PROBLEMS)
+    @get("/projections", summary="Positions and errors of the projections", responses=_PROBLEMS)
     async def projections(limit: Limit = _PAGE_DEFAULT) -> Projections:
         return Projections(
             await reader.projection_positions(), await reader.projection_errors(limit=limit)
@@ -282,40 +292,44 @@ async def _replay(reader: Reader, replays: Replays, request: ReplayRequest) -> R
     if request.all == bool(request.positions):
         raise Problem("invalid_parameter", "expected either positions or all", field="positions")
     check_texts(_REASON_CHARS, reason=request.reason)
-    positions = [(one.partition, one.offset) for one in request.positions]
+    positions = [(position.partition, position.offset) for position in request.positions]
     pending: list[DeadLetter] = []
     next_page = None
     if request.all:
         pending, next_page = await _pending(reader, request)
-        positions = [(one.partition, one.offset) for one in pending]
+        positions = [(letter.partition, letter.offset) for letter in pending]
     if request.dry_run and request.all:
-        results = [_rehearsed(one.partition, one.offset, one) for one in pending]
+        results = [_dry_run_result(letter.partition, letter.offset, letter) for letter in pending]
     elif request.dry_run:
-        found = [(*place, await reader.dead_letter(*place)) for place in positions]
-        results = [_rehearsed(*one) for one in found]
+        results = [
+            _dry_run_result(partition, offset, await reader.dead_letter(partition, offset))
+            for partition, offset in positions
+        ]
     else:
         results = [
-            ReplayResult(one.partition, one.offset, one.topic, one.ok, one.detail)
-            for one in await replays.replay(positions)
+            ReplayResult(
+                replayed.partition, replayed.offset, replayed.topic, replayed.ok, replayed.detail
+            )
+            for replayed in await replays.replay(positions)
         ]
-    replayed = sum(one.ok for one in results)
-    return ReplayAnswer(request.dry_run, replayed, len(results) - replayed, next_page, results)
+    succeeded = sum(result.ok for result in results)
+    return ReplayAnswer(request.dry_run, succeeded, len(results) - succeeded, next_page, results)
 
 
 async def _pending(
     reader: Reader, request: ReplayRequest
 ) -> tuple[list[DeadLetter], DeadLetterPosition | None]:
-    """A page of the dead letters that were never replayed, and where the next one begins."""
+    """Return a page of dead letters that were never replayed, and the position to continue at."""
     begin = request.after
     after = (-1, -1) if begin is None else (begin.partition, begin.offset)
     page = await reader.pending_dead_letters(limit=REPLAYS_MAX, after=after)
-    wanted = [one for one in page if request.reason in (None, one.reason)]
+    letters = [letter for letter in page if request.reason in (None, letter.reason)]
     last = page[-1] if len(page) == REPLAYS_MAX else None
-    return wanted, DeadLetterPosition(last.partition, last.offset) if last else None
+    return letters, DeadLetterPosition(last.partition, last.offset) if last else None
 
 
-def _rehearsed(partition: int, offset: int, found: DeadLetter | None) -> ReplayResult:
-    """What a replay would do, as far as the projection knows."""
-    topic = "" if found is None else found.original_topic or ""
-    detail = "no dead letter there" if found is None else "would be replayed"
+def _dry_run_result(partition: int, offset: int, letter: DeadLetter | None) -> ReplayResult:
+    """Return what a replay would do, according to the projection."""
+    topic = "" if letter is None else letter.original_topic or ""
+    detail = "no dead letter there" if letter is None else "would be replayed"
     return ReplayResult(partition, offset, topic, bool(topic), detail)

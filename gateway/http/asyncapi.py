@@ -1,6 +1,6 @@
-"""What lies in Kafka, as AsyncAPI 3.0: made from the catalogues of topics and of schemas.
+"""AsyncAPI 3.0 document of the topics, generated from the catalogs of topics and schemas.
 
-Where Kafka is and who may read is the operator's to say, so no servers are named.
+It lists no servers, because the address of Kafka and the access to it are up to the operator.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ from headwater.schemas.installed_tables import SCHEMA_IDS, schema_of_version
 from headwater.schemas.topics import DEAD_LETTERS, TOPICS, Topic
 from headwater.streams.kafka import dead_letters
 
-#: Of Kafka's bindings.
+#: Version of the Kafka bindings.
 _BINDING: Final = "0.5.0"
 _AVRO: Final = "application/vnd.apache.avro;version=1.9.0"
 _BYTES: Final = "bytes"
-#: As large as the cluster has it.
-_OF_THE_CLUSTER: Final = frozenset({"min.insync.replicas"})
+#: Settings that depend on the size of the cluster, so they are left out.
+_CLUSTER_SETTINGS: Final = frozenset({"min.insync.replicas"})
 _REPLICATION: Final = 1
 
 
 def asyncapi(version: str) -> dict[str, Any]:
-    """The document."""
+    """Return the AsyncAPI document."""
     schemas = {name: _schema(name) for topic in TOPICS for name in _values(topic)}
     return {
         "asyncapi": "3.0.0",
@@ -48,7 +48,7 @@ def asyncapi(version: str) -> dict[str, Any]:
 
 
 def asyncapi_route(version: str) -> Router:
-    """The route; who may read the description of the API may read this one."""
+    """Return the route of the document. Like the OpenAPI document, it needs no key."""
     content = msgspec.json.encode(asyncapi(version))
 
     @get("/asyncapi.json", include_in_schema=False, sync_to_thread=False)
@@ -59,7 +59,7 @@ def asyncapi_route(version: str) -> Router:
 
 
 def _values(topic: Topic) -> tuple[str, ...]:
-    """The names of the schemas of a topic's values."""
+    """Return the names of the schemas of a topic's values."""
     return () if topic.value is None else (topic.value, *topic.others)
 
 
@@ -79,13 +79,13 @@ def _channel(topic: Topic) -> dict[str, Any]:
 
 
 def _configuration(topic: Topic) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    configuration: dict[str, Any] = {}
     for name, value in topic.config(_REPLICATION).items():
         if name == "cleanup.policy":
-            found[name] = value.split(",")
-        elif name not in _OF_THE_CLUSTER:
-            found[name] = int(value) if value.removeprefix("-").isdigit() else value
-    return found
+            configuration[name] = value.split(",")
+        elif name not in _CLUSTER_SETTINGS:
+            configuration[name] = int(value) if value.removeprefix("-").isdigit() else value
+    return configuration
 
 
 def _message(topic: Topic, name: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _message(topic: Topic, name: str) -> dict[str, Any]:
     if topic.key_form is not None:
         key["pattern"] = f"^(?:{topic.key_form.pattern.decode()})$"
     if name == _BYTES:
-        message |= {"contentType": "application/octet-stream", "summary": "Somebody else's bytes."}
+        message |= {"contentType": "application/octet-stream", "summary": "Opaque bytes."}
     else:
         message["payload"] = _reference(name)
         kafka |= {
@@ -108,7 +108,7 @@ def _message(topic: Topic, name: str) -> dict[str, Any]:
 
 
 def _schema(name: str) -> dict[str, Any]:
-    """The newest version of a schema."""
+    """Return the newest version of a schema."""
     newest = f"{name}.{versions_of(name)[-1]}"
     return {
         "schemaFormat": _AVRO,

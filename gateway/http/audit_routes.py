@@ -1,4 +1,4 @@
-"""What operators ask of the audit log."""
+"""Operator routes for the audit log."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -21,26 +21,30 @@ _PAGE_MAX: Final = 1000
 
 
 class Result(StrEnum):
-    """What came of an operation."""
+    """Result of an operation."""
 
     SUCCESS = SUCCESS
     FAILURE = FAILURE
 
 
-_Limit = Annotated[int, QueryParameter(ge=1, le=_PAGE_MAX, description="How many, at most.")]
-_Action = Annotated[str | None, QueryParameter(description="Only those of this action.")]
-_Result = Annotated[Result | None, QueryParameter(description="Only those with this result.")]
-_KeyId = Annotated[str | None, QueryParameter(name="keyId", description="Only those of this key.")]
-_RunId = Annotated[
-    str | None, QueryParameter(name="runId", description="Only those that touched this run.")
+_Limit = Annotated[
+    int, QueryParameter(ge=1, le=_PAGE_MAX, description="Maximum number of results.")
 ]
-_Since = Annotated[str | None, QueryParameter(description="Only those since then: RFC 3339.")]
-_Until = Annotated[str | None, QueryParameter(description="Only those before: RFC 3339.")]
-_Cursor = Annotated[str | None, QueryParameter(description="The cursor of the previous page.")]
+_Action = Annotated[str | None, QueryParameter(description="Only entries of this action.")]
+_Result = Annotated[Result | None, QueryParameter(description="Only entries with this result.")]
+_KeyId = Annotated[
+    str | None, QueryParameter(name="keyId", description="Only entries of this key.")
+]
+_RunId = Annotated[
+    str | None, QueryParameter(name="runId", description="Only entries about this run.")
+]
+_Since = Annotated[str | None, QueryParameter(description="Only entries since, in RFC 3339.")]
+_Until = Annotated[str | None, QueryParameter(description="Only entries before, in RFC 3339.")]
+_Cursor = Annotated[str | None, QueryParameter(description="Cursor of the previous page.")]
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An entry; `hash` is the SHA-256 of the hash of the entry before and of this one."""
+    """An entry. `hash` is the SHA-256 of the previous entry's hash and this entry."""
 
     id: str
     key_id: str | None
@@ -57,7 +61,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class AuditPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Entries, the newest first; `cursor` continues with older ones."""
+    """Entries, newest first; `cursor` continues with older ones."""
 
     entries: list[AuditEntry]
     cursor: str | None
@@ -65,31 +69,31 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def audit_router(reader: PooledReader, key: str) -> Router:
-    """The routes."""
+    """Return the router for /v1/audit."""
 
     @get(
         "/",
         operation_id="listAuditEntries",
-        summary="Who has done what, the newest first",
+        summary="List audit entries, newest first",
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def entries(
-        wanted: NamedDependency[AuditFilter], limit: _Limit = _PAGE_DEFAULT, cursor: _Cursor = None
+        filters: NamedDependency[Wanted], limit: _Limit = _PAGE_DEFAULT, cursor: _Cursor = None
     ) -> AuditPage:
-        found, more = await newest(reader, wanted, limit=limit, cursor=cursor)
-        return AuditPage(entries=list(map(_shown, found)), cursor=more, has_more=more is not None)
+        page, more = await newest(reader, filters, limit=limit, cursor=cursor)
+        return AuditPage(entries=list(map(_entry, page)), cursor=more, has_more=more is not None)
 
     return Router(
         "/v1/audit",
         route_handlers=[entries],
-        dependencies={"wanted": Provide(_wanted, sync_to_thread=False)},
+        dependencies={"filters": Provide(_filters, sync_to_thread=False)},
         guards=[operators_only(key), checked_parameters],
         security=[{ADMIN_KEY: []}],
         tags=["operate"],
     )
 
 
-def _wanted(
+def _filters(
     action: _Action = None,
     result: _Result = None,
     key_id: _KeyId = None,
@@ -107,7 +111,7 @@ def _wanted(
     )
 
 
-def _shown(found: Chained) -> AuditEntry:
-    fields = msgspec.structs.asdict(found.entry)
+def _entry(chained: Chained) -> AuditEntry:
+    fields = msgspec.structs.asdict(chained.entry)
     metadata = msgspec.json.decode(fields.pop("metadata_json") or "{}")
-    return AuditEntry(**fields, metadata=metadata, hash=found.hash.hex())
+    return AuditEntry(**fields, metadata=metadata, hash=chained.hash.hex())

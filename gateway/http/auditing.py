@@ -1,12 +1,12 @@
-"""What was done by those who have a key is in the audit log before it is answered.
+"""Write an audit entry for each operation of an authenticated caller, before it is answered.
 
 A route that changes something names its action: `opt={"audit": "world.queue.publish"}`. Its entry
-is written after the operation and before the answer goes out. Where that fails, the answer is 503
-and no success: operations may be repeated, and so the caller does. What did not come to pass is
-answered as it is, entry or not.
+is appended after the operation and before the response is sent. If a successful operation cannot be
+audited, the response is 503, so that the caller repeats it; operations are safe to repeat. A failed
+operation is answered as it is, with or without an entry.
 
-Requests without a valid key have no entry: the log is kept for ever, and anybody could fill it.
-They are counted.
+Requests without a valid key are counted and get no entry: the log is kept indefinitely, and any
+client could fill it.
 """
 
 import json
@@ -25,25 +25,25 @@ from typing_extensions import override
 from headwater.gateway.http.keys import admitted_key
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.ports import AuditLog
-from headwater.gateway.http.problems import on_house_error
+from headwater.gateway.http.problems import on_headwater_error
 from headwater.gateway.http.request_scope import problem_code_of, request_id_of
-from headwater.gateway.http.segments import meant, shown
+from headwater.gateway.http.segments import decode_segment, displayable_path
 from headwater.schemas.audit import OperationAudited
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 
 _LOG: Final = logging.getLogger("headwater.gateway.audit")
 
-#: Of a route: the name of its action.
+#: Option of a route: the name of its action.
 ACTION: Final = "audit"
 SUCCESS: Final = "success"
 FAILURE: Final = "failure"
-#: Where programs elsewhere ask, whose runs are here.
+#: Routes for app hosts whose runs Headwater stores.
 _WORLD: Final = "/v1/world/"
 _FAILED_FROM: Final = 400
-#: Characters of a path, and of whatever else comes from the caller: entries are kept for ever.
+#: Characters of a path and of other text from the caller: entries are kept indefinitely.
 _PATH_CHARS: Final = 1024
 _TEXT_CHARS: Final = 256
-#: Fields of an entry that hold what the caller says, unchecked, and the headers they are from.
+#: Fields of an entry with unchecked values of the caller, and the headers that they come from.
 _CLAIMED_KEY: Final = "claimedIdempotencyKey"
 _CLAIMED: Final = {
     "claimedRunId": "x-run-id",
@@ -54,7 +54,7 @@ _NOTES: Final = "headwater.audit_notes"
 _USER: Final = "user_id"
 
 
-def note(  # noqa: PLR0913 (each is a field of the entry)
+def note(  # noqa: PLR0913 (one parameter for each field of the entry)
     request: ASGIConnection[Any, Any, Any, Any],
     *,
     deduped: bool | None = None,
@@ -65,20 +65,20 @@ def note(  # noqa: PLR0913 (each is a field of the entry)
     idempotency_key: str | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Record in the entry of a request what only its handler knows.
+    """Add fields to the audit entry of a request that only its handler knows.
 
-    Handlers note what they are about to touch before they do, so that the entry of an operation
-    that fails names it, too. What is noted later replaces what was noted before.
+    Handlers note the target before they act, so that the entry of a failed operation names it, too.
+    A later note replaces an earlier one.
 
     Args:
         request: The request.
-        deduped: Whether an earlier request had done it already.
-        run_id: The run that the operation touches.
-        run_ids: The runs that an operation touches that is about several.
-        workflow: The workflow of the run, or of all of them.
-        event_type: The type of the event that was sent.
-        idempotency_key: The key under which the operation is carried out once.
-        dry_run: Whether it was only asked what the operation would do.
+        deduped: Whether an earlier request had already carried out the operation.
+        run_id: Run that the operation changes.
+        run_ids: Runs that the operation changes, if it is about several.
+        workflow: Workflow of the runs.
+        event_type: Type of the event that was sent.
+        idempotency_key: Idempotency key of the operation.
+        dry_run: Whether this is a dry run.
     """
     notes = cast("dict[str, Any]", request.scope).setdefault(_NOTES, {})
     noted = {
@@ -94,7 +94,7 @@ def note(  # noqa: PLR0913 (each is a field of the entry)
 
 
 class Auditing(ASGIMiddleware):
-    """Writes the entries of routes that name an action."""
+    """Middleware that appends audit entries for routes that name an action."""
 
     def __init__(
         self,
@@ -124,19 +124,19 @@ class Auditing(ASGIMiddleware):
         async def after_entry(message: Message) -> None:
             nonlocal refused
             if message["type"] == "http.response.start":
-                error = await self._written(scope, action, message["status"])
+                error = await self._append_entry(scope, action, message["status"])
                 if error is not None:
                     refused = True
                     request = Request[Any, Any, Any](scope)
-                    answer = on_house_error(request, error).to_asgi_response(None, request)
+                    answer = on_headwater_error(request, error).to_asgi_response(None, request)
                     await answer(scope, receive, send)
             if not refused:
                 await send(message)
 
         await next_app(scope, receive, after_entry)
 
-    async def _written(self, scope: Scope, action: str, status: int) -> HeadwaterError | None:
-        """Writes the entry of a request; the error that is to be answered in place of success."""
+    async def _append_entry(self, scope: Scope, action: str, status: int) -> HeadwaterError | None:
+        """Append the entry of a request; return an error that must replace a success response."""
         key_id = admitted_key(scope)
         if key_id is None:
             self._metrics.unaudited(action)
@@ -161,21 +161,21 @@ class Auditing(ASGIMiddleware):
             self._metrics.audited("lost")
             if not failed:
                 return _unaudited(error)
-            _LOG.warning("no entry of %s, which failed: %s", action, error)
+            _LOG.warning("no audit entry for the failed operation %s: %s", action, error)
         else:
             self._metrics.audited(entry.result)
         return None
 
 
 def _unaudited(error: HeadwaterError) -> BrokerUnavailable:
-    """What is answered in place of a success: never that nothing was begun."""
+    """Return the error to answer with; it must not claim that the operation was not begun."""
     if isinstance(error, BrokerUnavailable):
         return error
-    return BrokerUnavailable(f"expected to write down what was done, found no way: {error.message}")
+    return BrokerUnavailable(f"the audit entry of the operation was not stored: {error.message}")
 
 
 def _metadata(scope: Scope, headers: Headers, status: int) -> Mapping[str, Any]:
-    """What the gateway knows of an operation, and, in fields of their own, what its caller says."""
+    """Return the metadata of an entry: facts known to the gateway, and `claimed…` of the caller."""
     notes: Mapping[str, Any] = cast("dict[str, Any]", scope).get(_NOTES, {})
     known = {
         "lane": "world_proxy" if scope["path"].startswith(_WORLD) else "public",
@@ -195,25 +195,27 @@ def _metadata(scope: Scope, headers: Headers, status: int) -> Mapping[str, Any]:
 
 def _storable(value: Any) -> Any:  # noqa: ANN401 (any JSON)
     if isinstance(value, list):
-        return [_storable(each) for each in value]
+        return [_storable(item) for item in value]
     return _text(value) if isinstance(value, str) else value
 
 
 def _resource(scope: Scope) -> str:
-    """The path of a request; who is wiped shall not be named in a log that is kept for ever."""
+    """Return the path of a request, with a user's id hashed: the log outlives a wipe."""
     path: str = scope["path"]
     user = scope["path_params"].get(_USER)
     if isinstance(user, str) and user:
         digest = sha256(user.encode(errors="replace")).hexdigest()
         parts = path.split("/")
-        path = "/".join(f"sha256:{digest}" if meant(part) == user else part for part in parts)
-    return _text(shown(path), _PATH_CHARS)
+        path = "/".join(
+            f"sha256:{digest}" if decode_segment(part) == user else part for part in parts
+        )
+    return _text(displayable_path(path), _PATH_CHARS)
 
 
 def _text(text: str, chars: int = _TEXT_CHARS) -> str:
-    """What Avro and Postgres can hold of a text: no half characters, and no NUL."""
+    """Truncate a text and replace what Avro or Postgres cannot store: lone surrogates and NUL."""
     return text[:chars].encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
-def _json(found: Mapping[str, Any]) -> str:
-    return json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def _json(metadata: Mapping[str, Any]) -> str:
+    return json.dumps(metadata, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

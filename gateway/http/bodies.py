@@ -1,4 +1,4 @@
-"""Reading request bodies within limits, before anything is known about who sends them."""
+"""Read request bodies of unauthenticated clients within limits."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from litestar.types import Receive
 
 from headwater.gateway.http.budget import Budget, Hold, Refusal
 
-#: How much more is read of a body that is refused, and for how many seconds.
+#: Bytes and seconds for which a refused body is still read.
 _DRAIN_BYTES: Final = 32 * 1024 * 1024
 _DRAIN_S: Final = 2.0
 
-#: What a server reports as a sender that went away may also be a body that it could not read, and
-#: then there is somebody to tell.
-_BROKEN_OFF: Final = Refusal("bad_request", "expected a whole body, found one that broke off")
+#: The server also reports a body that it could not parse as a disconnect; then the client is still
+#: there and gets this answer.
+_INCOMPLETE: Final = Refusal("bad_request", "expected a complete body, found an incomplete one")
 
 
 class BodyReader:
-    """Reads bodies of at most so many bytes, within a budget."""
+    """Reads bodies of at most `max_bytes` bytes, within a budget."""
 
     def __init__(self, *, max_bytes: int, budget: Budget) -> None:
         self.max_bytes = max_bytes
@@ -30,20 +30,22 @@ class BodyReader:
         return BodyReader(max_bytes=min(max_bytes, self.max_bytes), budget=self._budget)
 
     def hold(self, peer: str) -> Hold:
-        """What a request of an address will hold; the caller releases it, after the answer."""
+        """Register a request of an address; the caller releases the hold after the response."""
         return self._budget.hold(peer)
 
     def refusal_of(self, length: int | None) -> Refusal | None:
-        """Refuses an announced length that is too large already."""
+        """Return a refusal if the announced length is too large."""
         if length is not None and length > self.max_bytes:
             return self._too_large(length)
         return None
 
     async def read(self, receive: Receive, length: int | None, hold: Hold) -> bytes | Refusal:
-        """Reads a body.
+        """Read a body.
 
-        Shape:  `length` is what the sender announced, which may be a lie; `hold` grows by what was
-                read.
+        Args:
+            receive: ASGI receive.
+            length: Announced length in bytes; not trusted.
+            hold: Grows by the bytes that are read.
         """
         pieces: list[bytes] = []
         refusal = await self.feed(receive, length, hold, pieces.append)
@@ -52,9 +54,16 @@ class BodyReader:
     async def feed(
         self, receive: Receive, length: int | None, hold: Hold, take: Callable[[bytes], None]
     ) -> Refusal | None:
-        """Reads a body piece by piece; None when it was read whole.
+        """Read a body in pieces.
 
-        Shape:  as `read`; `take` is given each piece, and ends the reading by what it raises.
+        Args:
+            receive: ASGI receive.
+            length: Announced length in bytes; not trusted.
+            hold: Grows by the bytes that are read.
+            take: Called with each piece; its exceptions end the read.
+
+        Returns:
+            None if the body was read completely, else why it was not.
         """
         too_large = self.refusal_of(length)
         if too_large is not None:
@@ -62,14 +71,14 @@ class BodyReader:
         hold.begin()
         read = 0
         try:
-            while hold.ended is None and not hold.whole:
+            while hold.ended is None and not hold.complete:
                 message: Any = await receive()
                 if message["type"] != "http.request":
-                    return _BROKEN_OFF
+                    return _INCOMPLETE
                 piece: bytes = message.get("body", b"")
                 read += len(piece)
-                # The server announces more even after the last byte; a body of its length is whole.
-                hold.whole = read == length or not message.get("more_body", False)
+                # The server sets more_body even with the last byte, so the length decides.
+                hold.complete = read == length or not message.get("more_body", False)
                 if hold.grow(len(piece)) is None:
                     if hold.size > self.max_bytes:
                         return self._too_large(hold.size)
@@ -82,21 +91,21 @@ class BodyReader:
         return hold.ended
 
     async def drain(self, receive: Receive, hold: Hold) -> None:
-        """Reads on for a while and keeps nothing: who is still sending would not hear the answer.
+        """Read and discard the rest of a refused body for a short time.
 
-        Needless after a body's end, and if the budget ended the reading: then there is no time, or
-        no room.
+        A client that is still sending would not receive the response. Does nothing if the body was
+        read completely, or if the budget ended the read.
         """
-        if hold.whole or hold.ended is not None:
+        if hold.complete or hold.ended is not None:
             return
         hold.begin()
-        left = _DRAIN_BYTES
+        remaining = _DRAIN_BYTES
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DRAIN_S):
-                    while left > 0 and hold.ended is None:
+                    while remaining > 0 and hold.ended is None:
                         message: Any = await receive()
-                        left -= len(message.get("body", b"")) or 1
+                        remaining -= len(message.get("body", b"")) or 1
                         if not message.get("more_body", False):
                             return
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Who calls: a user with a token, who sees what is theirs, or a reader, who sees everything."""
+"""Authentication of callers: a user with a token sees their own data, a reader sees all data."""
 
 from typing import Any, Final, cast
 
@@ -7,40 +7,47 @@ from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Scope
 
-from headwater.gateway.http.keys import bearer_of, brought_by, has_key
+from headwater.gateway.http.keys import bearer_of, has_key, presented_key
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.wrong_keys import check_key
 from headwater.gateway.tokens.verifier import TokenRefused, Verifier
 
 _Connection = ASGIConnection[Any, Any, Any, Any]
 
-#: Where a request's scope keeps the user, once the guard has let it in.
 _DOTS_OF_TOKEN: Final = 2
+#: Key of the authenticated user in the scope's state.
 _USER: Final = "headwater_user"
 
 
 class Callers:
-    """Guards of Litestar's for routes under /v1."""
+    """Litestar guards for routes under /v1."""
 
     def __init__(self, read_key: str, tokens: Verifier | None) -> None:
         self._read_key = read_key
         self._tokens = tokens
 
     async def users_only(self, connection: _Connection, _handler: BaseRouteHandler) -> None:
-        """Lets users in.
+        """Admit users.
 
-        Errors: Problem, KeysUnavailable; here and below.
+        Raises:
+            Problem: The token is missing or not valid.
+            KeysUnavailable: The keys that verify tokens cannot be fetched.
         """
         user_id = await self._user(connection.headers, "a user's token")
         connection.scope["state"][_USER] = user_id
 
     async def users_and_readers(self, connection: _Connection, _handler: BaseRouteHandler) -> None:
-        """Lets users in, and readers, who are no user."""
+        """Admit users and readers.
+
+        Raises:
+            Problem: Neither a valid token nor the readers' key was presented.
+            KeysUnavailable: The keys that verify tokens cannot be fetched.
+        """
         user_id = None
         right = has_key(connection.headers, self._read_key)
-        brought = brought_by(connection.headers)
-        if right or not _is_token(brought):
-            check_key(connection, "read", brought, right=right)
+        presented = presented_key(connection.headers)
+        if right or not _is_token(presented):
+            check_key(connection, "read", presented, right=right)
         if not right:
             user_id = await self._user(
                 connection.headers,
@@ -49,33 +56,33 @@ class Callers:
             )
         connection.scope["state"][_USER] = user_id
 
-    async def _user(self, headers: Headers, wanted: str) -> str:
+    async def _user(self, headers: Headers, expected: str) -> str:
         token = bearer_of(headers)
         if not token:
-            raise Problem("unauthorized", f"expected {wanted}, as Authorization: Bearer")
+            raise Problem("unauthorized", f"expected {expected}, as Authorization: Bearer")
         if self._tokens is None:
             raise Problem(
                 "unauthorized",
-                f"expected {wanted}; tokens are not taken here, for HEADWATER_JWKS is not set",
+                f"expected {expected}; tokens are not accepted, because HEADWATER_JWKS is not set",
             )
         try:
             return await self._tokens.user_of(token)
         except TokenRefused as error:
             raise Problem(
-                "unauthorized", f"expected {wanted}, found one refused: {error}"
+                "unauthorized", f"expected {expected}, found one refused: {error}"
             ) from None
 
 
 def _is_token(text: str) -> bool:
-    """Whether it may be a user's token, which nobody can guess: three parts, signed."""
+    """Whether a text looks like a signed token (three parts), which cannot be guessed."""
     return text.count(".") == _DOTS_OF_TOKEN
 
 
 def user_or_reader(scope: Scope) -> str | None:
-    """The user who calls; None for a reader."""
+    """Return the calling user; None for a reader."""
     return cast("str | None", scope["state"][_USER])
 
 
 def user_of(scope: Scope) -> str:
-    """The user who calls a route that is for users only."""
+    """Return the calling user of a route for users only."""
     return cast("str", scope["state"][_USER])

@@ -1,4 +1,4 @@
-"""What operators ask of deliveries: which there were, and all that is known of one."""
+"""Operator routes for deliveries: a list with filters, and the details of one."""
 
 import re
 from base64 import b64encode
@@ -26,18 +26,18 @@ from headwater.projections.postgres.reader import PAGE_MAX, PooledReader
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 
 _PAGE_DEFAULT: Final = 50
-#: A place in the topic webhooks.
+#: Partition and offset in the topic webhooks.
 _POSITION: Final = re.compile(r"([0-9]{1,9})@([0-9]{1,18})")
 
-Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 Moment = Annotated[str | None, QueryParameter(description="RFC 3339.")]
 
 
 class DeliveryAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A delivery, or a request that was refused; with its body if that was asked for.
+    """A delivery, or a request that was refused.
 
-    Shape:  body is that of the delivery as it was signed, in base64; absent where the log does not
-            have it any more.
+    `body` is set on request: the signed bytes in base64. It is absent if the log no longer has
+    them.
     """
 
     delivery: DeliveryWhole | None = None
@@ -46,12 +46,12 @@ class DeliveryAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHandler]:
-    """The routes under /admin/deliveries."""
+    """Return the routes under /admin/deliveries."""
 
     @get(
         "/deliveries",
-        summary="Deliveries and what became of them, newest first",
-        description="Requests that were refused are among them, with the status `refused`.",
+        summary="Deliveries with their outcomes, newest first",
+        description="Includes requests that were refused, with the status `refused`.",
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def listing(  # noqa: PLR0913, PLR0917 (one parameter a filter; Litestar names them)
@@ -64,10 +64,10 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
         until: Moment = None,
         limit: Limit = _PAGE_DEFAULT,
         after: Annotated[
-            str | None, QueryParameter(description="The cursor of the previous page.")
+            str | None, QueryParameter(description="Cursor of the previous page.")
         ] = None,
     ) -> Deliveries:
-        wanted = DeliveryFilter(
+        filters = Wanted(
             source=source,
             type=type,
             user_id=user_id,
@@ -76,40 +76,41 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
             since=moment_of("since", since),
             until=moment_of("until", until),
         )
-        return await deliveries(reader, wanted, limit=limit, after=after)
+        return await deliveries(reader, filters, limit=limit, after=after)
 
     @get(
         "/deliveries/{named:str}",
-        summary="All that is known of one delivery",
-        description="By its event id, the id of a request that brought it, or its place in the "
-        "topic webhooks, as `3@17`: every journey with its stages, the rows that have its values, "
-        "what it did to workflows, its dead letters.",
+        summary="Get a delivery with its traces, rows and effects",
+        description="Accepts an event id, the id of a request that delivered it, or a position in "
+        "the topic webhooks such as `3@17`. Returns each trace with its stages, the rows that have "
+        "values of the delivery, its effects on workflows, and its dead letters.",
         responses=problem_responses("not_found", "broker_unavailable", "store_unavailable"),
     )
     async def one(
         named: FromPath[str],
         with_body: Annotated[
-            bool, QueryParameter(name="body", description="Give its body, too.")
+            bool, QueryParameter(name="body", description="Include the body.")
         ] = False,
     ) -> DeliveryAnswer:
         at = _POSITION.fullmatch(named)
         if at is not None:
             received = await log.read(int(at[1]), int(at[2]))
             named = named if received is None else received.delivery.event_id
-        found = await delivery(reader, named)
-        if found is None:
+        details = await delivery(reader, named)
+        if details is None:
             refused = await refusal(reader, named)
             if refused is None:
                 raise Problem("not_found", f"No delivery {named[:64]} is known (yet).")
             return DeliveryAnswer(refusal=refused)
-        return DeliveryAnswer(delivery=found, body=await _body(log, found) if with_body else None)
+        body = await _body(log, details) if with_body else None
+        return DeliveryAnswer(delivery=details, body=body)
 
     return [listing, one]
 
 
-async def _body(log: DeliveryLog, found: DeliveryWhole) -> str | None:
+async def _body(log: DeliveryLog, details: DeliveryWhole) -> str | None:
     try:
-        received = await log.read(found.outcome.partition, found.outcome.offset)
+        received = await log.read(details.outcome.partition, details.outcome.offset)
     except (UndecodableRecord, UnknownSchema):
         return None
     return None if received is None else b64encode(received.delivery.body).decode()

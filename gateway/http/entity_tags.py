@@ -1,4 +1,4 @@
-"""Entity tags that callers name: what has to be there still, for something to be done."""
+"""Entity tags in If-Match: preconditions of an operation."""
 
 import re
 
@@ -8,17 +8,26 @@ _SHOWN_CHARS = 80
 
 
 def tag_of(if_match: str | None, form: re.Pattern[str], expected: str) -> str:
-    """What the header If-Match names, the first group of its form; "" for anything.
+    """Return the entity tag in the header If-Match.
 
-    Errors: Problem.
+    Args:
+        if_match: The header's value.
+        form: Valid values; its first group is the tag.
+        expected: Description of valid values, for the error.
+
+    Returns:
+        The tag, or "" without a header.
+
+    Raises:
+        Problem: The value is not valid.
     """
     if if_match is None:
         return ""
-    found = form.fullmatch(if_match.strip())
-    if found is None:
+    match = form.fullmatch(if_match.strip())
+    if match is None:
         raise Problem(
             "invalid_parameter",
             f"If-Match: expected {expected}, found {if_match[:_SHOWN_CHARS]!r}",
             field="If-Match",
         )
-    return found[1]
+    return match[1]

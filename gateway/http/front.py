@@ -1,4 +1,4 @@
-"""What is served: the application behind a look at where a request goes, and by what name."""
+"""The outermost ASGI application: checks the Host header and routes deliveries."""
 
 from collections.abc import Callable, Mapping
 from http import HTTPMethod
@@ -9,7 +9,7 @@ from litestar.datastructures import State
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from headwater.gateway.http.heads import answer_head, naming_head
+from headwater.gateway.http.heads import allow_head, answer_head
 from headwater.gateway.http.pages import SECURITY_HEADERS
 from headwater.gateway.http.problems import MEDIA_TYPE, document
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
@@ -19,8 +19,8 @@ _RECEIVERS: Final = "receivers"
 _HOST_KNOWN: Final = "host_known"
 _SECURITY: Final = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 
-#: Answers that say which methods a path takes: to OPTIONS, and to one that it does not take.
-_NAMING_METHODS: Final = frozenset({204, 405})
+#: Statuses of responses with an Allow header: to OPTIONS, and to an unsupported method.
+_WITH_ALLOW: Final = frozenset({204, 405})
 
 
 def state_of(
@@ -29,16 +29,21 @@ def state_of(
     host_known: Callable[[Scope], bool],
     new_request_id: Callable[[], str],
 ) -> State:
-    """What `front_of` finds in an application; receivers by their paths."""
+    """Return the application state that `front_of` uses.
+
+    Args:
+        receivers: Receivers of deliveries by path.
+        host_known: Returns whether a request names a host of this gateway.
+        new_request_id: Returns a new request id.
+    """
     return State({_RECEIVERS: receivers, _HOST_KNOWN: host_known, STATE_NAME: new_request_id})
 
 
 def front_of(app: Litestar) -> ASGIApp:
-    """What is served: the app behind a look at the name it is called by.
+    """Wrap an application with the check of the Host header and the routing of deliveries.
 
-    Deliveries are led to their receivers before Litestar looks at them. Routing, scope state and
-    exception layers cost some 11 microseconds a request, which a producer that posts to a fixed
-    path has no use for. Everything else goes the usual way.
+    Deliveries bypass Litestar: its routing, scope state and exception layers cost about 11
+    microseconds a request, and a delivery is posted to a fixed path.
     """
     receivers: Mapping[str, ASGIApp] = app.state[_RECEIVERS]
     host_known: Callable[[Scope], bool] = app.state[_HOST_KNOWN]
@@ -51,7 +56,7 @@ def front_of(app: Litestar) -> ASGIApp:
         if receiver is not None:
             await receiver(scope, receive, send)
         elif not host_known(scope):
-            await _refuse_name(scope, send, app.state[STATE_NAME])
+            await _refuse_host(scope, send, app.state[STATE_NAME])
         elif scope["method"] == HTTPMethod.HEAD:
             await answer_head(app, split_as_sent(scope), receive, send)
         else:
@@ -60,12 +65,12 @@ def front_of(app: Litestar) -> ASGIApp:
     return front
 
 
-async def _refuse_name(scope: Scope, send: Send, new_request_id: Callable[[], str]) -> None:
+async def _refuse_host(scope: Scope, send: Send, new_request_id: Callable[[], str]) -> None:
     request_id = new_request_id()
     status, body = document(
         code="unknown_host",
-        detail="expected a name of this gateway in the header Host, found another; if it is one, "
-        "add it to HEADWATER_ALLOWED_HOSTS",
+        detail="expected a name of this gateway in the header Host, found another; if the name is "
+        "correct, add it to HEADWATER_ALLOWED_HOSTS",
         instance=scope["path"],
         request_id=request_id,
     )
@@ -76,14 +81,14 @@ async def _refuse_name(scope: Scope, send: Send, new_request_id: Callable[[], st
 
 
 async def add_headers(message: Message, scope: Scope) -> None:
-    """Puts on every answer its request's id, and what keeps it out of other pages."""
+    """Add the request id and the security headers to a response."""
     if message["type"] != "http.response.start" or scope["type"] != ScopeType.HTTP:
         return
     headers = list(message.get("headers", []))
-    if message["status"] in _NAMING_METHODS:
-        headers = [naming_head(each) for each in headers]
+    if message["status"] in _WITH_ALLOW:
+        headers = [allow_head(header) for header in headers]
     if all(name.lower() != b"x-request-id" for name, _ in headers):
         headers.append((b"x-request-id", request_id_of(scope).encode()))
-    # A page may have a policy of its own: of two, browsers keep to both.
-    named = {name.lower() for name, _ in headers}
-    message["headers"] = [*headers, *(each for each in _SECURITY if each[0] not in named)]
+    # A page may set its own policy. Browsers would enforce both.
+    present = {name.lower() for name, _ in headers}
+    message["headers"] = [*headers, *(header for header in _SECURITY if header[0] not in present)]

@@ -1,7 +1,6 @@
-"""HEAD is answered wherever GET is: by the same head, without a body (RFC 9110, 9.3.2).
+"""Answer HEAD on every route with GET: the same headers, no body (RFC 9110, 9.3.2).
 
-GET's handler answers it, so there is nothing to declare for a route, and no other request is
-looked at.
+The handler of GET answers it, so routes declare nothing.
 """
 
 import asyncio
@@ -12,31 +11,32 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 
 async def answer_head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers HEAD by what the app would answer to GET."""
+    """Answer a HEAD request with the headers of the app's response to GET."""
     sent = asyncio.Event()
 
-    async def head_alone(message: Message) -> None:
+    async def send_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             await send(message)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             sent.set()
 
-    asked = False
+    received = False
 
-    async def gone_then() -> Any:  # noqa: ANN401 (what ASGI says)
-        # A stream ends when its reader goes, and one of heads has all that it wanted.
-        nonlocal asked
-        if not asked:
-            asked = True
+    async def disconnect_after_headers() -> Any:  # noqa: ANN401 (a message of ASGI)
+        # A stream ends when its client disconnects, and a HEAD request is done with the headers.
+        nonlocal received
+        if not received:
+            received = True
             return await receive()
         await sent.wait()
         return {"type": "http.disconnect"}
 
-    await app(cast("Scope", {**scope, "method": HTTPMethod.GET.value}), gone_then, head_alone)
+    get_scope = cast("Scope", {**scope, "method": HTTPMethod.GET.value})
+    await app(get_scope, disconnect_after_headers, send_headers)
 
 
-def naming_head(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """A header of an answer; where it names methods, HEAD beside GET."""
+def allow_head(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    """Return a response header; add HEAD to an Allow header with GET."""
     name, value = header
     if name.lower() != b"allow":
         return header

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, and what has it counted."""
+"""Routes for monitoring: liveness, readiness and metrics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,48 +14,49 @@ from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import StoreUnavailable
 
-#: Whoever asks wants to know soon; a part that needs longer is as good as away.
+#: Timeout of a check: a component that needs longer is reported as not connected.
 _ANSWER_WITHIN_S: Final = 1.0
-#: For how long a result is remembered; monitors ask every 5 to 30 s.
-REMEMBERED_S: Final = 5.0
+#: Seconds for which a result is cached; monitors poll every 5 to 30 s.
+CACHED_S: Final = 5.0
 
 T = TypeVar("T")
 
 
 class Liveness(msgspec.Struct, frozen=True):
-    """The process answers."""
+    """Liveness of the process."""
 
     alive: bool
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether deliveries are taken, and the state of each part behind the gateway."""
+    """Whether deliveries are accepted, and the state of Kafka and Postgres."""
 
     ready: bool
     parts: dict[str, str]
 
 
 def health_routes(log: DeliveryLog, reader: PooledReader, metrics: Metrics) -> Router:
-    """The routes that monitors ask, without a key.
+    """Return the monitoring routes; they need no key.
 
     Args:
-        log: Says whether Kafka is connected.
-        reader: Has connections of its own: no request for a key may wait for these routes.
-        metrics: What `/metrics` renders.
+        log: Reports whether Kafka is connected.
+        reader: A Postgres reader with its own connections, so that these unauthenticated routes
+            never delay authenticated ones.
+        metrics: Rendered by `/metrics`.
     """
-    postgres = Remembered(lambda: _answers(reader))
-    slots = Remembered(lambda: _slots(Workflows(reader)))
+    postgres = CachedQuery(lambda: _answers(reader))
+    slots = CachedQuery(lambda: _slots(Workflows(reader)))
 
-    @get("/health/live", summary="Does the process answer")
+    @get("/health/live", summary="Check that the process responds")
     async def live() -> Liveness:
         return Liveness(alive=True)
 
     @get(
         "/health/ready",
-        summary="Are deliveries taken",
-        description="503 while Kafka is away. Postgres is reported, as of some seconds ago, and "
-        "does not count: without it deliveries are taken all the same, only reads fail.",
-        responses={503: ResponseSpec(Readiness, False, "Kafka is away.")},
+        summary="Check that deliveries are accepted",
+        description="503 while Kafka is not connected. Postgres is reported as of a few seconds "
+        "ago, and does not affect readiness: without it deliveries are accepted, only reads fail.",
+        responses={503: ResponseSpec(Readiness, False, "Kafka is not connected.")},
     )
     async def ready() -> Response[Readiness]:
         parts = {
@@ -71,25 +72,25 @@ def health_routes(log: DeliveryLog, reader: PooledReader, metrics: Metrics) -> R
     return Router("/", route_handlers=[live, ready, counters], tags=["watch"])
 
 
-class Remembered(Generic[T]):
-    """The result of a query, kept for `for_s` seconds. One query at a time serves all callers.
+class CachedQuery(Generic[T]):
+    """A query whose result is cached for `for_s` seconds and shared by all callers.
 
-    The routes ask for no key, so asking often must cost no queries.
+    The routes need no key, so frequent requests must not cause frequent queries.
     """
 
-    def __init__(self, query: Callable[[], Awaitable[T]], *, for_s: float = REMEMBERED_S) -> None:
+    def __init__(self, query: Callable[[], Awaitable[T]], *, for_s: float = CACHED_S) -> None:
         self._query = query
         self._for_s = for_s
         self._running: asyncio.Task[T] | None = None
         self._until_s = 0.0
 
     async def get(self) -> T:
-        """Return a result that is no older than that."""
+        """Return a result that is no older than `for_s` seconds."""
         loop = asyncio.get_running_loop()
         if self._running is None or (self._running.done() and loop.time() >= self._until_s):
             self._until_s = loop.time() + self._for_s
             self._running = asyncio.ensure_future(self._query())
-        # A caller that goes away must not cancel what the others wait for.
+        # A cancelled caller must not cancel the query of the others.
         return await asyncio.shield(self._running)
 
 
@@ -103,7 +104,7 @@ async def _answers(reader: PooledReader) -> bool:
 
 
 async def _slots(workflows: Workflows) -> Mapping[str, tuple[int, int]]:
-    """How many have a slot and how many wait, by workflow; none while Postgres is away."""
+    """Return runs with a slot and waiting runs by workflow; empty while Postgres is down."""
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):
             return await workflows.slots()

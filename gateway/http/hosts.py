@@ -1,8 +1,8 @@
-"""Which names this gateway may be called by: what a page of somebody else's must not choose.
+"""Check of the Host header, against DNS rebinding.
 
-A page whose name is made to resolve to a loopback address (DNS rebinding) would be let in by the
-browser as its own server, and the keys of development are known to everybody. Its requests still
-bear its name. Deliveries are not asked: they are signed, and come through tunnels of any name.
+A web page whose name resolves to a loopback address (DNS rebinding) could call this gateway as its
+own server, and the keys of development are public. Its requests still carry its name in the Host
+header. Deliveries are exempt: they are signed, and arrive through tunnels of any name.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,24 +14,26 @@ from headwater.gateway.loopback import is_loopback
 
 
 def hosts_known(listening: str, allowed: Iterable[str]) -> Callable[[Scope], bool]:
-    """Whether a request calls this gateway by one of its names.
+    """Return a predicate: does the Host header of a request name this gateway?
 
-    Shape:  names without ports. On loopback those of this machine and the allowed ones; elsewhere
-            the allowed ones too, or any name if there are none.
+    Args:
+        listening: Host that the gateway listens on.
+        allowed: Further names, without ports. If the gateway does not listen on loopback and none
+            is set, any name is accepted.
     """
     names = frozenset(name.lower() for name in (listening, *allowed))
     any_name = not is_loopback(listening) and len(names) == 1
 
-    def known(scope: Scope) -> bool:
+    def is_known(scope: Scope) -> bool:
         name = _name(scope)
         return any_name or name in names or is_loopback(name)
 
-    return known
+    return is_known
 
 
 def _name(scope: Scope) -> str:
-    given = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    header = next((value for name, value in scope["headers"] if name == b"host"), b"")
     try:
-        return urlsplit(f"//{given.decode('latin-1')}").hostname or ""
+        return urlsplit(f"//{header.decode('latin-1')}").hostname or ""
     except ValueError:
         return ""

@@ -1,7 +1,7 @@
-"""JSON that a request brings, as a struct; every fault is a problem that names its place.
+"""Decode JSON request bodies into structs; every error becomes a problem with its path.
 
-Names twice, NaN, numbers beyond every float, text that is no Unicode and lists in lists without end
-are refused whoever asks: the code that gets them is far from who sent them.
+Duplicate names, NaN, numbers that no float can hold, invalid Unicode and too deep nesting are
+rejected for all callers: the code that processes the value runs far from the sender.
 """
 
 import re
@@ -12,29 +12,29 @@ import msgspec
 from msgspec import inspect
 from typing_extensions import override
 
-from headwater.gateway.http.json_checks import NameTwice, check_text
+from headwater.gateway.http.json_checks import DuplicateName, check_text
 from headwater.gateway.http.limited_bodies import JsonRequest
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.patterns import in_words
 from headwater.processors.json_texts import TooDeep
 from headwater.processors.texts import text_problem
 
-#: What msgspec says of a fault, and where.
-_FAULT: Final = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+#: An error message of msgspec, with its path.
+_ERROR: Final = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
 _FIELD_SHOWN: Final = 60
 _NAMES: Final = re.compile(r"(?<![\[\w])\w+")
 
-#: The code of a body that is not what its route takes.
+#: Code of a body that does not match the schema of its route.
 INVALID_BODY: Final = "invalid_body"
-#: The same among operators' routes, where a body holds the parameters.
+#: The same for operator routes, where the body holds the parameters.
 INVALID_PARAMETER: Final = "invalid_parameter"
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class OrderRequest(JsonRequest):
-    """A request of an operator's, whose body is read by the struct that its handler takes."""
+class OperatorRequest(JsonRequest):
+    """A request of an operator. Its body is decoded into the struct that the handler declares."""
 
     @override
     def read_body(self, kind: type[Any], body: bytes) -> Any:
@@ -43,83 +43,96 @@ class OrderRequest(JsonRequest):
 
 
 def check_texts(longest: int, **texts: str | None) -> None:
-    """Refuses texts that no id and no code can be, so that nothing would fit them.
+    """Reject texts that cannot match any id or code.
 
-    Errors: Problem.
+    Args:
+        longest: Maximum length in characters.
+        **texts: Texts by the name of their field.
+
+    Raises:
+        Problem: A text is not valid.
     """
     for field, text in texts.items():
-        fault = text_problem(field, text, longest)
-        if fault is not None:
-            raise Problem(INVALID_PARAMETER, fault, field=field)
+        error = fault_of(field, text, longest)
+        if error is not None:
+            raise Problem(INVALID_PARAMETER, error, field=field)
 
 
 def decoded(kind: type[S], part: bytes | msgspec.Raw, at: str = "", code: str = INVALID_BODY) -> S:
-    """Reads a part of a body that is known to be JSON; `at` is where in the body it lies.
+    """Decode a part of a body that is known to be valid JSON.
 
-    Errors: Problem, of the code.
+    Args:
+        kind: Struct to decode into.
+        part: JSON.
+        at: Path of the part in the body, a prefix of the paths in errors.
+        code: Code of the problem.
+
+    Raises:
+        Problem: The part does not match the struct.
     """
     try:
-        found: S = _decoder(kind).decode(part)
+        value: S = _decoder(kind).decode(part)
     except msgspec.ValidationError as error:
-        raise _misfit(str(error), kind, at, code) from error
-    return found
+        raise _validation_problem(str(error), kind, at, code) from error
+    return value
 
 
 @cache
 def _decoder(kind: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
-    # msgspec takes 10 µs for a number such as 1e308, and Python a tenth of one.
+    # msgspec takes 10 µs for a number such as 1e308, Python's float 0.1 µs.
     return msgspec.json.Decoder(kind, float_hook=float)
 
 
-def _misfit(message: str, kind: type[msgspec.Struct], at: str, code: str) -> Problem:
-    """The problem of a body that is not as its struct; msgspec says where, in words."""
-    found = _FAULT.fullmatch(message)
-    what, path = (found[1], found[2] or "") if found else (message, "")
-    named = _FIELD.fullmatch(what)
-    if named is None:
+def _validation_problem(message: str, kind: type[msgspec.Struct], at: str, code: str) -> Problem:
+    """Translate an error message of msgspec into a problem."""
+    match = _ERROR.fullmatch(message)
+    what, path = (match[1], match[2] or "") if match else (message, "")
+    field = _FIELD.fullmatch(what)
+    if field is None:
         return invalid(f"{at}{path}".rstrip(".") or "body", in_words(what), code)
-    name = ascii(named[1][:_FIELD_SHOWN])[1:-1]
-    said = what.replace(named[1], name)
+    name = ascii(field[1][:_FIELD_SHOWN])[1:-1]
+    detail = what.replace(field[1], name)
     if "unknown" in what:
         fields = ", ".join(_fields(kind, path)) or "no fields"
-        said = f"expected {fields}, found {name}"
-    return invalid(at + (f"{path}.{name}" if path else name), said, code)
+        detail = f"expected {fields}, found {name}"
+    return invalid(at + (f"{path}.{name}" if path else name), detail, code)
 
 
 def _fields(kind: type[msgspec.Struct], path: str) -> list[str]:
-    """The fields of what lies at a path of a body, as msgspec spells paths."""
-    found = _struct(inspect.type_info(kind))
+    """Return the field names of the struct at a path, in msgspec's notation of paths."""
+    struct = _struct(inspect.type_info(kind))
     for name in _NAMES.findall(path):
-        found = _struct(next(each.type for each in found.fields if each.encode_name == name))
-    return [each.encode_name for each in found.fields]
+        struct = _struct(next(field.type for field in struct.fields if field.encode_name == name))
+    return [field.encode_name for field in struct.fields]
 
 
-def _struct(found: inspect.Type) -> inspect.StructType:
-    """The struct that a type holds: itself, one of many, or one that may be null."""
-    match found:
+def _struct(type_: inspect.Type) -> inspect.StructType:
+    """Return the struct in a type: the type itself, or that of a sequence or an optional."""
+    match type_:
         case inspect.StructType():
-            return found
+            return type_
         case inspect.Metadata(type=inner) | inspect.VarTupleType(item_type=inner):
             return _struct(inner)
         case inspect.UnionType(types=types):
-            return _struct(next(each for each in types if not isinstance(each, inspect.NoneType)))
+            return _struct(next(t for t in types if not isinstance(t, inspect.NoneType)))
         case _:
-            raise TypeError(f"expected a type with fields, found {found}")
+            raise TypeError(f"expected a type with fields, found {type_}")
 
 
 # --- JSON ----------------------------------------------------------------------------------------
 
 
 def check_json(body: bytes, code: str = INVALID_BODY) -> None:
-    """Refuses what is not JSON, or is no JSON that everybody reads alike.
+    """Reject what is not JSON, or what parsers read differently.
 
-    Errors: Problem, of the code.
+    Raises:
+        Problem: The body is not acceptable; its code is `code`.
     """
     try:
         check_text(body)
     except TooDeep as error:
         raise _malformed(str(error), code) from error
-    except NameTwice as error:
+    except DuplicateName as error:
         detail = f"expected each name once in an object, found {error} again"
         raise _malformed(detail, code) from error
     except ValueError as error:
@@ -131,5 +144,5 @@ def _malformed(detail: str, code: str) -> Problem:
 
 
 def invalid(field: str, detail: str, code: str = INVALID_BODY) -> Problem:
-    """The problem of a body, at a place in it."""
+    """Return the problem of a body with an error at a field."""
     return Problem(code, f"{field}: {detail}", field=field)

@@ -1,11 +1,11 @@
-"""Checking that a JSON text means the same to every reader, without building its values.
+"""Check that a JSON text is unambiguous, without building its values.
 
-A text is refused for names twice in one object, for numbers that no float can hold, for halves of
-surrogate pairs and for too many levels: the code that gets it is far from who sent it.
+A text is rejected for duplicate names in an object, numbers that no float can hold, lone surrogates
+and too many levels: the code that processes the value runs far from the sender.
 
-The check is linear in the text, whatever it holds. That of a large text runs in short steps, so
-another thread gets the interpreter in between: a parser that builds a large value in one call holds
-it for seconds.
+The check takes linear time for any text. A large text is checked in short steps, so that other
+threads get the interpreter in between: a parser that builds a large value in one call would block
+them for seconds.
 """
 
 import json
@@ -19,24 +19,24 @@ import msgspec
 from headwater.processors.json_texts import TooDeep, within_levels
 from headwater.schemas.history import NESTING_MAX
 
-#: Bytes of a text that Python's parser reads in some milliseconds, whatever it holds. It takes half
-#: the time of the steps.
+#: Bytes of a text that Python's parser reads within milliseconds, in half the time that the steps
+#: take.
 SMALL_BYTES: Final = 64 * 1024
-#: Digits of a whole number; Python reads no longer ones.
+#: Digits of an integer; Python does not parse longer ones.
 _DIGITS_MAX: Final = 4_300
 _SHOWN_CHARS: Final = 60
 
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS: Final = re.compile(_STRING, re.DOTALL)
-#: Some strings and what is between them, up to the end of a number: a step of some 50 KiB.
+#: A step of about 50 KiB: some strings and the text between them, up to the end of a number.
 _STEP: Final = re.compile(rf'(?:[^"]{{1,4096}}+|{_STRING}){{1,256}}+[-+.0-9eE]*+', re.DOTALL)
 _NO_BRACKETS: Final = re.compile(r"[^][{}]++")
 _LEVELS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
-#: A number with an exponent of three digits, or with many digits, may be beyond every float.
+#: A number with an exponent of three digits, or with many digits, may exceed every float.
 _MAY_BE_LARGE: Final = re.compile(r"[eE]\+?[0-9]{3}|[0-9]{300}")
 _NUMBER: Final = re.compile(r"(?<![-+.0-9eE])-?[0-9]++(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+")
-#: The next brace of an object, or a string; with its colon, it is a name. Objects of no name or of
-#: one, with a plain value, have none twice, and are passed over.
+#: The next brace of an object, or a string; a string with a colon is a name. Objects with at most
+#: one name and a plain value have no duplicates and are skipped.
 _NAMES: Final = re.compile(
     rf'(?:[^"{{}}]++|\{{[ \t\n\r]*+(?:{_STRING}[ \t\n\r]*+:[^]["{{}}]++)?+\}})'
     rf"{{0,4096}}+(?:({_STRING})[ \t\n\r]*+(:)?+|([{{}}]))?+",
@@ -45,8 +45,8 @@ _NAMES: Final = re.compile(
 _TEXT, _COLON, _BRACE = 1, 2, 3
 
 
-class NameTwice(ValueError):
-    """A name that an object has twice."""
+class DuplicateName(ValueError):
+    """An object has a name twice."""
 
 
 def check_text(body: bytes) -> None:
@@ -54,7 +54,7 @@ def check_text(body: bytes) -> None:
 
     Raises:
         TooDeep: It has more than `NESTING_MAX` levels of lists and objects.
-        NameTwice: An object has a name twice; the message is the name.
+        DuplicateName: An object has a name twice; the message is the name.
         ValueError: It is not JSON in UTF-8, or has a number that cannot be read.
     """
     text = body.decode()
@@ -83,16 +83,16 @@ def check_in_steps(text: str) -> None:
 
 
 def _check_syntax(text: str) -> None:
-    msgspec.json.decode(text, type=msgspec.Raw)  # It skips, and builds nothing.
+    msgspec.json.decode(text, type=msgspec.Raw)  # Skips the values and builds nothing.
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
+def _check_duplicates(pairs: list[tuple[str, Any]]) -> None:
     names = {name for name, _ in pairs}
     if len(names) != len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise NameTwice(ascii(name[:_SHOWN_CHARS]))
+                raise DuplicateName(ascii(name[:_SHOWN_CHARS]))
             seen.add(name)
 
 
@@ -120,30 +120,32 @@ def _check_number(number: str) -> None:
         raise ValueError(f"a number that no float can hold: {number[:_SHOWN_CHARS]}")
 
 
-#: Parsers whose values are thrown away: they look for names twice, and at numbers.
-_PARSER: Final = json.JSONDecoder(object_pairs_hook=_once)
-_PARSER_OF_LARGE: Final = json.JSONDecoder(object_pairs_hook=_once, parse_float=_check_number)
+#: Parsers whose values are discarded: they check for duplicate names and for numbers.
+_PARSER: Final = json.JSONDecoder(object_pairs_hook=_check_duplicates)
+_PARSER_OF_LARGE: Final = json.JSONDecoder(
+    object_pairs_hook=_check_duplicates, parse_float=_check_number
+)
 
 
 def _check_names(text: str) -> None:
-    #: The names of each object around the place at hand; lists do not matter.
-    around: list[set[str]] = []
+    #: The names of each enclosing object; lists do not matter.
+    enclosing: list[set[str]] = []
     names: set[str] = set()
-    for found in _NAMES.finditer(text):
-        kind = found.lastindex
+    for match in _NAMES.finditer(text):
+        kind = match.lastindex
         if kind == _COLON:
-            name = found[_TEXT]
+            name = match[_TEXT]
             if "\\" in name:
                 name = msgspec.json.encode(msgspec.json.decode(name)).decode()
             if name in names:
-                raise NameTwice(ascii(msgspec.json.decode(name)[:_SHOWN_CHARS]))
+                raise DuplicateName(ascii(msgspec.json.decode(name)[:_SHOWN_CHARS]))
             names.add(name)
         elif kind == _BRACE:
-            if found[_BRACE] == "{":
-                around.append(names)
+            if match[_BRACE] == "{":
+                enclosing.append(names)
                 names = set()
             else:
-                names = around.pop()
+                names = enclosing.pop()
 
 
 def _too_deep() -> TooDeep:

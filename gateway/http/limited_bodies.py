@@ -1,7 +1,7 @@
-"""Bodies within the limit of their route, and read as JSON without blocking the event loop.
+"""Read bodies within the limit of their route, and decode JSON without blocking the event loop.
 
-A route declares what its body holds (`body=BodySize.PARAMS` in its decorator); one that declares
-nothing takes `BodySize.SMALL`. A longer body is refused before anything of it is parsed.
+A route declares the kind of its body (`body=BodySize.PARAMS` in its decorator); the default is
+`BodySize.SMALL`. A larger body is refused before it is parsed.
 """
 
 import asyncio
@@ -34,21 +34,21 @@ from headwater.schemas.history import Limits
 
 T = TypeVar("T")
 
-#: Bytes of a body beside the values of authors: names, labels, texts for people, whitespace.
+#: Bytes of a body in addition to authors' values: names, labels, messages, whitespace.
 ENVELOPE_BYTES: Final = 64 * 1024
-#: A run holds its definition, in one record with all that it begins with.
+#: The first record of a run contains its definition and everything else it starts with.
 DEFINITION_BYTES_MAX: Final = 1024 * 1024
-#: Ids of deliveries in one order, each of at most 256 characters.
+#: Ids of deliveries in one request, of at most 256 characters.
 _IDS_BYTES_MAX: Final = 3 * 1024 * 1024
-#: Positions of dead letters in one order, a thousand.
+#: A thousand positions of dead letters in one request.
 _POSITIONS_BYTES_MAX: Final = 256 * 1024
 
-#: The option of a route that declares the size of its body.
+#: Option of a route that declares the size of its body.
 BODY: Final = "body"
 
 
 class BodySize(Enum):
-    """What a body holds, which decides how large it may be."""
+    """Kind of content of a body, which determines its maximum size."""
 
     SMALL = auto()
     PARAMS = auto()
@@ -62,39 +62,45 @@ class BodySize(Enum):
     ARTIFACT = auto()
 
     def bytes_max(self, limits: Limits, most: int) -> int:
-        """Return how many bytes a body may have.
+        """Return the maximum size of a body in bytes.
 
         Args:
-            limits: Limits of the values of authors.
-            most: What no body exceeds, in bytes.
+            limits: Limits of authors' values.
+            most: Upper bound for every body, in bytes.
         """
         params = limits.max_params_bytes + ENVELOPE_BYTES
-        wanted = {
+        sizes = {
             BodySize.SMALL: ENVELOPE_BYTES,
             BodySize.PARAMS: params,
             BodySize.PARAMS_OF_MANY: BATCH_MAX * params,
             BodySize.EVENT: limits.max_event_bytes + params,
             BodySize.VALUE: VALUE_BYTES_TOP + ENVELOPE_BYTES,
-            # Each character may be written as an escape of six bytes.
+            # A character may be written as an escape of six bytes.
             BodySize.FAILURE: 6 * FAILURE_MESSAGE_MAX + ENVELOPE_BYTES,
             BodySize.DEFINITION: DEFINITION_BYTES_MAX,
             BodySize.IDS: _IDS_BYTES_MAX,
             BodySize.POSITIONS: _POSITIONS_BYTES_MAX,
             BodySize.ARTIFACT: most,
         }
-        return min(wanted[self], most)
+        return min(sizes[self], most)
 
 
 class BodyKind(NamedTuple):
-    """What bodies are: their type, which content-types may say so, and what stands for none."""
+    """Media type of bodies.
+
+    Attributes:
+        media_type: Name of the type.
+        accepts: Returns whether a Content-Type names it.
+        empty: Used in place of an empty body.
+    """
 
     media_type: str
-    named: Callable[[str | None], bool]
+    accepts: Callable[[str | None], bool]
     empty: bytes
 
 
 def is_json(content_type: str | None) -> bool:
-    """Whether a body may be read as JSON in UTF-8; one that does not say what it is may."""
+    """Whether a body may be read as JSON in UTF-8; true without a Content-Type."""
     if content_type is None:
         return True
     kind, *parameters = (part.strip().lower() for part in content_type.split(";"))
@@ -104,12 +110,12 @@ def is_json(content_type: str | None) -> bool:
 
 
 JSON: Final = BodyKind("application/json", is_json, b"{}")
-#: Of routes that take JSON whatever it is called, and where no body is not an empty one.
+#: For routes that accept JSON with any Content-Type, and reject a missing body.
 ANY_JSON: Final = BodyKind("application/json", lambda _: True, b"")
 
 
 class LimitedBodies(ASGIMiddleware):
-    """Reads bodies within limits; they count against what the gateway holds until the answer."""
+    """Middleware that reads bodies within limits; they count in the budget until the response."""
 
     def __init__(
         self,
@@ -126,8 +132,8 @@ class LimitedBodies(ASGIMiddleware):
             size: reader.within(size.bytes_max(limits, reader.max_bytes)) for size in BodySize
         }
 
-    def of(self, kind: BodyKind) -> "LimitedBodies":
-        """The same limits, for bodies of another kind."""
+    def for_kind(self, kind: BodyKind) -> "LimitedBodies":
+        """Return the same limits for another media type."""
         return LimitedBodies(self._reader, self._peer_of, self._limits, kind)
 
     @override
@@ -152,64 +158,66 @@ class LimitedBodies(ASGIMiddleware):
     async def _read(
         self, headers: Headers, receive: Receive, reader: BodyReader, hold: Hold
     ) -> bytes:
-        """Reads a body.
+        """Read a body.
 
-        Errors: Problem.
+        Raises:
+            Problem: It is too large, too slow, incomplete or of another type.
         """
         length = length_of(headers.get("content-length", ""))
-        found = await reader.read(receive, length, hold)
-        if isinstance(found, Refusal):
+        body = await reader.read(receive, length, hold)
+        if isinstance(body, Refusal):
             await reader.drain(receive, hold)
-            raise Problem(found.code, found.detail)
-        named = headers.get("content-type")
-        if found and not self._kind.named(named):
+            raise Problem(body.code, body.detail)
+        content_type = headers.get("content-type")
+        if body and not self._kind.accepts(content_type):
             raise Problem(
                 "invalid_body",
-                f"content-type: expected {self._kind.media_type}, found {(named or '')[:60]!r}",
+                f"content-type: expected {self._kind.media_type}, found "
+                f"{(content_type or '')[:60]!r}",
                 field="content-type",
             )
-        return found or self._kind.empty
+        return body or self._kind.empty
 
 
 class JsonRequest(Request[Any, Any, Any]):
-    """A request whose body is read by the struct that its handler takes."""
+    """A request whose body is decoded into the struct that the handler declares."""
 
     def read_body(self, kind: type[Any], body: bytes) -> Any:  # noqa: ANN401 (of that kind)
-        """Read a body as a struct; may run in another thread.
+        """Decode a body into a struct; may run in another thread.
 
         Raises:
-            Problem: It is not as the struct says.
+            Problem: The body does not match the struct.
         """
         raise NotImplementedError
 
     @override
     async def json(self) -> Any:
         field = self.route_handler.parsed_data_field
-        assert field is not None  # noqa: S101 (only then it is called)
+        assert field is not None  # noqa: S101 (called only for handlers with a body)
         body = await self.body()
-        return await aside(partial(self.read_body, field.annotation, body), len(body))
+        return await run_parser(partial(self.read_body, field.annotation, body), len(body))
 
 
-#: One thread: at most half of the interpreter's time goes to large bodies, whoever sends how many.
+#: One thread, so that large bodies take at most half of the interpreter's time.
 _PARSER: Final = ThreadPoolExecutor(1, thread_name_prefix="headwater-json")
 
 
-async def aside(work: Callable[[], T], size: int) -> T:
-    """Do work on so many bytes of JSON; beside the event loop if there are many.
+async def run_parser(work: Callable[[], T], size: int) -> T:
+    """Run a function that parses JSON; in a thread if the JSON is large.
 
     Args:
-        work: Takes at most some milliseconds for `SMALL_BYTES`.
-        size: Bytes of what it works on.
+        work: Takes at most a few milliseconds for `SMALL_BYTES`.
+        size: Size of the JSON in bytes.
     """
     if size <= SMALL_BYTES:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_PARSER, work)
 
 
-#: Digits of a length that may be read: of more, the server refuses the request, or it is not true.
+#: Digits of a plausible length: the server refuses requests with longer ones.
 _LENGTH: Final = re.compile("[0-9]{1,19}")
 
 
 def length_of(text: str) -> int | None:
-    """Read the header Content-Length; None if it says no number that can be read."""
+    """Parse the header Content-Length; None if it is not a plausible number."""
     return int(text) if _LENGTH.fullmatch(text) else None

@@ -1,4 +1,4 @@
-"""What operators ask of values: which deliveries they come from, and what a delivery has set."""
+"""Operator routes for lineage: the deliveries behind a row, and the rows that a delivery set."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -38,13 +38,13 @@ from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Table, begins_with_user
 
-#: Deliveries that are normalized again for one row: some seconds of reading.
-_LOOKED_AT_MAX: Final = 1_000
+#: Deliveries that are normalized again for one row; reading them takes a few seconds.
+_DELIVERIES_MAX: Final = 1_000
 _SHOWN_CHARS: Final = 60
 
 
 class Overridden(msgspec.Struct, frozen=True):
-    """A value that a later one, or one that counts for more, has taken the place of."""
+    """A value that another one with a greater stamp has replaced."""
 
     value: Any
     raw_event_id: str
@@ -52,9 +52,9 @@ class Overridden(msgspec.Struct, frozen=True):
 
 
 class ColumnWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a value comes from.
+    """Origin of a value.
 
-    Shape:  normalizer is `source.type`, null where the delivery's outcome is not known any more.
+    `normalizer` is `source.type`, null if the delivery's outcome is no longer known.
     """
 
     value: Any
@@ -67,10 +67,10 @@ class ColumnWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the values of a row come from.
+    """Origin of the values of a row.
 
-    Shape:  complete is false where the user has more deliveries than were looked at for what was
-            overridden: the newest were.
+    `complete` is false if the user has more deliveries than were searched for overridden values;
+    then only the newest ones were searched.
     """
 
     table: str
@@ -80,7 +80,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImpactRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that a delivery set columns of: all that it sets, and those that have its values."""
+    """A row of a delivery: the columns that it set, and those that still have its values."""
 
     table: str
     key: dict[str, str]
@@ -96,7 +96,7 @@ class StartedInstance(msgspec.Struct, frozen=True):
 
 
 class Impact(msgspec.Struct, frozen=True, kw_only=True):
-    """What a delivery has set and started."""
+    """Rows that a delivery set, and workflow instances that it started."""
 
     raw_event_id: str
     rows: tuple[ImpactRow, ...]
@@ -106,13 +106,13 @@ class Impact(msgspec.Struct, frozen=True, kw_only=True):
 def lineage_routes(
     reader: Reader, log: DeliveryLog, providers: Providers
 ) -> list[HTTPRouteHandler]:
-    """The routes under /admin/why and /admin/impact."""
+    """Return the routes under /admin/why and /admin/impact."""
 
     @get(
         "/why/{table:str}/{key:path}",
-        summary="Where the values of a row come from",
-        description="The columns of the table's key are segments of the path, in their order. What "
-        "a value overrode is found by normalizing the deliveries of the row's user again.",
+        summary="Get the origin of a row's values",
+        description="The path has one segment for each key column of the table, in order. "
+        "Overridden values are computed by normalizing the deliveries of the row's user again.",
         responses=problem_responses("not_found", "broker_unavailable", "store_unavailable"),
     )
     async def why(
@@ -123,17 +123,18 @@ def lineage_routes(
             str | None, QueryParameter(description="The only column to explain.")
         ] = None,
     ) -> Why:
-        del key  # Its segments may hold slashes, so they are read as they were sent.
-        wanted = _table(table)
+        del key  # Its segments may contain slashes, so they are taken from the raw path.
+        known_table = _table(table)
         segments = sent_segments(request.scope)
         segments = segments[segments.index(table) + 1 :]
-        return await _why(reader, log, providers, wanted, _key(wanted, segments), column)
+        row_key = _key(known_table, segments)
+        return await _why(reader, log, providers, known_table, row_key, column)
 
     @get(
         "/impact/{raw_event_id:str}",
-        summary="What a delivery has set and started",
-        description="All columns that it sets, by today's normalizers, and those that still have "
-        "its values.",
+        summary="Get the rows and workflow instances of a delivery",
+        description="The columns that it sets according to the current normalizers, and those that "
+        "still have its values.",
         responses=problem_responses("not_found", "broker_unavailable", "store_unavailable"),
     )
     async def impact(raw_event_id: FromPath[str]) -> Impact:
@@ -155,8 +156,8 @@ def _table(name: str) -> Table:
 def _key(table: Table, segments: Sequence[str]) -> tuple[str, ...]:
     if len(segments) != len(table.key):
         detail = (
-            f"key: expected {'/'.join(table.key_names)} behind {table.name}, found "
-            f"{len(segments)} of them"
+            f"key: expected {'/'.join(table.key_names)} after {table.name}, found "
+            f"{len(segments)} segments"
         )
         raise Problem("invalid_parameter", detail, field="key")
     return tuple(segments)
@@ -173,18 +174,20 @@ async def _why(
     if column not in {None, *table.column_names}:
         detail = f"column: expected one of {', '.join(table.column_names)}, found {column!a}"
         raise Problem("invalid_parameter", detail, field="column")
-    found = await _row(reader, table, key)
-    placed, complete = await _placed(reader, providers, table, key, found)
-    said = values_of_row(table, key, await _normalized(reader, log, providers, placed))
-    normalizers = {each.event_id: f"{each.source}.{each.type}" for each in placed}
+    row_ = await _row(reader, table, key)
+    placed, complete = await _deliveries(reader, providers, table, key, row_)
+    values = said_of_row(table, key, await _normalized(reader, log, providers, placed))
+    normalizers = {
+        delivery_.event_id: f"{delivery_.source}.{delivery_.type}" for delivery_ in placed
+    }
     columns = {}
-    for name, source in found.sources.items():
+    for name, source in row_.sources.items():
         if column in {None, name}:
             overrode = [
-                each for each in said.get(name, ()) if each.stamp.event_id != source.event_id
+                value for value in values.get(name, ()) if value.stamp.event_id != source.event_id
             ]
             columns[name] = ColumnWhy(
-                value=found.values[name],
+                value=row_.values[name],
                 raw_event_id=source.event_id,
                 position=source.position,
                 normalizer=normalizers.get(source.event_id),
@@ -192,52 +195,52 @@ async def _why(
                 sent_at=source.sent_at,
                 overrode=tuple(map(_overridden, overrode)),
             )
-    return Why(table=table.name, key=found.key, columns=columns, complete=complete)
+    return Why(table=table.name, key=row_.key, columns=columns, complete=complete)
 
 
 async def _row(reader: Reader, table: Table, key: tuple[str, ...]) -> SourcedRow:
     try:
-        found = await row(reader, table, key)
+        row_ = await row(reader, table, key)
     except RecordRefused as error:
         expected = ", ".join(f"{column.name} ({column.sql})" for column in table.key)
         raise Problem(
             "invalid_parameter", f"key: expected {expected}, found {list(key)!a}", field="key"
         ) from error
-    if found is None:
+    if row_ is None:
         shown = "/".join(key)[:_SHOWN_CHARS]
         raise Problem("not_found", f"There is no row {shown} in {table.name} (yet).")
-    return found
+    return row_
 
 
-async def _placed(
-    reader: Reader, providers: Providers, table: Table, key: tuple[str, ...], found: SourcedRow
-) -> tuple[list[LocatedDelivery], bool]:
-    """The deliveries that may have set a row, and whether that is all of them."""
-    user = key[0] if begins_with_user(table) else found.values.get("user_id")
+async def _deliveries(
+    reader: Reader, providers: Providers, table: Table, key: tuple[str, ...], row_: SourcedRow
+) -> tuple[list[Placed], bool]:
+    """Return the deliveries that may have set a row, and whether the list is complete."""
+    user = key[0] if begins_with_user(table) else row_.values.get("user_id")
     placed = await deliveries_of_row(
         reader,
         user_id=user,
         subject=key[0],
         types=types_of(table, providers),
-        limit=_LOOKED_AT_MAX + 1,
+        limit=_DELIVERIES_MAX + 1,
     )
-    complete = len(placed) <= _LOOKED_AT_MAX
-    known = {each.event_id for each in placed}
-    missing = {source.event_id for source in found.sources.values()} - known
-    return [*placed[:_LOOKED_AT_MAX], *await deliveries_by_id(reader, sorted(missing))], complete
+    complete = len(placed) <= _DELIVERIES_MAX
+    known = {delivery_.event_id for delivery_ in placed}
+    missing = {source.event_id for source in row_.sources.values()} - known
+    return [*placed[:_DELIVERIES_MAX], *await named(reader, sorted(missing))], complete
 
 
 async def _normalized(
     reader: Reader, log: DeliveryLog, providers: Providers, placed: Sequence[LocatedDelivery]
 ) -> list[RowUpdate]:
-    """What deliveries say of rows today."""
-    received = await log.read_all([(each.partition, each.offset) for each in placed])
+    """Normalize deliveries with the current normalizers."""
+    received = await log.read_all([(entry.partition, entry.offset) for entry in placed])
     updates: list[RowUpdate] = []
-    for each in placed:
-        delivery_ = received.get((each.partition, each.offset))
-        # An outcome that is being rewritten may name a place that has another delivery.
-        if delivery_ is not None and delivery_.event_id == each.event_id:
-            event = admitted(delivery_, each.user_id, each.partition, each.offset)
+    for entry in placed:
+        delivery_ = received.get((entry.partition, entry.offset))
+        # An outcome that is being rewritten may name the position of another delivery.
+        if delivery_ is not None and delivery_.event_id == entry.event_id:
+            event = admitted(delivery_, entry.user_id, entry.partition, entry.offset)
             updates += updates_of(await _with_our_id(reader, providers, event), providers)
     return updates
 
@@ -245,20 +248,20 @@ async def _normalized(
 async def _with_our_id(
     reader: Reader, providers: Providers, event: WebhookAdmitted
 ) -> WebhookAdmitted:
-    """A delivery with our own id of its subject, which the pipeline had looked up, too."""
+    """Add the system's own id of the subject to a delivery, as the pipeline does."""
     provider = providers.get(event.source)
     kind = None if provider is None else provider.types.get(event.type)
     lookup = None if kind is None else kind.lookup
     if lookup is None or lookup.our_id is None or not event.subject:
         return event
-    found = await row(reader, lookup.table, (event.subject,))
-    our_id = None if found is None else found.values.get(lookup.our_id)
+    row_ = await row(reader, lookup.table, (event.subject,))
+    our_id = None if row_ is None else row_.values.get(lookup.our_id)
     return msgspec.structs.replace(event, our_id=our_id)
 
 
-def _overridden(said: ColumnValue) -> Overridden:
-    sent_at = datetime.fromtimestamp(said.stamp.sent_at_ms / 1000, UTC)
-    return Overridden(said.value, said.stamp.event_id, sent_at)
+def _overridden(value: Said) -> Overridden:
+    sent_at = datetime.fromtimestamp(value.stamp.sent_at_ms / 1000, UTC)
+    return Overridden(value.value, value.stamp.event_id, sent_at)
 
 
 # --- impact ---------------------------------------------------------------------------------------
@@ -267,45 +270,49 @@ def _overridden(said: ColumnValue) -> Overridden:
 async def _impact(
     reader: Reader, log: DeliveryLog, providers: Providers, raw_event_id: str
 ) -> Impact:
-    whole = await delivery(reader, raw_event_id)
-    if whole is None or whole.outcome.event_id != raw_event_id:
+    details = await delivery(reader, raw_event_id)
+    if details is None or details.outcome.event_id != raw_event_id:
         shown = raw_event_id[:_SHOWN_CHARS]
         raise Problem("not_found", f"No delivery {shown} is known (yet).")
     placed = await deliveries_by_id(reader, [raw_event_id])
     updates = await _normalized(reader, log, providers, placed)
-    started = [each for each in whole.effects if each.event_type is None]
+    started = [effect for effect in details.effects if effect.event_type is None]
     rows = []
-    left = list(whole.rows)
+    remaining = list(details.rows)
     for table, key, columns in _by_row(updates):
         still = [
-            r for r in left if r.table == table.name and same_key(table, _of(table, r.key), key)
+            row_
+            for row_ in remaining
+            if row_.table == table.name and same_key(table, _key_of(table, row_.key), key)
         ]
-        left = [r for r in left if r not in still]
+        remaining = [row_ for row_ in remaining if row_ not in still]
         rows.append(
             ImpactRow(
                 table=table.name,
                 key=dict(zip(table.key_names, key, strict=True)),
                 columns_set=columns,
-                columns_still_set=tuple(name for r in still for name in r.columns),
+                columns_still_set=tuple(name for row_ in still for name in row_.columns),
             )
         )
-    # What the normalizers of today would not set, or the log has no more.
+    # Columns that the current normalizers would not set, or whose delivery the log no longer has.
     rows += [
-        ImpactRow(table=r.table, key=r.key, columns_set=r.columns, columns_still_set=r.columns)
-        for r in left
+        ImpactRow(
+            table=row_.table, key=row_.key, columns_set=row_.columns, columns_still_set=row_.columns
+        )
+        for row_ in remaining
     ]
-    instances = tuple(StartedInstance(each.workflow, each.instance_id) for each in started)
+    instances = tuple(StartedInstance(effect.workflow, effect.instance_id) for effect in started)
     return Impact(raw_event_id=raw_event_id, rows=tuple(rows), instances=instances)
 
 
 def _by_row(updates: Sequence[RowUpdate]) -> list[tuple[Table, tuple[str, ...], tuple[str, ...]]]:
-    """The columns that updates set, by row."""
+    """Return the columns that updates set, by row."""
     columns: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for update in updates:
-        held = columns.setdefault((update.table.name, update.key), [])
-        held += [name for name, value in update.values.items() if value is not None]
+        names = columns.setdefault((update.table.name, update.key), [])
+        names += [name for name, value in update.values.items() if value is not None]
     return [(TABLE_BY_NAME[name], key, tuple(set_)) for (name, key), set_ in columns.items()]
 
 
-def _of(table: Table, key: dict[str, str]) -> tuple[str, ...]:
+def _key_of(table: Table, key: dict[str, str]) -> tuple[str, ...]:
     return tuple(key[name] for name in table.key_names)

@@ -1,7 +1,7 @@
-"""What the gateway counts, for Prometheus. No label ever holds an id.
+"""Metrics of the gateway for Prometheus. No label contains an id.
 
-Each delivery is counted in plain numbers, on the event loop alone; they become Prometheus' when it
-asks. Its own counters take locks, which costs a delivery ten times as much.
+Deliveries are counted in plain integers on the event loop, and copied into Prometheus metrics on
+each scrape. The counters of the Prometheus client take locks, which costs ten times as much.
 """
 
 from bisect import bisect_left
@@ -21,26 +21,26 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-#: Litestar adds the charset to all types of text.
+#: Litestar adds the charset to text types.
 MEDIA_TYPE: Final = "text/plain; version=0.0.4"
 
 #: Seconds. An acknowledged append takes 1.5 to 3 ms here; 5 s is the default time limit.
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
-# Otherwise each counter would be two series, one of them when it was first counted.
+# Otherwise each counter would have a second series with its creation time.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class _Seconds(Collector):
-    """How often something took at most so many seconds."""
+    """A histogram of durations in seconds."""
 
     def __init__(self, name: str, documentation: str) -> None:
-        self._named = name, documentation
+        self._description = name, documentation
         self._in_bucket = [0] * (len(_BUCKETS) + 1)
         self._sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Counts one."""
+        """Count a duration."""
         self._in_bucket[bisect_left(_BUCKETS, seconds)] += 1
         self._sum += seconds
 
@@ -48,33 +48,33 @@ class _Seconds(Collector):
     def collect(self) -> Iterator[HistogramMetricFamily]:
         bounds = [*map(str, _BUCKETS), "+Inf"]
         buckets = [*zip(bounds, accumulate(self._in_bucket), strict=True)]
-        family = HistogramMetricFamily(*self._named)
+        family = HistogramMetricFamily(*self._description)
         family.add_metric([], buckets, self._sum)
         yield family
 
 
 class Metrics:
-    """The counters of one gateway since it started."""
+    """Metrics of one gateway since it started."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._received = Counter(
             "headwater_webhook_received_total",
-            "Deliveries by source and by what they were answered.",
+            "Deliveries by source and response.",
             ("source", "outcome"),
             registry=self._registry,
         )
-        #: What was answered since Prometheus asked, by source and outcome.
+        #: Responses since the last scrape, by source and outcome.
         self._answered: Tally[tuple[str, str]] = Tally()
         self._refused = Counter(
             "headwater_webhook_verify_failures_total",
-            "Deliveries whose signature was refused, by reason.",
+            "Deliveries with an invalid signature, by reason.",
             ("source", "reason"),
             registry=self._registry,
         )
         self._suppressed = Counter(
             "headwater_dedupe_suppressed_total",
-            "Deliveries that the gateway knew already and did not append.",
+            "Duplicate deliveries that the gateway did not append.",
             ("source",),
             registry=self._registry,
         )
@@ -95,19 +95,19 @@ class Metrics:
         )
         self._audited = Counter(
             "headwater_audit_entries_total",
-            "Operations by what became of their entries: success, failure, or lost.",
+            "Audited operations by result; lost if the entry could not be stored.",
             ("result",),
             registry=self._registry,
         )
         self._unaudited = Counter(
             "headwater_unaudited_requests_total",
-            "Requests without a valid key, by the action that they asked for; they have no entry.",
+            "Requests for an audited action without a valid key, which get no audit entry.",
             ("action",),
             registry=self._registry,
         )
         self._slots = Gauge(
             "headwater_concurrency_runs",
-            "Runs of workflows with a limit of concurrency: running, with a slot, or waiting.",
+            "Runs of workflows with a concurrency limit: running with a slot, or waiting.",
             ("workflow", "state"),
             registry=self._registry,
         )
@@ -118,41 +118,43 @@ class Metrics:
         )
 
     def answered(self, source: str, outcome: str) -> None:
-        """Counts a delivery by what it was answered: accepted, duplicate, or a problem's code."""
+        """Count a delivery by its outcome: accepted, duplicate, handshake, or a problem's code."""
         self._answered[source, outcome] += 1
 
     def refused(self, source: str, reason: str) -> None:
-        """Counts a delivery whose signature was refused, by reason."""
+        """Count a delivery with an invalid signature, by reason."""
         self._refused.labels(source, reason).inc()
 
     def suppressed(self, source: str) -> None:
-        """Counts a delivery that the gateway knew already."""
+        """Count a duplicate that was not appended."""
         self._suppressed.labels(source).inc()
 
     def appended(self, seconds: float) -> None:
-        """Counts an append and how long its acknowledgement took."""
+        """Count an append and the time until its acknowledgment."""
         self._append_seconds.observe(seconds)
 
     def loop_late(self, seconds: float) -> None:
-        """Counts how late the event loop ran a timer."""
+        """Count how late the event loop ran a timer."""
         self._loop_late.observe(seconds)
 
     def loop_blocked(self) -> None:
-        """Counts a block of the event loop."""
+        """Count a blocked event loop."""
         self._loop_blocked.inc()
 
     def audited(self, result: str) -> None:
-        """Counts an entry of the audit log: of success, of failure, or one that was lost."""
+        """Count an audit entry by result: success, failure or lost."""
         self._audited.labels(result).inc()
 
     def unaudited(self, action: str) -> None:
-        """Counts a request that has no entry, for it brought no valid key."""
+        """Count a request for an audited action without a valid key."""
         self._unaudited.labels(action).inc()
 
     def render(self, ready: bool, slots: Mapping[str, tuple[int, int]]) -> bytes:
-        """All of it in Prometheus' text format.
+        """Render all metrics in Prometheus' text format.
 
-        Shape:  slots are how many runs have one, and how many wait for one, by workflow.
+        Args:
+            ready: Whether Kafka is connected.
+            slots: By workflow, runs with a slot and waiting runs.
         """
         self._connected.set(ready)
         self._slots.clear()

@@ -1,4 +1,4 @@
-"""Moments that callers name."""
+"""Parse timestamps in requests."""
 
 import re
 from datetime import datetime
@@ -13,9 +13,10 @@ _SHOWN_CHARS: Final = 60
 
 
 def moment_of(field: str, text: str | None) -> datetime | None:
-    """The moment that a parameter or a field of a body names; None if it is not given.
+    """Parse a timestamp in a parameter or a field of a body; None stays None.
 
-    Errors: Problem.
+    Raises:
+        Problem: It is not RFC 3339 with an offset.
     """
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""What the types of routes do not say: which key they ask for, and what goes wrong."""
+"""OpenAPI: security schemes, problem responses and bodies that types do not describe."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +18,7 @@ SECURITY: Final = {
         type="http",
         scheme="bearer",
         bearer_format="JWT",
-        description="A token of the issuer whose keys HEADWATER_JWKS names; `sub` is the user.",
+        description="A token signed with a key of HEADWATER_JWKS; `sub` is the user.",
     ),
     ADMIN_KEY: SecurityScheme(
         type="apiKey",
@@ -31,7 +31,7 @@ SECURITY: Final = {
 
 @dataclass
 class OptionalBody(Operation):
-    """An operation whose body may be left out, as all of its fields may."""
+    """An operation whose body is optional."""
 
     def __post_init__(self) -> None:
         if isinstance(self.request_body, RequestBody):
@@ -39,7 +39,7 @@ class OptionalBody(Operation):
 
 
 def raw_body(media_type: str, schema: Schema) -> type[Operation]:
-    """An operation whose body is read as it comes, so that no type of Litestar's describes it."""
+    """Return an operation whose body the handler reads itself, described by a schema."""
     content = {media_type: OpenAPIMediaType(schema=schema)}
 
     @dataclass
@@ -50,8 +50,8 @@ def raw_body(media_type: str, schema: Schema) -> type[Operation]:
     return WithRawBody
 
 
-#: Problems that every route with a key has.
-_OF_ALL: Final = (
+#: Problems of every route with a key.
+_COMMON: Final = (
     "invalid_parameter",
     "unknown_parameter",
     "unauthorized",
@@ -61,12 +61,12 @@ _OF_ALL: Final = (
 
 
 def problem_responses(*codes: str) -> dict[int, ResponseSpec]:
-    """The problems of a route with a key, by status: these, and those of all of them."""
-    return responses_of(*_OF_ALL, *codes)
+    """Return the problems of a route with a key by status, including the common ones."""
+    return responses_of(*_COMMON, *codes)
 
 
 def responses_of(*codes: str) -> dict[int, ResponseSpec]:
-    """Problems by status, as a route describes them."""
+    """Return problem responses by status."""
     by_status: dict[int, list[str]] = {}
     for code in dict.fromkeys(codes):
         by_status.setdefault(CODES[code][0], []).append(code)
@@ -74,8 +74,8 @@ def responses_of(*codes: str) -> dict[int, ResponseSpec]:
         status: ResponseSpec(
             ProblemDocument,
             False,
-            "; ".join(f"{code}: {CODES[code][1]}" for code in of),
+            "; ".join(f"{code}: {CODES[code][1]}" for code in status_codes),
             MEDIA_TYPE,
         )
-        for status, of in sorted(by_status.items())
+        for status, status_codes in sorted(by_status.items())
     }

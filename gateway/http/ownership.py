@@ -1,8 +1,8 @@
-"""Who executes runs: workers do, and whoever asks the gateway to is told so, and counted.
+"""Detect callbacks that ask the gateway to execute runs, which workers execute.
 
-A host of an app that runs its own workflows is called back by its queue, at
-`/.well-known/workflow/v1/flow` and `/step`. While workers execute the runs, such a callback shows
-that a queue or a webhook is set up wrongly: the same run might be executed twice.
+An app host that runs its own workflows is called back by its queue at
+`/.well-known/workflow/v1/flow` and `/step`. While workers execute the runs, such a callback means
+that a queue or a webhook is misconfigured, and that a run might be executed twice.
 """
 
 import logging
@@ -26,15 +26,15 @@ from headwater.schemas.errors import StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
-#: Statements of one request: its own hit, and those that came meanwhile. Without a limit a flood of
-#: callbacks would keep the first of them waiting.
+#: Statements of one request: for its own hit, and for those that came meanwhile. Without a limit, a
+#: flood of callbacks would delay the first one indefinitely.
 _STATEMENTS_MAX: Final = 2
 
 CALLBACKS: Final = "/.well-known/workflow/v1"
 
 
 class Status(StrEnum):
-    """Whether anybody else is asked to execute runs."""
+    """Whether another executor of runs was detected."""
 
     PASS = "pass"  # noqa: S105 (no password)
     WARN = "warn"
@@ -42,7 +42,7 @@ class Status(StrEnum):
 
 
 class Ownership(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Who executes runs, and what speaks against it."""
+    """Who executes runs, and how many unexpected callbacks there were."""
 
     remote_mode_enabled: bool
     strict_mode: bool
@@ -50,13 +50,13 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     expected_target_world: str
     status: Status
     lifetime_unexpected_hits: int
-    #: A rule of names would make it 15M.
+    #: Named explicitly: renaming to camel case would give 15M.
     unexpected_hits_last_15m: int = msgspec.field(name="unexpectedHitsLast15m")
     last_unexpected_hit_at: datetime | None
 
 
 def ownership(settings: OwnershipSettings, hits: Hits) -> Ownership:
-    """What is said of the hits there were."""
+    """Assess the settings and the recorded hits."""
     wrong = settings.target_world != EXPECTED_WORLD or hits.last_15m > 0
     status = Status.FAIL if settings.strict_ownership else Status.WARN
     return Ownership(
@@ -72,7 +72,7 @@ def ownership(settings: OwnershipSettings, hits: Hits) -> Ownership:
 
 
 class UnexpectedHits:
-    """Hits, on their way to Postgres: one statement at a time, however many come at once."""
+    """Records hits in Postgres with one statement at a time."""
 
     def __init__(self, reader: PooledReader, project: str, clock: Callable[[], int]) -> None:
         self._reader = reader
@@ -82,17 +82,17 @@ class UnexpectedHits:
         self._writing = False
 
     def now(self) -> datetime:
-        """Now."""
+        """Return the current time."""
         return datetime.fromtimestamp(self._clock() / 1000, UTC)
 
     async def record(self) -> None:
-        """Records a hit. While Postgres is away it is held, and written with a later one."""
+        """Record a hit. While Postgres is down, it is kept in memory and written later."""
         self._unwritten += 1
         await self._write()
 
     async def _write(self) -> None:
         if self._writing:
-            return  # The request that writes takes these with it, or a later one does.
+            return  # The request that is writing, or a later one, writes this hit, too.
         self._writing = True
         try:
             for _ in range(_STATEMENTS_MAX):
@@ -109,10 +109,11 @@ class UnexpectedHits:
         finally:
             self._writing = False
 
-    async def found(self) -> Hits:
-        """What was recorded.
+    async def recorded(self) -> Hits:
+        """Return the recorded hits.
 
-        Errors: StoreUnavailable.
+        Raises:
+            StoreUnavailable: Postgres did not answer.
         """
         await self._write()
         return await hits_of(self._reader, self._project, self.now())
@@ -121,20 +122,20 @@ class UnexpectedHits:
 def ownership_routers(
     settings: OwnershipSettings, hits: UnexpectedHits, admin_key: str
 ) -> list[Router]:
-    """The routes: what operators ask, and where callbacks go astray."""
+    """Return the diagnostics route of operators, and the routes that count callbacks."""
 
     @get(
         "/ownership",
         operation_id="getOwnership",
-        summary="Who executes runs, and whether anybody else was asked to",
+        summary="Check that only workers execute runs",
         responses=problem_responses("store_unavailable"),
     )
     async def diagnose() -> Ownership:
-        return ownership(settings, await hits.found())
+        return ownership(settings, await hits.recorded())
 
     @post(
         ["/flow", "/step"],
-        summary="Where the queue of an app host calls back, which nobody should do",
+        summary="Callback of an app host's queue; unexpected while workers execute runs",
         responses=responses_of("remote_execution", "not_found"),
         tags=["watch"],
     )
@@ -144,8 +145,8 @@ def ownership_routers(
         await hits.record()
         raise Problem(
             "remote_execution",
-            "expected no callbacks here, for workers execute the runs; look at where the queue or "
-            f"the webhook of the app host leads, and that its World is {EXPECTED_WORLD}",
+            "expected no callbacks, because workers execute the runs; check the target of the app "
+            f"host's queue or webhook, and that its World is {EXPECTED_WORLD}",
         )
 
     diagnostics = Router(

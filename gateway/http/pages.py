@@ -1,4 +1,4 @@
-"""What a browser is shown: the page at /, and the headers that keep pages to themselves."""
+"""The page at /, and the security headers of all responses."""
 
 from collections.abc import Mapping
 from html import escape
@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-#: Everything comes from here and nothing is shown within a page of somebody else's. The viewer of
-#: the API sets styles as it goes.
+#: Pages load only from this origin and cannot be framed. The API viewer sets inline styles.
 SECURITY_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "content-security-policy": "default-src 'none'; script-src 'self'; "
@@ -20,15 +19,15 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-#: Where to go from the page at /.
+#: Links on the page at /.
 LINKS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "/console": "What is in the house, and acting on it: sign in with the operators' key.",
+        "/console": "Inspect and operate the system: sign in with the operators' key.",
         "/schema/swagger": "Try the API: authorize with your keys, and send requests.",
-        "/schema/openapi.json": "The API's description, OpenAPI 3.1.",
+        "/schema/openapi.json": "Description of the API, OpenAPI 3.1.",
         "/asyncapi.json": "The topics and their records, AsyncAPI 3.0.",
-        "/health/ready": "Are deliveries taken?",
-        "/metrics": "Counters for Prometheus.",
+        "/health/ready": "Readiness: are deliveries accepted?",
+        "/metrics": "Metrics for Prometheus.",
         "/registry/subjects": "The schemas of all records, for Kafka viewers.",
     }
 )
@@ -55,17 +54,16 @@ _PAGE: Final = """<!doctype html>
 
 
 def wants_html(accept: str) -> bool:
-    """Whether it is a browser that asks."""
+    """Whether the client is a browser."""
     return "text/html" in accept
 
 
 class Home:
-    """The page at /; for programs the same as JSON."""
+    """The page at /: HTML for browsers, JSON for other clients."""
 
     def __init__(self, version: str, paths: tuple[str, ...]) -> None:
         links = "\n".join(
-            f'<li><a href="{path}">{path}</a>: {escape(words)}</li>'
-            for path, words in LINKS.items()
+            f'<li><a href="{path}">{path}</a>: {escape(text)}</li>' for path, text in LINKS.items()
         )
         sources = ", ".join(f"<code>{escape(path)}</code>" for path in paths)
         self._html = _PAGE.format(version=version, links=links, sources=sources).encode()
@@ -74,7 +72,7 @@ class Home:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request; Litestar's before_send adds the other headers."""
+        """Answer a request; Litestar's before_send adds the other headers."""
         del receive
         accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
         html = wants_html(accept.decode("latin-1"))

@@ -1,6 +1,6 @@
-"""Whose a request is: the address that it comes from, or that a trusted proxy names.
+"""Determine the client address of a request, directly or from a trusted proxy.
 
-Limits go by address, and refusals name it. One sender has one IPv4 address, or a whole /64 of IPv6.
+Limits apply per address, and refusals name it. A client is one IPv4 address or one IPv6 /64.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,10 +14,10 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 _FORWARDED: Final = b"x-forwarded-for"
 _NETWORK_BITS: Final = 64
-#: Addresses whose reading is remembered.
-_REMEMBERED: Final = 4096
+#: Size of the cache of parsed addresses.
+_CACHED: Final = 4096
 #: The peer of a request over a transport without addresses.
-_NOBODY: Final = "unknown"
+_UNKNOWN: Final = "unknown"
 
 
 class _Address(NamedTuple):
@@ -25,32 +25,36 @@ class _Address(NamedTuple):
     trusted: bool
 
 
-def peers_behind(proxies: Iterable[Network]) -> Callable[[Scope], str]:
-    """How the peer of a request is found.
+def peer_resolver(proxies: Iterable[Network]) -> Callable[[Scope], str]:
+    """Return a function that determines the client address of a request.
 
-    Shape:  from the connection's own address; from the last address in X-Forwarded-For that is no
-            proxy's if it comes from a proxy. What others say in that header is not believed.
+    The function returns the address of the connection. If that is a trusted proxy, it returns the
+    last address in X-Forwarded-For that is not a trusted proxy. The header is ignored on
+    connections from other addresses.
+
+    Args:
+        proxies: Networks of trusted proxies.
     """
-    read = lru_cache(_REMEMBERED)(partial(_read, tuple(proxies)))
+    parse = lru_cache(_CACHED)(partial(_parse, tuple(proxies)))
 
     def peer_of(scope: Scope) -> str:
         client = scope.get("client")
-        here = read(client[0]) if client else None
-        if here is None:
-            return _NOBODY
-        if not here.trusted:
-            return here.peer
+        address = parse(client[0]) if client else None
+        if address is None:
+            return _UNKNOWN
+        if not address.trusted:
+            return address.peer
         for text in reversed(_forwarded(scope)):
-            before = read(text.strip())
-            here = before or here
-            if before is None or not here.trusted:
+            previous = parse(text.strip())
+            address = previous or address
+            if previous is None or not address.trusted:
                 break
-        return here.peer
+        return address.peer
 
     return peer_of
 
 
-def _read(proxies: tuple[Network, ...], text: str) -> _Address | None:
+def _parse(proxies: tuple[Network, ...], text: str) -> _Address | None:
     try:
         address = ip_address(text)
     except ValueError:

@@ -1,9 +1,9 @@
-"""What the routes need of Kafka.
+"""Kafka ports of the HTTP routes.
 
-The adapters are in `streams.pipeline`, `webhook_log`, `answer_log` and `audit_log`; that of
-deployments is `streams.workflows.deployment_log`. The port for commands is beside its adapter, in
-`streams.workflows.client`. Reading is `projections.deliveries.queries` and
-`projections.workflows.queries`, used as they are.
+The adapters are `webhook_log`, `answer_log` and `audit_log` in `streams.pipeline`, and
+`streams.workflows.deployment_log`. The port for commands is in `streams.workflows.client`, with its
+adapter. Postgres is read through `projections.deliveries.queries` and
+`projections.workflows.queries` directly.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,126 +19,134 @@ from headwater.streams.pipeline.webhook_log import Answer, Appended, Stored
 
 
 class DeploymentLog(Protocol):
-    """The deployments of code, as the log has them; connects when first used."""
+    """The topic of code deployments; connects on first use."""
 
     async def catch_up(self) -> Deployments:
-        """All that was deployed and activated before the call."""
+        """Return everything that was deployed and activated before the call."""
 
     async def upload(self, deployment_id: str, artifact: bytes) -> int:
-        """Makes an artifact durable; gives its offset, for the record of its deployment."""
+        """Append an artifact durably; return its offset, for the record of its deployment."""
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
-        """Deploys or activates; says what came of it once it is durable."""
+    async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+        """Deploy or activate; return the outcome when it is durable."""
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
 
 
 class DeliveryLog(Protocol):
-    """The topic `webhooks`.
-
-    Contract: `append` returns only after every in-sync replica has the delivery, and raises
-    BrokerUnavailable if that was not so in time, or Overloaded, at once, if too much waits for
-    that already. `start` does not fail while Kafka is away.
-    """
+    """The topic `webhooks`. `start` does not fail while Kafka is down."""
 
     @property
     def ready(self) -> bool:
         """Whether Kafka is connected."""
 
     async def start(self) -> None:
-        """Begins to connect."""
+        """Begin to connect."""
 
     async def stop(self) -> None:
-        """Sends what is pending and disconnects."""
+        """Flush pending records and disconnect."""
 
     async def append(self, delivery: WebhookReceived) -> Appended:
-        """Appends a delivery, unless it is known already."""
+        """Append a delivery unless it is a duplicate; return when all in-sync replicas have it.
+
+        Raises:
+            BrokerUnavailable: Kafka did not acknowledge in time.
+            Overloaded: Too many deliveries wait for an acknowledgment; raised immediately.
+        """
 
     def at_next_append(self, work: Callable[[], None]) -> None:
-        """Does something when it is time to `begin` what came meanwhile: in milliseconds."""
+        """Call `work` within milliseconds, when the next batch may `begin`."""
 
     def begin(self, deliveries: Sequence[WebhookReceived], answers: Sequence[Answer]) -> None:
-        """Begins to append deliveries; each has an answer, which is given as `append` answers."""
+        """Begin to append deliveries; resolve the future of each as `append` returns or raises."""
 
     def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
-        """Takes note that nobody waits for an answer any more."""
+        """Note that the future of a delivery is no longer awaited."""
 
-    async def tell(self, fact: SystemEvent, *, request_id: str) -> Appended:
-        """Appends what the house has learnt; returns and fails as `append` does."""
+    async def publish_fact(self, fact: Fact, *, request_id: str) -> Appended:
+        """Append a system event; returns and raises as `append` does."""
 
     async def read(self, partition: int, offset: int) -> Stored | None:
-        """A delivery as it lies in the log; None where there is none (any more)."""
+        """Return the delivery at an offset; None if there is none (any more)."""
 
     async def read_all(
         self, positions: Collection[tuple[int, int]]
     ) -> Mapping[tuple[int, int], WebhookReceived]:
-        """Deliveries by (partition, offset); without those that are there no more."""
+        """Return deliveries by (partition, offset), without those that no longer exist."""
 
 
 class AnswerLog(Protocol):
-    """The topic `traces`, for requests that brought nothing new.
-
-    Contract: `record` neither waits nor fails; what cannot be kept is counted and said.
-    """
+    """The topic `traces`, for requests without a new delivery."""
 
     async def start(self) -> None:
-        """Begins to connect."""
+        """Begin to connect."""
 
     async def stop(self) -> None:
-        """Sends what is pending and disconnects."""
+        """Flush pending records and disconnect."""
 
     def record(self, answer: RequestAnswered) -> None:
-        """Appends an answer, some time soon."""
+        """Enqueue a response; never waits or raises. Dropped records are counted and logged."""
 
 
 class AuditLog(Protocol):
-    """The topic `audit`.
-
-    Contract: `append` returns only when the entry is durable, and raises an error of the house if
-    that was not so in time.
-    """
+    """The topic `audit`."""
 
     async def start(self) -> None:
-        """Begins to connect."""
+        """Begin to connect."""
 
     async def stop(self) -> None:
-        """Sends what is pending and disconnects."""
+        """Flush pending records and disconnect."""
 
     async def append(self, record: OperationAudited) -> None:
-        """Appends an entry."""
+        """Append an entry; return when it is durable.
+
+        Raises:
+            HeadwaterError: It did not become durable in time.
+        """
 
 
 class Replays(Protocol):
-    """Putting records back where they came from: dead letters, and deliveries themselves."""
+    """Reprocesses dead letters and deliveries by appending them again."""
 
     async def start(self) -> None:
-        """Prepares."""
+        """Prepare."""
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
 
     async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
-        """Puts dead letters back; one answer a (partition, offset), in order."""
+        """Append dead letters to their original topics.
 
-    async def reprocess(self, positions: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
-        """Appends deliveries once more, by positions in `webhooks`; one answer each, in order."""
+        Args:
+            positions: Partitions and offsets in `dead-letters`.
+
+        Returns:
+            A result for each position, in order.
+        """
+
+    async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Again]:
+        """Append deliveries again.
+
+        Args:
+            places: Partitions and offsets in `webhooks`.
+
+        Returns:
+            A result for each position, in order.
+        """
 
 
 class Wipes(Protocol):
-    """Ordering wipes.
-
-    Contract: what `order` has returned for is carried out.
-    """
+    """Requests wipes."""
 
     async def start(self) -> None:
-        """Prepares."""
+        """Prepare."""
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
 
     async def order(self, user_id: str, wipe_id: str) -> int:
-        """Orders a wipe; returns how many partitions carry it out."""
+        """Request a wipe durably; return how many partitions carry it out."""
 
     async def partitions(self) -> int:
-        """How many partitions carry each wipe out."""
+        """Return how many partitions carry out a wipe."""

@@ -1,7 +1,7 @@
-"""Errors over HTTP: RFC 9457 problem documents, and the one table from code to status.
+"""Errors over HTTP: RFC 9457 problem documents, and the table from code to status.
 
-Every answer that is no success is built here: our own refusals, the errors of the house, and what
-Litestar itself refuses (no such path, wrong method, unreadable parameters).
+Every error response is built here: problems raised by routes, Headwater's errors, and errors of
+Litestar itself (unknown path, wrong method, invalid parameters).
 """
 
 import logging
@@ -25,7 +25,7 @@ from headwater.gateway.http.request_scope import (
     keep_problem_code,
     request_id_of,
 )
-from headwater.gateway.http.segments import shown
+from headwater.gateway.http.segments import displayable_path
 from headwater.gateway.patterns import in_words
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import REFUSALS
@@ -33,12 +33,12 @@ from headwater.schemas.failures import REFUSALS
 _LOG: Final = logging.getLogger("headwater.gateway")
 
 MEDIA_TYPE: Final = "application/problem+json"
-#: Characters of a value that an answer repeats: enough to know it again.
+#: Characters of a value that an error repeats: enough to recognize it.
 _SHOWN_CHARS: Final = 64
 
-#: Status and title by code. A code is stable: clients may act on it.
+#: Status and title by code. Codes are stable: clients may depend on them.
 CODES: Final[Mapping[str, tuple[int, str]]] = {
-    "bad_request": (400, "The request cannot be understood"),
+    "bad_request": (400, "The request is malformed"),
     "invalid_parameter": (400, "A parameter is not valid"),
     "unknown_parameter": (400, "The route has no such parameter"),
     "invalid_days": (400, "The number of days is not valid"),
@@ -46,54 +46,54 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "missing_file_field": (400, "The form has no file"),
     "idempotency_required": (400, "An idempotency key is missing"),
     "empty_body": (400, "The body is empty"),
-    "malformed_payload": (400, "The body is not what its producer documents"),
+    "malformed_payload": (400, "The body does not match its producer's documentation"),
     "unauthorized": (401, "The key or token is missing or not valid"),
     "invalid_signature": (401, "The signature is not valid"),
-    "not_compared": (409, "The rebuild is not as far as that"),
+    "not_compared": (409, "The rebuild is in another state"),
     "rebuild_under_way": (409, "Another rebuild of the projection is under way"),
-    "not_found": (404, "There is nothing here"),
+    "not_found": (404, "The resource does not exist"),
     "unknown_source": (404, "No such webhook source"),
     "unknown_schema": (404, "No such schema"),
     "method_not_allowed": (405, "This path does not take this method"),
     "no_connections": (409, "There is no active connection"),
-    "import_under_way": (409, "An import of yours is under way"),
+    "import_under_way": (409, "An import of this user is running"),
     "body_timeout": (408, "The body did not arrive in time"),
-    "invalid_cursor": (400, "The cursor is not one of ours"),
+    "invalid_cursor": (400, "The cursor is not valid"),
     "remote_execution": (409, "Workers execute the runs"),
-    "gone": (410, "It was here and is no more"),
+    "gone": (410, "The resource no longer exists"),
     "cursor_expired": (410, "The cursor can no longer be continued"),
     "file_too_large": (413, "The file is too large"),
     "unsupported_file_type": (415, "The file is neither PDF nor PNG nor JPEG"),
     "body_too_large": (413, "The body is too large"),
-    "unknown_host": (421, "The gateway has another name"),
-    "too_many_requests": (429, "This address holds more than its share"),
-    "internal_error": (500, "Something went wrong on our side"),
+    "unknown_host": (421, "The gateway does not have this name"),
+    "too_many_requests": (429, "Too many requests of this client"),
+    "internal_error": (500, "Internal error"),
     "broker_unavailable": (503, "Kafka did not acknowledge in time"),
     "store_unavailable": (503, "Postgres did not answer"),
-    "terra_failed": (502, "Terra gave no usable answer"),
-    "terra_upload_failed": (502, "Terra did not take the lab report"),
-    "terra_not_configured": (503, "Who we are to Terra is not set"),
-    "blobs_unavailable": (503, "Files cannot be kept at the moment"),
-    "jwks_unavailable": (503, "The keys of users' tokens are not there"),
-    "overloaded": (503, "The gateway has as much to do as it takes on"),
+    "terra_failed": (502, "Terra did not return a usable response"),
+    "terra_upload_failed": (502, "Terra did not accept the lab report"),
+    "terra_not_configured": (503, "Terra's credentials are not set"),
+    "blobs_unavailable": (503, "Files cannot be stored at the moment"),
+    "jwks_unavailable": (503, "The keys that verify users' tokens are not available"),
+    "overloaded": (503, "The gateway is overloaded"),
     "not_yet_readable": (503, "Members of an older release could not read it yet"),
-    # Of the workflow service; in capitals what owners refuse commands with.
+    # Codes of the workflow service. Those in capitals are rejections of commands by owners.
     **{code: (refusal.status, refusal.title) for code, refusal in REFUSALS.items()},
-    "invalid_body": (400, "The body is not what this route takes"),
+    "invalid_body": (400, "The body is not valid for this route"),
     "forbidden": (403, "The caller may not do this"),
     "run_not_found": (404, "No run has this id"),
     "ambiguous_run": (409, "Runs of several workflows have this id"),
     "tick_disabled": (404, "Ticks are not enabled"),
     "COMMAND_REFUSED": (409, "The command was refused"),
-    "outcome_unknown": (503, "What became of the command was not heard"),
+    "outcome_unknown": (503, "The outcome of the command is unknown"),
     "position_not_reached": (503, "Postgres does not have it yet"),
     "worker_unavailable": (503, "The worker did not answer"),
 }
 
-#: Routes that other systems have, too: problems say the detail once more there, as `message`.
-_SAY_MESSAGE: Final = ("/v1/runs/", "/v1/deployments/", "/v1/world/")
+#: Routes that other systems also have; their problems repeat the detail as `message`.
+_WITH_MESSAGE: Final = ("/v1/runs/", "/v1/deployments/", "/v1/world/")
 
-#: Litestar's own refusals, by status; any other 4xx is a bad_request of that status.
+#: Codes of Litestar's errors by status; any other 4xx is a bad_request with that status.
 _CODE_BY_STATUS: Final[Mapping[int, str]] = {
     400: "invalid_parameter",
     404: "not_found",
@@ -101,24 +101,24 @@ _CODE_BY_STATUS: Final[Mapping[int, str]] = {
     413: "body_too_large",
 }
 
-_OF_CURSORS: Final = frozenset({"invalid_cursor", "cursor_expired"})
-#: Parameters that hold cursors; `since` may, where there is no `cursor`.
-_CURSORS: Final = ("cursor", "after", "since")
+_CURSOR_CODES: Final = frozenset({"invalid_cursor", "cursor_expired"})
+#: Parameters that may hold a cursor, in order of precedence.
+_CURSOR_PARAMETERS: Final = ("cursor", "after", "since")
 
-#: What may be better the next time.
-_RETRIED: Final = frozenset(
+#: Statuses with a Retry-After header.
+_RETRYABLE: Final = frozenset(
     {
         HTTPStatus.REQUEST_TIMEOUT,
         HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.SERVICE_UNAVAILABLE,
     }
 )
-#: Seconds after which a sender may try again: a broker that restarts needs about this long.
+#: Seconds until the client should retry: about the time that a broker needs to restart.
 _RETRY_AFTER_S: Final = "5"
 
 
 class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A problem document, as the API's description shows it; some codes have further fields."""
+    """A problem document in the OpenAPI description; some codes have further fields."""
 
     type: str
     title: str
@@ -127,19 +127,24 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     instance: str
     code: str
     request_id: str
-    #: The `x-request-id` of the caller, where the request got another id.
+    #: The caller's `x-request-id`, if the request got another id.
     claimed_request_id: str | None = None
     reason: str | None = None
     field: str | None = None
-    #: The detail once more, below /v1/runs, /v1/deployments and /v1/world.
+    #: The same as `detail`, under /v1/runs, /v1/deployments and /v1/world.
     message: str | None = None
 
 
 class Problem(Exception):
-    """A request that is refused; becomes a problem document.
+    """An error that is answered with a problem document.
 
-    Shape:  a code of `CODES`, or one of somebody else's with the status that goes with it; a body,
-            JSON, is answered in place of the document.
+    Args:
+        code: A code of `CODES`, or any code together with `status`.
+        detail: What happened.
+        status: HTTP status; by default that of the code.
+        headers: Further headers of the response.
+        body: JSON to answer with instead of the problem document.
+        **extensions: Further fields of the document.
     """
 
     def __init__(
@@ -170,11 +175,12 @@ def document(
     status: int | None = None,
     extensions: Mapping[str, Any] | None = None,
 ) -> tuple[int, bytes]:
-    """A problem document.
+    """Build a problem document.
 
-    Shape:  a code of `CODES`, or any code with a status -> (HTTP status, JSON).
+    Returns:
+        The HTTP status, and the document as JSON.
     """
-    # A hook may answer a status that nobody has named.
+    # A hook may return a status without a known title.
     unknown = (status or 500, responses.get(status or 500, "The request was refused"))
     known, title = CODES.get(code) or unknown
     status = status or known
@@ -185,7 +191,7 @@ def document(
         "detail": detail,
         "instance": instance,
         "code": code,
-        **({"message": detail} if f"{instance}/".startswith(_SAY_MESSAGE) else {}),
+        **({"message": detail} if f"{instance}/".startswith(_WITH_MESSAGE) else {}),
         **(extensions or {}),
         "request_id": request_id,
     }
@@ -193,105 +199,114 @@ def document(
 
 
 def retry_headers(status: int) -> dict[str, str]:
-    """Tells a sender when to come back, if coming back can help."""
-    return {"retry-after": _RETRY_AFTER_S} if status in _RETRIED else {}
+    """Return the Retry-After header of a retryable status."""
+    return {"retry-after": _RETRY_AFTER_S} if status in _RETRYABLE else {}
 
 
 def on_problem(request: AnyRequest, error: Problem) -> Response[bytes]:
-    """Answers a refusal of ours."""
-    found = _response(
+    """Answer a problem that a route raised."""
+    response = _response(
         request, error.code, error.detail, error.status, error.extensions, error.headers
     )
     if error.body is not None:
-        found.content, found.media_type = error.body, "application/json"
-    return found
+        response.content, response.media_type = error.body, "application/json"
+    return response
 
 
-def on_house_error(request: AnyRequest, error: HeadwaterError) -> Response[bytes]:
-    """Answers an error of the house: what can be retried is 503, the rest is ours to mend."""
-    # Postgres refuses a value only if it came in a parameter, for example a NUL character.
+def on_headwater_error(request: AnyRequest, error: HeadwaterError) -> Response[bytes]:
+    """Answer an error of Headwater by its code; an error without a code in `CODES` is a bug."""
+    # Postgres rejects only values that came in a parameter, for example one with a NUL character.
     code = "invalid_parameter" if error.code == "record_refused" else error.code
     if code not in CODES:
         return on_unexpected(request, error)
-    field = {"field": _cursor_of(request)} if code in _OF_CURSORS else None
+    field = {"field": _cursor_of(request)} if code in _CURSOR_CODES else None
     return _response(request, code, error.message, extensions=field)
 
 
 def _cursor_of(request: AnyRequest) -> str:
-    """The parameter that holds the cursor of a request."""
-    return next((name for name in _CURSORS if name in request.query_params), _CURSORS[0])
+    """Return the name of the parameter that holds the cursor of a request."""
+    return next(
+        (name for name in _CURSOR_PARAMETERS if name in request.query_params), _CURSOR_PARAMETERS[0]
+    )
 
 
 def on_litestar_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
-    """Answers what Litestar refused."""
+    """Answer an error of Litestar."""
     status = error.status_code
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return on_unexpected(request, error)
     code = _CODE_BY_STATUS.get(status, "bad_request")
     extensions = _missing(error.detail) or _fields(request, error.extra)
-    given = {name.lower(): value for name, value in (error.headers or {}).items()}
-    headers = {name: value for name, value in given.items() if name == "allow"}
+    lowered = {name.lower(): value for name, value in (error.headers or {}).items()}
+    headers = {name: value for name, value in lowered.items() if name == "allow"}
     return _response(request, code, _detail(error, extensions), status, extensions, headers)
 
 
 def on_unexpected(request: AnyRequest, error: Exception) -> Response[bytes]:
-    """Answers a bug of ours: the log has the story, the caller its request id."""
-    _LOG.error("%s %s failed", request.method, shown(request.scope["path"]), exc_info=error)
+    """Answer an unexpected error: the traceback is logged, the caller gets the request id."""
+    path = displayable_path(request.scope["path"])
+    _LOG.error("%s %s failed", request.method, path, exc_info=error)
     return _response(request, "internal_error", "The failure is logged under this request's id.")
 
 
 HANDLERS: Final[ExceptionHandlersMap] = {
     Problem: on_problem,
-    HeadwaterError: on_house_error,
+    HeadwaterError: on_headwater_error,
     HTTPException: on_litestar_error,
     Exception: on_unexpected,
 }
 
 
 _MISSING: Final = re.compile(r"Missing required (\w+) parameter '(.+?)'")
-#: What Litestar calls a body; where there is none, it says no more than that.
+#: Litestar's name of a body, and its whole message about a missing one.
 _BODY: Final = "data"
 
 
 def _missing(detail: str) -> dict[str, Any] | None:
-    """Names a parameter that is not there, which Litestar names in its sentence alone."""
-    found = _MISSING.match(detail)
-    if found is None:
+    """Return the fields of a missing parameter, which Litestar names only in its message."""
+    match = _MISSING.match(detail)
+    if match is None:
         return None
-    fault = {"field": found[2], "detail": f"expected this {found[1]} parameter, found none"}
-    return {"field": fault["field"], "errors": [fault]}
+    error = {"field": match[2], "detail": f"expected this {match[1]} parameter, found none"}
+    return {"field": error["field"], "errors": [error]}
 
 
 def _fields(request: AnyRequest, extra: object) -> dict[str, Any] | None:
-    """Names the parameters that Litestar found fault with, as the caller writes them."""
+    """Return the fields of parameters that Litestar rejected."""
     if not isinstance(extra, list) or not extra:
         return None
-    errors = [_fault(request, str(one.get("key")), str(one.get("message"))) for one in extra]
+    errors = [
+        _parameter_error(request, str(item.get("key")), str(item.get("message"))) for item in extra
+    ]
     return {"field": errors[0]["field"], "errors": errors}
 
 
-def _fault(request: AnyRequest, key: str, message: str) -> dict[str, str]:
-    """Names a parameter as callers write it, where Litestar names it as its handler does."""
+def _parameter_error(request: AnyRequest, key: str, message: str) -> dict[str, str]:
+    """Translate Litestar's error, which names a parameter of the handler, for the caller."""
     if key == _BODY and message == repr(_BODY):
         return {"field": "body", "detail": "expected a JSON object, found nothing"}
-    found = _parameter(request, key)
-    if found is None or not isinstance(found.kwarg_definition, ParameterKwarg):
+    definition = _parameter(request, key)
+    if definition is None or not isinstance(definition.kwarg_definition, ParameterKwarg):
         return {"field": key, "detail": message}
-    name, message = found.kwarg_definition.name or key, in_words(message)
-    kinds = [each.annotation for each in (found, *found.inner_types)]
+    name, message = definition.kwarg_definition.name or key, in_words(message)
+    kinds = [field.annotation for field in (definition, *definition.inner_types)]
     enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)]
-    choices = [str(each.value) for kind in enums for each in kind]
+    choices = [str(member.value) for kind in enums for member in kind]
     if choices and name in request.query_params:
-        given = request.query_params[name]
-        message = f"expected one of {', '.join(choices)}, found {given[:_SHOWN_CHARS]!r}"
+        value = request.query_params[name]
+        message = f"expected one of {', '.join(choices)}, found {value[:_SHOWN_CHARS]!r}"
     return {"field": name, "detail": message}
 
 
 def _parameter(request: AnyRequest, key: str) -> FieldDefinition | None:
     handler = request.route_handler
-    takers = [handler.parsed_fn_signature]
-    takers += [each.parsed_fn_signature for each in handler.resolve_dependencies().values()]
-    return next((each.parameters[key] for each in takers if key in each.parameters), None)
+    signatures = [handler.parsed_fn_signature]
+    signatures += [
+        dependency.parsed_fn_signature for dependency in handler.resolve_dependencies().values()
+    ]
+    return next(
+        (signature.parameters[key] for signature in signatures if key in signature.parameters), None
+    )
 
 
 def _detail(error: HTTPException, fields: Mapping[str, Any] | None) -> str:
@@ -299,7 +314,7 @@ def _detail(error: HTTPException, fields: Mapping[str, Any] | None) -> str:
         return "No route has this path; /schema lists those that exist."
     if fields is None:
         return error.detail
-    return "; ".join(f"{one['field']}: {one['detail']}" for one in fields["errors"])
+    return "; ".join(f"{error['field']}: {error['detail']}" for error in fields["errors"])
 
 
 def _response(
@@ -316,7 +331,7 @@ def _response(
     status, body = document(
         code=code,
         detail=detail,
-        instance=shown(request.scope["path"]),
+        instance=displayable_path(request.scope["path"]),
         request_id=request_id,
         status=status,
         extensions={**(extensions or {}), **({"claimed_request_id": claimed} if claimed else {})},

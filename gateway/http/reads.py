@@ -1,4 +1,4 @@
-"""What readers and users ask: the rows that changed since they last asked."""
+"""Sync route for readers and users: the rows that changed since a cursor."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -32,18 +32,19 @@ _JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 
 _DESCRIPTION: Final = f"""\
-Rows by table, the oldest change first. Ask again with the cursor of the answer: at once while
-has_more, later for what changed meanwhile. A row is repeated whenever it changes, so upsert by
-primary key. A row that was deleted is its key and `"deleted": true`; these come before the rows of
-their table. A cursor is good for {SYNC_KEPT_DAYS} days; then the answer is `cursor_expired`: empty
-the copy, and begin without one. The readers' key sees all users' rows, a user's token its own.
+Rows by table, oldest change first. Continue with the returned cursor: immediately while `has_more`,
+later to get newer changes. A row is returned again whenever it changes, so upsert by primary key. A
+deleted row consists of its key and `"deleted": true`; deleted rows precede the other rows of their
+table. A cursor is valid for {SYNC_KEPT_DAYS} days; then the response is `cursor_expired`: empty
+your copy, and start without a cursor. The readers' key returns the rows of all users, a user's
+token only those of the user.
 
-With `Accept: {NDJSON}` the answer is a line a row, `{{"table", "row"}}` or
-`{{"table", "deleted": true, "key"}}`, and at its end `{{"cursor", "has_more"}}`; an answer without
-that line was broken off. Without a limit it goes on until nothing is left."""
+With `Accept: {NDJSON}` the response has one line for each row, `{{"table", "row"}}` or
+`{{"table", "deleted": true, "key"}}`, and ends with `{{"cursor", "has_more"}}`; without that last
+line, the response is incomplete. Without a limit, it continues until there are no more rows."""
 
 _RESPONSES: Final = {
-    200: ResponseSpec(SyncPage, generate_examples=False, description="What changed."),
+    200: ResponseSpec(SyncPage, generate_examples=False, description="The changed rows."),
     **problem_responses(
         "invalid_cursor", "cursor_expired", "forbidden", "store_unavailable", "jwks_unavailable"
     ),
@@ -52,17 +53,19 @@ _RESPONSES: Final = {
 Limit = Annotated[
     int,
     QueryParameter(
-        ge=1, le=PAGE_MAX, description="Rows of all tables together, at most; of large ones fewer."
+        ge=1,
+        le=PAGE_MAX,
+        description="Maximum number of rows of all tables together; fewer if rows are large.",
     ),
 ]
 
 
-#: Of an id of a user; ours have some thirty.
+#: Characters of a user's id; those of Headwater have about thirty.
 _USER_CHARS: Final = 512
 
 
 def read_routes(reader: Reader, callers: Callers) -> Router:
-    """What readers ask under /v1."""
+    """Return the router of the sync route."""
 
     @get(
         "/sync",
@@ -74,10 +77,10 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
         request: AnyRequest,
         since: Annotated[
             str | None,
-            QueryParameter(description="Only what was written since then: RFC 3339, or a cursor."),
+            QueryParameter(description="Only rows written since, in RFC 3339, or a cursor."),
         ] = None,
         cursor: Annotated[
-            str | None, QueryParameter(description="The cursor of the previous answer.")
+            str | None, QueryParameter(description="Cursor of the previous response.")
         ] = None,
         user_id: Annotated[
             str | None, QueryParameter(description="Only the rows of this user.")
@@ -97,7 +100,7 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
             )
         moment = None
         if cursor is None and since is not None:
-            if since[:1].isdigit():  # no cursor begins so
+            if since[:1].isdigit():  # No cursor begins with a digit.
                 moment = moment_of("since", since)
             else:
                 cursor = since
@@ -110,8 +113,8 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
         page = await page_after(cursor)
         if request.accept.best_match([_JSON, NDJSON]) != NDJSON:
             return ASGIResponse(body=msgspec.json.encode(page), media_type=_JSON)
-        whole = "limit" not in request.query_params
-        return Streamed(iterator=_lines(page, page_after if whole else None), media_type=NDJSON)
+        all_pages = "limit" not in request.query_params
+        return Streamed(iterator=_lines(page, page_after if all_pages else None), media_type=NDJSON)
 
     return Router(
         "/v1",
@@ -122,29 +125,32 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
     )
 
 
-def _owner(caller: str | None, wanted: str | None) -> str | None:
-    """Whose rows are read; None for those of everybody.
+def _owner(caller: str | None, user_id: str | None) -> str | None:
+    """Return the user whose rows are read; None for all users.
 
-    Errors: Problem.
+    Raises:
+        Problem: A user requests the rows of another one.
     """
-    if caller is not None and wanted not in (None, caller):
+    if caller is not None and user_id not in (None, caller):
         raise Problem(
-            "forbidden", "user_id: a user's token sees no rows of others", field="user_id"
+            "forbidden",
+            "user_id: a user's token does not give access to rows of other users",
+            field="user_id",
         )
-    return caller or wanted
+    return caller or user_id
 
 
 async def _lines(
     page: SyncPage, page_after: Callable[[str], Awaitable[SyncPage]] | None
 ) -> AsyncGenerator[bytes, None]:
-    """A page as lines, and those after it if they are wanted, one in memory at a time."""
+    """Yield a page as lines, then further pages if `page_after` is set, one in memory at a time."""
     yield _lines_of_rows(page)
     try:
         while page.has_more and page_after is not None:
             page = await page_after(page.cursor)
             yield _lines_of_rows(page)
     except HeadwaterError as error:
-        _LOG.warning("a stream of rows was broken off: %s", error)
+        _LOG.warning("a stream of rows ended early: %s", error)
         return
     yield msgspec.json.encode({"cursor": page.cursor, "has_more": page.has_more}) + b"\n"
 

@@ -1,4 +1,4 @@
-"""What operators do with projections: make them again, look at the difference, switch, and back."""
+"""Operator routes for rebuilds of projections: start, compare, switch and switch back."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -23,29 +23,29 @@ from headwater.projections.rebuilds.rebuilds import (
 
 _SHOWN_CHARS: Final = 64
 _PAGE_DEFAULT: Final = 50
-#: How long a switch is waited for before it is answered as it stands.
+#: Seconds to wait for a switch before answering with its current state.
 _SWITCHED_WITHIN_S: Final = 20.0
-_LOOK_EVERY_S: Final = 0.1
+_POLL_EVERY_S: Final = 0.1
 
-Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="Maximum number of results.")]
 
 
 class RebuildOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which projection to make again: a table, by its name, or workflows."""
+    """The projection to rebuild: the name of a table, or workflows."""
 
     projection: Annotated[str, msgspec.Meta(min_length=1, max_length=_SHOWN_CHARS)]
     dry_run: bool = False
 
 
 class RebuildProgress(msgspec.Struct, frozen=True):
-    """How many records were read, and how many there are."""
+    """Number of records that were read, and of all records."""
 
     applied: int
     total: int
 
 
 class RebuildDifference(msgspec.Struct, frozen=True):
-    """How many rows come out otherwise, with some of each kind."""
+    """Number of rows that differ, with examples of each kind."""
 
     added: int
     removed: int
@@ -54,10 +54,10 @@ class RebuildDifference(msgspec.Struct, frozen=True):
 
 
 class RebuildState(msgspec.Struct, frozen=True, kw_only=True):
-    """A rebuild.
+    """State of a rebuild.
 
-    Shape:  state is building, compared, switching, switched, switching_back, switched_back or
-            failed; error says why it failed.
+    `state` is building, compared, switching, switched, switching_back, switched_back or failed;
+    `error` states why it failed.
     """
 
     id: str
@@ -71,21 +71,21 @@ class RebuildState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rebuilds(msgspec.Struct, frozen=True):
-    """Rebuilds, the newest first."""
+    """Rebuilds, newest first."""
 
     rebuilds: list[RebuildState]
 
 
 _COMPARED: Final = (
-    "The rows of a table are compared with its topic, so a row that somebody changed in Postgres "
-    "by hand is no difference."
+    "The rows of a table are compared with its topic, so manual changes in Postgres are not "
+    "reported as differences."
 )
 
 
 def rebuild_routes(
     reader: PooledReader, projections: Iterable[str], new_id: Callable[[], str]
 ) -> list[HTTPRouteHandler]:
-    """The routes under /admin/rebuilds."""
+    """Return the routes under /admin/rebuilds."""
     known = tuple(projections)
     problems = problem_responses("not_found", "not_compared", "store_unavailable")
 
@@ -93,9 +93,9 @@ def rebuild_routes(
         "/rebuilds",
         audit="rebuilds.begin",
         status_code=202,
-        summary="Make a projection again, from the first offset on",
-        description=f"One of: {', '.join(known)}. The projector carries it out beside the one that "
-        f"goes on serving, and compares the two. {_COMPARED} A dry run is never switched to.",
+        summary="Rebuild a projection from the first offset",
+        description=f"One of: {', '.join(known)}. The projector builds it while the current one "
+        f"continues to serve, and compares the two. {_COMPARED} A dry run cannot be switched to.",
         responses=problem_responses("rebuild_under_way", "store_unavailable"),
     )
     async def rebuild(data: JSONBody[RebuildOrder]) -> RebuildState:
@@ -104,27 +104,27 @@ def rebuild_routes(
             raise Problem("invalid_parameter", detail, field="projection")
         begun = await begin(reader, new_id(), data.projection, dry_run=data.dry_run)
         if begun is None:
-            detail = f"expected no other rebuild of {data.projection} under way, found one"
+            detail = f"Another rebuild of {data.projection} is under way; wait until it has ended."
             raise Problem("rebuild_under_way", detail)
         return _state(begun)
 
     @get("/rebuilds", summary="Rebuilds, newest first", responses=problem_responses())
     async def listing(limit: Limit = _PAGE_DEFAULT) -> Rebuilds:
-        return Rebuilds([_state(each) for each in await latest(reader, limit=limit)])
+        return Rebuilds([_state(row) for row in await latest(reader, limit=limit)])
 
     @get(
         "/rebuilds/{rebuild_id:str}",
-        summary="How far a rebuild is, and what would change",
+        summary="Get the progress of a rebuild, and its differences",
         responses=problem_responses("not_found", "store_unavailable"),
     )
     async def look(rebuild_id: FromPath[str]) -> RebuildState:
-        return _state(await _found(reader, rebuild_id))
+        return _state(await _get(reader, rebuild_id))
 
     @post(
         "/rebuilds/{rebuild_id:str}/switch",
         audit="rebuilds.switch",
         status_code=200,
-        summary="Put the rows that differ in the place of the old ones, all at once",
+        summary="Replace the rows that differ, atomically",
         responses=problems,
     )
     async def switch(rebuild_id: FromPath[str]) -> RebuildState:
@@ -134,8 +134,8 @@ def rebuild_routes(
         "/rebuilds/{rebuild_id:str}/back",
         audit="rebuilds.switch_back",
         status_code=200,
-        summary="Put the old rows back, all at once",
-        description="What later deliveries have said of them stays.",
+        summary="Restore the old rows, atomically",
+        description="Changes by later deliveries are kept.",
         responses=problems,
     )
     async def back(rebuild_id: FromPath[str]) -> RebuildState:
@@ -144,42 +144,42 @@ def rebuild_routes(
     return [rebuild, listing, look, switch, back]
 
 
-async def _found(reader: PooledReader, rebuild_id: str) -> Rebuild:
-    found = await find(reader, rebuild_id)
-    if found is None:
+async def _get(reader: PooledReader, rebuild_id: str) -> Rebuild:
+    row = await find(reader, rebuild_id)
+    if row is None:
         raise Problem("not_found", f"There is no rebuild {rebuild_id[:_SHOWN_CHARS]}.")
-    return found
+    return row
 
 
 async def _move(
     reader: PooledReader, rebuild_id: str, state: str, after: tuple[str, ...]
 ) -> RebuildState:
-    """Asks for a move, and waits for it, but not for long."""
-    found = await _found(reader, rebuild_id)
-    moved = await request_state(reader, rebuild_id, state, after=after)
+    """Request a change of state, and wait for it up to `_SWITCHED_WITHIN_S`."""
+    before = await _get(reader, rebuild_id)
+    moved = await ask(reader, rebuild_id, state, after=after)
     if moved is None:
         expected = " or ".join(after)
-        more = ", a dry run" if found.dry_run else ""
+        dry_run = ", a dry run" if before.dry_run else ""
         raise Problem(
             "not_compared",
-            f"expected a rebuild that is {expected}, and no other of {found.projection} under way, "
-            f"found it {found.state}{more}",
+            f"expected a rebuild that is {expected}, and no other rebuild of {before.projection} "
+            f"under way, found it {before.state}{dry_run}",
         )
     deadline_s = asyncio.get_running_loop().time() + _SWITCHED_WITHIN_S
     while moved.state == state and asyncio.get_running_loop().time() < deadline_s:
-        await asyncio.sleep(_LOOK_EVERY_S)
-        moved = await _found(reader, rebuild_id)
+        await asyncio.sleep(_POLL_EVERY_S)
+        moved = await _get(reader, rebuild_id)
     return _state(moved)
 
 
-def _state(found: Rebuild) -> RebuildState:
+def _state(row: Rebuild) -> RebuildState:
     return RebuildState(
-        id=found.id,
-        projection=found.projection,
-        version=found.version,
-        state=found.state,
-        dry_run=found.dry_run,
-        progress=RebuildProgress(found.applied, found.total),
-        difference=RebuildDifference(found.added, found.removed, found.changed, found.examples),
-        error=found.error,
+        id=row.id,
+        projection=row.projection,
+        version=row.version,
+        state=row.state,
+        dry_run=row.dry_run,
+        progress=RebuildProgress(row.applied, row.total),
+        difference=RebuildDifference(row.added, row.removed, row.changed, row.examples),
+        error=row.error,
     )

@@ -1,4 +1,4 @@
-"""What operators do with deliveries that were processed: replay them, and see how far that is."""
+"""Operator routes for replays of processed deliveries."""
 
 from typing import Annotated, Final
 
@@ -8,11 +8,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
 from headwater.gateway.http.auditing import note
+from headwater.gateway.http.builtin_instances import BuiltinInstances, result_of_last, state_of
 from headwater.gateway.http.json_bodies import check_texts
 from headwater.gateway.http.limited_bodies import BodySize
 from headwater.gateway.http.moments import moment_of
 from headwater.gateway.http.openapi import problem_responses
-from headwater.gateway.http.own_instances import OwnInstances, result_of_last, state_of
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import AnyRequest
 from headwater.gateway.replay_instances import PAGE, REPLAY, Progress, ReplayParams
@@ -29,11 +29,10 @@ _Offset = Annotated[int, msgspec.Meta(ge=0, le=_OFFSET_MAX)]
 
 
 class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which deliveries to replay: all that is given has to fit; with nothing given, all of them.
+    """Deliveries to replay: those that match all filters; without filters, all deliveries.
 
-    Shape:  since and until are RFC 3339, of when it was received; from and to are offsets of the
-            partition, both included.
-    Units:  rate in deliveries a second.
+    `since` and `until` are RFC 3339 and refer to the time of receipt. `from` and `to` are offsets
+    of the partition, inclusive. `rate` is in deliveries a second.
     """
 
     ids: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=_IDS_MAX)] | None = None
@@ -57,10 +56,10 @@ class InstanceNamed(msgspec.Struct, frozen=True):
 
 
 class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay.
+    """State of a replay.
 
-    Shape:  state is running, done or failed; a dry run is done once it is answered. gone counts
-            deliveries of which the log has no bytes any more.
+    `state` is running, done or failed; a dry run is done immediately. `gone` counts deliveries
+    whose bytes the log no longer has.
     """
 
     id: str
@@ -72,23 +71,24 @@ class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
     instance: InstanceNamed
 
 
-def replay_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHandler]:
-    """The routes under /admin/replays."""
+def replay_routes(reader: PooledReader, builtin: BuiltinInstances) -> list[HTTPRouteHandler]:
+    """Return the routes under /admin/replays."""
 
     @post(
         "/replays",
         audit="instances.replay",
         body=BodySize.IDS,
         status_code=202,
-        summary="Replay deliveries: have them processed once more",
-        description="By ids, source, type, user, time or offsets; a dry run counts them. A "
-        "replay is an instance of a workflow, which goes on behind its last page when a worker is "
-        "killed. No rows change that the deliveries had set; workflows are not started again.",
+        summary="Replay deliveries: process them again",
+        description="Selects deliveries by ids, source, type, user, time or offsets; a dry run "
+        "counts them. A replay is a workflow instance, which continues after its last page when a "
+        "worker is killed. Rows that the deliveries set already do not change; workflows are not "
+        "started again.",
         responses=problem_responses("broker_unavailable", "overloaded", "store_unavailable"),
     )
     async def replay(request: AnyRequest, data: JSONBody[ReplayOrder]) -> ReplayState:
         note(request, workflow=REPLAY, dry_run=data.dry_run)
-        selection = _selection(data, own.now())
+        selection = _selection(data, builtin.now())
         params = ReplayParams(
             selection=selection,
             matched=await matched(reader, selection),
@@ -96,19 +96,20 @@ def replay_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHand
             rate=data.rate or 0,
             dry_run=data.dry_run,
         )
-        replay_id = await own.begin(REPLAY, params)
+        replay_id = await builtin.begin(REPLAY, params)
         note(request, run_id=replay_id)
         return _state(replay_id, "running", params, Progress())
 
     @get(
         "/replays/{replay_id:str}",
-        summary="How far a replay is",
+        summary="Get the progress of a replay",
         responses=problem_responses("not_found", "store_unavailable"),
     )
     async def look(replay_id: FromPath[str]) -> ReplayState:
-        instance, params = await own.find(REPLAY, replay_id, ReplayParams)
-        far = result_of_last(PAGE, await own.latest_entries(REPLAY, instance), Progress)
-        return _state(replay_id, state_of(instance, "running"), params, far or Progress())
+        instance, params = await builtin.find(REPLAY, replay_id, ReplayParams)
+        entries = await builtin.latest_entries(REPLAY, instance)
+        progress = result_of_last(PAGE, entries, Progress) or Progress()
+        return _state(replay_id, state_of(instance, "running"), params, progress)
 
     return [replay, look]
 
@@ -133,13 +134,13 @@ def _selection(order: ReplayOrder, now: str) -> Selection:
     )
 
 
-def _state(replay_id: str, state: str, params: ReplayParams, far: Progress) -> ReplayState:
+def _state(replay_id: str, state: str, params: ReplayParams, progress: Progress) -> ReplayState:
     return ReplayState(
         id=replay_id,
         state="done" if params.dry_run else state,
         dry_run=params.dry_run,
         matched=params.matched,
-        replayed=far.replayed,
-        gone=far.gone,
+        replayed=progress.replayed,
+        gone=progress.gone,
         instance=InstanceNamed(REPLAY, replay_id),
     )

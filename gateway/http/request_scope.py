@@ -1,4 +1,4 @@
-"""What is known of the request at hand, kept in its ASGI scope: its id, and how it failed."""
+"""State of a request in its ASGI scope: its id, and the code of its problem."""
 
 from typing import Any, Final, TypeAlias, cast
 
@@ -12,54 +12,54 @@ AnyRequest: TypeAlias = Request[Any, Any, Any]
 _KEY: Final = "headwater.request_id"
 _CLAIMED: Final = "headwater.claimed_request_id"
 _CODE: Final = "headwater.problem_code"
-#: Where the app keeps its source of request ids.
+#: Key of the app's state under which the source of request ids is stored.
 STATE_NAME: Final = "new_request_id"
 
 
 def request_id_of(scope: Scope) -> str:
-    """The request's id: the caller's own if it is usable, else a new one.
+    """Return the request's id: the caller's if it is valid, else a new one.
 
-    Shape:  a scope of our app -> the same id every time.
+    Every call for a scope returns the same id.
     """
-    # The scope is a plain dict that servers and frameworks add keys to; its type knows theirs only.
-    known = cast("dict[str, Any]", scope)
-    if _KEY not in known:
-        offered = next((value for name, value in known["headers"] if name == b"x-request-id"), None)
-        new = known["litestar_app"].state[STATE_NAME]
-        known[_KEY] = usable(offered) or new()
-    return str(known[_KEY])
+    # The scope is a plain dict to which servers and frameworks add keys that its type lacks.
+    state = cast("dict[str, Any]", scope)
+    if _KEY not in state:
+        offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
+        new = state["litestar_app"].state[STATE_NAME]
+        state[_KEY] = usable(offered) or new()
+    return str(state[_KEY])
 
 
 def own_request_id(scope: Scope) -> str:
-    """Return an id that the caller has not chosen, and give it to the request from now on.
+    """Return an id that the gateway chose, and use it for the request from now on.
 
-    What is recorded of a caller that has signed nothing, or that is one of many users, is recorded
-    under an id of the gateway's: an id of the caller's may be that of somebody else's request.
+    Records about an unauthenticated caller, or one of many users, get an id of the gateway, because
+    the caller could choose the id of another client's request.
     """
-    known = cast("dict[str, Any]", scope)
-    if _CLAIMED not in known:
-        offered = next((value for name, value in known["headers"] if name == b"x-request-id"), None)
-        known[_CLAIMED] = usable(offered) or ""
-        if known[_CLAIMED]:
-            known[_KEY] = known["litestar_app"].state[STATE_NAME]()
+    state = cast("dict[str, Any]", scope)
+    if _CLAIMED not in state:
+        offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
+        state[_CLAIMED] = usable(offered) or ""
+        if state[_CLAIMED]:
+            state[_KEY] = state["litestar_app"].state[STATE_NAME]()
     return request_id_of(scope)
 
 
 def claimed_request_id(scope: Scope) -> str:
-    """Return the id that the caller chose, where the gateway gave the request another; else ""."""
+    """Return the caller's id if the gateway replaced it; else ""."""
     return str(cast("dict[str, Any]", scope).get(_CLAIMED, ""))
 
 
 def keep_request_id(scope: Scope, request_id: str) -> None:
-    """Remembers an id that was already found."""
+    """Store the id of a request."""
     cast("dict[str, Any]", scope)[_KEY] = request_id
 
 
 def problem_code_of(scope: Scope) -> str | None:
-    """The code of the problem that a request was answered with; None if it was none."""
+    """Return the code of the problem that a request was answered with, if any."""
     return cast("dict[str, Any]", scope).get(_CODE)
 
 
 def keep_problem_code(scope: Scope, code: str) -> None:
-    """Remembers the code of the problem that is about to be answered."""
+    """Store the code of the problem that is about to be sent."""
     cast("dict[str, Any]", scope)[_CODE] = code

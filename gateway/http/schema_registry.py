@@ -1,6 +1,6 @@
-"""The read half of the Schema Registry's API, so that Kafka viewers can decode our records.
+"""Read-only Schema Registry API, so that Kafka viewers can decode records.
 
-Nothing can be registered: the catalogue is checked in. Subjects follow the TopicName strategy.
+Schemas cannot be registered: they are part of the code. Subjects follow the TopicName strategy.
 """
 
 import json
@@ -22,7 +22,7 @@ _PROBLEMS: Final = responses_of("invalid_parameter", "unknown_schema")
 
 @get("/subjects", summary="List the subjects", sync_to_thread=False)
 def list_subjects() -> list[str]:
-    """All subjects: one for each topic whose values are ours."""
+    """Return all subjects: one for each topic with Avro values."""
     return sorted(_SUBJECTS)
 
 
@@ -33,7 +33,7 @@ def list_subjects() -> list[str]:
     sync_to_thread=False,
 )
 def list_versions(subject: FromPath[str]) -> list[int]:
-    """The version numbers of a subject."""
+    """Return the version numbers of a subject."""
     return _versions(subject)
 
 
@@ -44,7 +44,7 @@ def list_versions(subject: FromPath[str]) -> list[int]:
     sync_to_thread=False,
 )
 def get_version(subject: FromPath[str], number: FromPath[str]) -> dict[str, str | int]:
-    """A version of a subject, by number or as `latest`."""
+    """Return a version of a subject, by number or as `latest`."""
     name = _schema_of(subject)
     latest = number in ("latest", "-1")
     version = f"{name}.{max(_versions(subject)) if latest else number}"
@@ -67,7 +67,7 @@ def get_version(subject: FromPath[str], number: FromPath[str]) -> dict[str, str 
     sync_to_thread=False,
 )
 def get_schema(number: FromPath[int]) -> dict[str, str]:
-    """The schema that a record names in its first five bytes."""
+    """Return a schema by the id in the first five bytes of a record."""
     if number not in _VERSION_OF:
         known = ", ".join(map(str, sorted(_VERSION_OF)))
         raise Problem("unknown_schema", f"expected one of the ids {known}, found {number}")
@@ -76,7 +76,7 @@ def get_schema(number: FromPath[int]) -> dict[str, str]:
 
 @get("/config", summary="Get the compatibility of events", sync_to_thread=False)
 def get_config() -> dict[str, str]:
-    """What the evolution check holds a subject to, unless it is one of rows."""
+    """Return the default compatibility, which applies to all subjects except those of rows."""
     return {"compatibilityLevel": "BACKWARD_TRANSITIVE"}
 
 
@@ -87,7 +87,7 @@ def get_config() -> dict[str, str]:
     sync_to_thread=False,
 )
 def get_subject_config(subject: FromPath[str]) -> dict[str, str]:
-    """What the evolution check holds a subject to."""
+    """Return the compatibility of a subject, which the evolution check enforces."""
     rows = _schema_of(subject) in _ROW_SCHEMAS
     return {"compatibilityLevel": "FULL_TRANSITIVE" if rows else "BACKWARD_TRANSITIVE"}
 
@@ -106,7 +106,7 @@ def _versions(subject: str) -> list[int]:
 
 
 def versions_of(name: str) -> list[int]:
-    """The version numbers of a schema, the newest last."""
+    """Return the version numbers of a schema, newest last."""
     parts = (version.rsplit(".", 1) for version in SCHEMA_IDS)
     return sorted(int(number) for stem, number in parts if stem == name)
 

@@ -1,7 +1,7 @@
-"""Segments of a path, which may hold a slash: ids come from outside.
+"""Path segments that contain an escaped slash, because external ids may contain one.
 
-`/admin/user/a%2Fb` is about the user `a/b`. Servers hand on a path that is decoded whole, in which
-that slash is one between segments. So a path is split as it was sent, and then decoded.
+`/admin/user/a%2Fb` is about the user `a/b`. Servers decode the whole path, so that this slash looks
+like a separator. So the raw path is split first, and then decoded.
 """
 
 from typing import Final, cast
@@ -9,14 +9,14 @@ from urllib.parse import unquote
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-#: Stands for a slash within a segment while Litestar splits the path. Half a character: no decoded
-#: path has one.
+#: Represents a slash within a segment while Litestar splits the path. It is a lone surrogate, which
+#: no decoded path contains.
 _SLASH: Final = "\udc2f"
 _ESCAPED: Final = "%2F"
 
 
 def split_as_sent(scope: Scope) -> Scope:
-    """The scope, with a path whose segments are those that were sent."""
+    """Return the scope with a path whose segments are those of the raw path."""
     if b"%2" not in scope["raw_path"]:
         return scope
     path = "/".join(part.replace("/", _SLASH) for part in sent_segments(scope))
@@ -24,30 +24,33 @@ def split_as_sent(scope: Scope) -> Scope:
 
 
 def sent_segments(scope: Scope) -> list[str]:
-    """The segments of a path as they were sent, decoded."""
+    """Return the segments of the raw path, decoded."""
     sent = scope["raw_path"].partition(b"?")[0].decode("latin-1")
     return [unquote(part) for part in sent.split("/")]
 
 
 def whole_parameters(app: ASGIApp) -> ASGIApp:
-    """Gives handlers the parameters of a path as they are meant; a middleware."""
+    """Middleware that restores slashes in path parameters for handlers."""
 
     async def restored(scope: Scope, receive: Receive, send: Send) -> None:
         if _SLASH in scope["path"]:
-            # Litestar keeps what it found, so the mapping is not ours to change. Some are numbers.
-            found = cast("dict[str, object]", scope["path_params"])
-            whole = {name: meant(v) if isinstance(v, str) else v for name, v in found.items()}
-            scope["path_params"] = cast("dict[str, str]", whole)
+            # Litestar caches this mapping, so it is copied. Some parameters are numbers.
+            params = cast("dict[str, object]", scope["path_params"])
+            decoded = {
+                name: decode_segment(value) if isinstance(value, str) else value
+                for name, value in params.items()
+            }
+            scope["path_params"] = cast("dict[str, str]", decoded)
         await app(scope, receive, send)
 
     return restored
 
 
-def meant(segment: str) -> str:
-    """A segment of a scope's path, as it is meant."""
+def decode_segment(segment: str) -> str:
+    """Restore the slashes in a segment of a scope's path."""
     return segment.replace(_SLASH, "/")
 
 
-def shown(path: str) -> str:
-    """The path of a scope, as it may be written anywhere."""
+def displayable_path(path: str) -> str:
+    """Return the path of a scope with escaped slashes, for logs and responses."""
     return path.replace(_SLASH, _ESCAPED)

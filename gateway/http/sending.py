@@ -1,4 +1,4 @@
-"""Commands to workflows, sent for whoever has asked a route."""
+"""Send commands to workflows on behalf of a request."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,16 @@ from headwater.streams.workflows.client import Addressed, Commands
 
 
 async def send_all(commands: Commands, addressed: Sequence[Addressed]) -> list[ReplySent]:
-    """Sends commands; gives what came of each.
+    """Send commands; return a reply for each.
 
-    Errors: Problem, if Kafka is away; OutcomeUnknown, Overloaded, NotYetReadable.
+    Raises:
+        Problem: Kafka is not connected, or did not acknowledge.
+        OutcomeUnknown: No reply arrived in time.
+        Overloaded: Too many commands wait.
+        NotYetReadable: Some members run a release that cannot read a command.
     """
     if not commands.ready:
-        raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
+        raise Problem("broker_unavailable", "Kafka is not connected; nothing was sent")
     try:
         return await commands.send_many(addressed)
     except BrokerUnavailable as error:

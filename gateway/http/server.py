@@ -1,9 +1,9 @@
-"""Serving the application: granian inside this process, until SIGTERM or Ctrl-C."""
+"""Serve the application with granian in this process, until SIGTERM or Ctrl-C."""
 
 import asyncio
 import logging
 import os
-import resource  # of POSIX alone, as uvloop is
+import resource  # POSIX only, like uvloop
 import signal
 import socket
 import sys
@@ -19,32 +19,36 @@ from typing_extensions import override
 from headwater.schemas.errors import ProcessUnavailable
 from headwater.streams.garbage import collect_seldom
 
-#: A request's head: all real ones fit in a fraction of it; a larger one is answered 431.
+#: Bytes of a request's headers: real ones need a fraction of it; larger ones are answered 431.
 _HEAD_BYTES_MAX = 64 * 1024
-#: Milliseconds for the head of a request, from the connection or the answer before it. Slower
-#: senders hold connections and nothing else.
+#: Milliseconds for the headers of a request, from the connection or the previous response. Slower
+#: senders occupy a connection and nothing else.
 _HEAD_TIMEOUT_MS = 10_000
-#: Connections at once, some 10 KiB each; more wait in the backlog of the socket. Those whose heads
-#: have come are limited by `budget`, so these are what senders of nothing at all have to fill.
+#: Concurrent connections, about 10 KiB each; more wait in the backlog of the socket. Requests with
+#: complete headers are limited by `budget`, so this bounds clients that send nothing at all.
 _CONNECTIONS_MAX = 8_192
-#: Connections that wait to be accepted; Linux holds no more than net.core.somaxconn.
+#: Connections that wait to be accepted; on Linux at most net.core.somaxconn.
 _BACKLOG = 1024
-#: Milliseconds that an answer may wait for a reader who takes nothing of it: the kernel then ends
-#: the connection. One who reads slowly, or follows a stream, takes a little now and then.
+#: Milliseconds after which the kernel ends a connection whose client reads nothing of a response. A
+#: slow client, or one that follows a stream, reads something from time to time.
 _UNREAD_TIMEOUT_MS = 20_000
 #: Open files for everything else: Kafka, Postgres, logs.
 _OTHER_FILES = 256
 
 
 async def serve(app: ASGIApp, *, host: str, port: int, end_streams: Callable[[], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then finishes the requests at hand and stops the ports.
+    """Serve until SIGTERM or SIGINT, then finish the current requests and stop the ports.
 
-    `end_streams` ends the answers that would go on for as long as their readers stay.
+    Args:
+        app: The application.
+        host: Address to listen on.
+        port: Port to listen on.
+        end_streams: Ends the streaming responses, which would otherwise never finish.
     """
     server = listener(app, host=host, port=port)
 
     def stop() -> None:
-        # First, because the server waits for its connections.
+        # Before the server stops, because it waits for its connections.
         end_streams()
         server.stop()  # type: ignore[no-untyped-call]
 
@@ -56,21 +60,21 @@ async def serve(app: ASGIApp, *, host: str, port: int, end_streams: Callable[[],
 
 
 class _Server(Server):
-    """Granian's server, whose connections end when nobody reads what they have to say."""
+    """Granian's server with a timeout for clients that do not read their response."""
 
     @override
     def _init_shared_socket(self) -> None:
-        # Granian has no such limit. Connections have the options of the socket that accepts them.
+        # Granian has no such timeout. Accepted connections inherit the options of the socket.
         holder = SocketSpec(self.bind_addr, self.bind_port, self.backlog).build()
         if sys.platform == "linux":
-            with socket.socket(fileno=os.dup(holder.get_fd())) as ours:
-                ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_TIMEOUT_MS)
+            with socket.socket(fileno=os.dup(holder.get_fd())) as copy:
+                copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_TIMEOUT_MS)
         self._shd = holder  # type: ignore[assignment]
 
 
 def listener(app: ASGIApp, *, host: str, port: int) -> Server:
-    """A server that serves until it is stopped."""
-    # Granian announces that its embedded server is young; here it runs one worker, one protocol.
+    """Return a server that serves until it is stopped."""
+    # Granian warns that its embedded server is experimental; it runs one worker and one protocol.
     logging.getLogger("_granian").setLevel(logging.ERROR)
     return _Server(
         app,
@@ -80,7 +84,7 @@ def listener(app: ASGIApp, *, host: str, port: int) -> Server:
         http=HTTPModes.http1,
         websockets=False,
         backlog=_BACKLOG,
-        # Granian's word for the connections that it accepts.
+        # Granian's name for the maximum number of connections.
         backpressure=_connections(),
         http1_settings=HTTP1Settings(
             header_read_timeout=_HEAD_TIMEOUT_MS, max_buffer_size=_HEAD_BYTES_MAX
@@ -90,30 +94,30 @@ def listener(app: ASGIApp, *, host: str, port: int) -> Server:
 
 
 def _connections() -> int:
-    """How many connections this process can have; asks for as many open files as it may."""
+    """Return how many connections this process can have; raise its limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _CONNECTIONS_MAX + _OTHER_FILES
-    if soft < wanted:
-        soft = min(wanted, hard)
+    required = _CONNECTIONS_MAX + _OTHER_FILES
+    if soft < required:
+        soft = min(required, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return max(1, min(_CONNECTIONS_MAX, soft - _OTHER_FILES))
 
 
 def refuse_taken_port(host: str, port: int) -> None:
-    """Says so now, in a line, if nobody can listen there.
+    """Fail early if the port cannot be listened on.
 
-    Granian shares its port with whoever asks for the same, so two servers would each get a part of
-    the requests without a word.
+    Granian sets SO_REUSEPORT, so two servers would silently share the requests.
 
-    Errors: ProcessUnavailable.
+    Raises:
+        PartUnavailable: The port is taken, or the address is not available.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        why = (error.strerror or "").partition(" (while ")[0]  # the address is said already
-        raise ProcessUnavailable(
-            f"The gateway cannot listen on {host}:{port}: {why}. Usual cause: another "
+        reason = (error.strerror or "").partition(" (while ")[0]  # repeats the address
+        raise PartUnavailable(
+            f"The gateway cannot listen on {host}:{port}: {reason}. Usual cause: another "
             "program or another Headwater listens there. Stop it, or choose a port with --port or "
             "HEADWATER_PORT."
         ) from error

@@ -1,4 +1,4 @@
-"""Answers that are sent piece by piece, for as long as their reader takes them."""
+"""Streaming responses with a timeout for clients that stop reading."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,24 +8,24 @@ from litestar.response.streaming import ASGIStreamingResponse
 from litestar.types import Send
 from typing_extensions import override
 
-#: Seconds for a reader to take what it is sent, before it is left behind. It can come back.
+#: Seconds for a client to read a piece before the response ends. The client can reconnect.
 _SEND_WITHIN_S: Final = 30.0
 
 
 class Streamed(ASGIStreamingResponse):
-    """A stream whose reader is left behind if it takes nothing for too long."""
+    """A streaming response that ends when its client reads nothing for too long."""
 
     @override
     async def _stream(self, send: Send) -> None:
-        async def within(event: Any) -> None:  # noqa: ANN401 (what ASGI says)
+        async def send_in_time(event: Any) -> None:  # noqa: ANN401 (a message of ASGI)
             async with asyncio.timeout(_SEND_WITHIN_S):
                 await send(event)
 
         try:
-            await super()._stream(within)
+            await super()._stream(send_in_time)
         except TimeoutError:
             return
         finally:
-            # Not left to the garbage collector, when the reader has gone during a message.
+            # Closed here instead of by the garbage collector if the client disconnected.
             if isinstance(self.iterator, AsyncGenerator):
                 await self.iterator.aclose()

@@ -1,12 +1,12 @@
-"""The route that providers post to: verify the raw bytes, append them, answer.
+"""The route for deliveries: verify the raw bytes, append them, respond.
 
-A plain ASGI function inside Litestar, not one of its request handlers: those cost about 48
-microseconds a request more than this form does, which is as much as all the rest of the work.
-Nothing in it touches Postgres, so deliveries are taken while the read side is down.
+This is a plain ASGI function and not a request handler of Litestar, which costs about 48
+microseconds more per request: as much as all the rest of the work. It does not use Postgres, so
+deliveries are accepted while Postgres is down.
 
-Order: announced size, form and time of the signature, size, signature, emptiness, shape, append,
-answer. A body is not waited for if its headers rule it out, nothing is read into bytes that nobody
-signed, and nothing is answered "ok" before Kafka has acknowledged.
+Order of checks: announced size, format and time of the signature, size, signature, empty body,
+routing, append. A body is not read if the headers already rule it out, bytes are not parsed before
+their signature is verified, and no success is sent before Kafka has acknowledged.
 """
 
 import logging
@@ -18,9 +18,13 @@ from typing import Final, NamedTuple
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from headwater.gateway.http.arrivals import Arrival, Arrivals, Shaken
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import Hold, Refusal
+from headwater.gateway.http.delivery_batcher import (
+    DeliveryBatcher,
+    HandshakeResponse,
+    IncomingDelivery,
+)
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.http.problems import MEDIA_TYPE, document, retry_headers
@@ -38,12 +42,12 @@ _LOG: Final = logging.getLogger("headwater.gateway")
 
 _ACCEPTED: Final = "accepted"
 _POST: Final = HTTPMethod.POST.value
-#: The largest size that is told: some senders announce more than any record could hold.
+#: The largest size that is recorded: some clients announce more than a record can hold.
 _SIZE_MAX: Final = 2**53
 
 
 class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The answer to a delivery that is safe in Kafka; `duplicate` only when it is one."""
+    """Response to a delivery that Kafka acknowledged; `duplicate` is present only if true."""
 
     ok: bool
     duplicate: bool = False
@@ -53,22 +57,28 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def outcome(self) -> str:
-        """What it is counted as."""
+        """Outcome for metrics and records."""
         return "duplicate" if self.duplicate else _ACCEPTED
 
 
 class _Head(NamedTuple):
-    """The few headers that matter here."""
+    """Parsed headers.
+
+    Attributes:
+        length: Announced length of the body in bytes.
+        request_id: The client's request id, if it is valid.
+        headers: Headers that the scheme or the provider reads.
+    """
 
     length: int | None
     request_id: str | None
-    named: Mapping[str, str]
+    headers: Mapping[str, str]
 
 
 class Receiver:
-    """Takes the deliveries of one source."""
+    """Receives the deliveries of one source."""
 
-    def __init__(  # noqa: PLR0913 (everything the route needs of the world)
+    def __init__(  # noqa: PLR0913 (one parameter for each dependency)
         self,
         source: Source,
         *,
@@ -82,7 +92,7 @@ class Receiver:
     ) -> None:
         self._source = source.name
         self._scheme = source.scheme
-        self._arrivals = Arrivals(source, log)
+        self._batcher = DeliveryBatcher(source, log)
         self._bodies = bodies
         self._peer_of = peer_of
         self._refusals = refusals
@@ -90,20 +100,20 @@ class Receiver:
         self._clock = clock
         self._new_request_id = new_request_id
         self._encode = msgspec.json.Encoder().encode
-        named = [*source.scheme.header_names, GITHUB_EVENT, *source.provider.headers]
-        self._named_headers = {name.encode(): name for name in named}
+        names = [*source.scheme.header_names, GITHUB_EVENT, *source.provider.headers]
+        self._header_names = {name.encode(): name for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answer a request."""
         head = self._read_head(scope)
         request_id = head.request_id or self._new_request_id()
         keep_request_id(scope, request_id)
         peer = self._peer_of(scope)
         hold = self._bodies.hold(peer)
-        answer: Accepted | Shaken | Refusal
+        answer: Accepted | HandshakeResponse | Refusal
         try:
             answer = await self._answer(scope, receive, head, request_id, hold)
-        except Exception:  # noqa: BLE001 (the outermost loop of this route: a bug of ours is a 500, and logged)
+        except Exception:  # noqa: BLE001 (outermost handler of this route: log it and answer 500)
             _LOG.exception("request %s failed", request_id)
             answer = Refusal("internal_error", "The failure is logged under this request's id.")
         finally:
@@ -111,26 +121,26 @@ class Receiver:
             hold.release()
         claimed = ""
         if isinstance(answer, Refusal) and head.request_id is not None:
-            # Nobody has proved to be the sender whose request has that id.
+            # The client is not authenticated, so it could have chosen the id of another request.
             claimed, request_id = request_id, self._new_request_id()
             keep_request_id(scope, request_id)
-        self._tell(answer, request_id, claimed, peer, size)
+        self._record(answer, request_id, claimed, peer, size)
         if isinstance(answer, Accepted):
             await _send(send, 200, b"application/json", self._encode(answer), request_id)
-        elif isinstance(answer, Shaken):
+        elif isinstance(answer, HandshakeResponse):
             await _send(send, 200, b"text/plain; charset=utf-8", answer.text.encode(), request_id)
         else:
             await self._refuse(scope, send, request_id, claimed, answer)
 
-    def _tell(
+    def _record(
         self,
-        answer: Accepted | Shaken | Refusal,
+        answer: Accepted | HandshakeResponse | Refusal,
         request_id: str,
         claimed: str,
         peer: str,
         size: int,
     ) -> None:
-        """Counts an answer, and tells of one that brought nothing new."""
+        """Count a response, and record one without a new delivery."""
         refusal = answer if isinstance(answer, Refusal) else None
         code = answer.code if isinstance(answer, Refusal) else answer.outcome
         self._metrics.answered(self._source, code)
@@ -156,57 +166,58 @@ class Receiver:
 
     def _read_head(self, scope: Scope) -> _Head:
         length = request_id = None
-        named = {}
+        headers = {}
         for name, value in scope["headers"]:
-            if name in self._named_headers:
-                # Latin-1 reads any bytes; what is not ASCII is then refused as malformed.
-                named[self._named_headers[name]] = value.decode("latin-1")
+            if name in self._header_names:
+                # Latin-1 decodes any bytes; non-ASCII text is then refused as malformed.
+                headers[self._header_names[name]] = value.decode("latin-1")
             elif name == b"content-length":
                 length = int(value) if value.isdigit() else None
             elif name == b"x-request-id":
                 request_id = usable(value)
-        return _Head(length, request_id, named)
+        return _Head(length, request_id, headers)
 
     async def _answer(
         self, scope: Scope, receive: Receive, head: _Head, request_id: str, hold: Hold
-    ) -> Accepted | Shaken | Refusal:
-        """Decides what to answer."""
+    ) -> Accepted | HandshakeResponse | Refusal:
+        """Process a request; return the response."""
         if scope.get("method") != _POST:
             return Refusal("method_not_allowed", "Deliveries are posted to this path.")
         now_ms = self._clock()
         pieces: list[bytes] = []
-        found = self._claim(head, now_ms)
-        if isinstance(found, Claim):
-            found = await self._bodies.feed(receive, head.length, hold, pieces.append) or found
-        if isinstance(found, Refusal):
+        claim = self._claim(head, now_ms)
+        if isinstance(claim, Claim):
+            claim = await self._bodies.feed(receive, head.length, hold, pieces.append) or claim
+        if isinstance(claim, Refusal):
             await self._bodies.drain(receive, hold)
-            return found
-        return await self._append(Arrival(b"".join(pieces), found, head.named, request_id, now_ms))
+            return claim
+        body = b"".join(pieces)
+        return await self._append(IncomingDelivery(body, claim, head.headers, request_id, now_ms))
 
     def _claim(self, head: _Head, now_ms: int) -> Claim | Refusal:
-        """What the headers claim; a refusal where they already rule the body out."""
+        """Return the signature claim of the headers, or a refusal if they rule the body out."""
         refusal = self._bodies.refusal_of(head.length)
         if refusal is not None:
             return refusal
-        claim = read_claim(self._scheme, head.named, now_ms / 1000)
+        claim = read_claim(self._scheme, head.headers, now_ms / 1000)
         return claim if isinstance(claim, Claim) else self._unsigned(claim)
 
     def _unsigned(self, refused: Refused) -> Refusal:
         self._metrics.refused(self._source, refused.reason)
         return Refusal("invalid_signature", refused.detail, refused.reason)
 
-    async def _append(self, arrival: Arrival) -> Accepted | Shaken | Refusal:
-        started = perf_counter()  # a duration for a metric, not a fact of the delivery
+    async def _append(self, incoming: IncomingDelivery) -> Accepted | HandshakeResponse | Refusal:
+        started = perf_counter()  # a duration for a metric, not part of the delivery
         try:
-            answer = await self._arrivals.handled(arrival)
+            answer = await self._batcher.process(incoming)
         except (BrokerUnavailable, Overloaded, NotYetReadable) as error:
             return Refusal(error.code, error.message)
         if isinstance(answer, Refused):
             return self._unsigned(answer)
         if not isinstance(answer, Appended):
             return answer
-        delivery = arrival.delivery
-        assert delivery is not None, "only what was read is appended"  # noqa: S101
+        delivery = incoming.delivery
+        assert delivery is not None, "only a parsed delivery is appended"  # noqa: S101
         if answer.duplicate:
             self._metrics.suppressed(self._source)
         else:

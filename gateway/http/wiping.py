@@ -1,4 +1,4 @@
-"""Wiping a user: what operators order, and how they hear that it is done."""
+"""Operator routes that wipe a user and report the progress of a wipe."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,31 +21,31 @@ from headwater.projections.deliveries.wiped import progress
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.about_users import forgotten
 
-_LOOK_EVERY_S: Final = 0.2
-#: An answer waits 20 s for the partitions to be done; commands wait somewhat longer.
-_LOOKS: Final = 100
+_POLL_EVERY_S: Final = 0.2
+#: A response waits up to 20 s for the partitions; commands wait somewhat longer.
+_POLLS: Final = 100
 _USER_CHARS: Final = 512
 _BLOBS: Final = "blobs"
 _INSTANCES: Final = "workflow_instances"
 
-UserId = Annotated[str, PathParameter(description="The user, as deliveries name them.")]
+UserId = Annotated[str, PathParameter(description="The user's id, as in deliveries.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiping:
-    """What wiping needs beside Postgres."""
+    """Dependencies of wipes in addition to Postgres."""
 
     log: Wipes
     blobs: Blobs
     new_id: Callable[[], str]
-    looks: int = _LOOKS
+    polls: int = _POLLS
 
 
 class Wiped(msgspec.Struct, frozen=True):
-    """What was removed of a user, by table; `done` when every partition has looked everywhere.
+    """Number of deleted records of a user by table; `done` when every partition has finished.
 
-    Shape:  raw_events are deliveries, traces their journeys, blobs files of lab reports,
-            workflow_instances those that were about the user.
+    raw_events are deliveries, traces their traces, blobs the files of lab reports, and
+    workflow_instances the instances about the user.
     """
 
     ok: bool
@@ -55,22 +55,21 @@ class Wiped(msgspec.Struct, frozen=True):
 
 
 def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
-    """The routes that wipe a user, and say how far that is."""
+    """Return the routes that wipe a user and report the progress."""
 
     @post(
         "/user/{user_id:str}/wipe",
         audit="users.wipe",
         status_code=200,
-        summary="Forget a user",
-        description="All that came of the user's deliveries so far: rows, deliveries, dead "
-        "letters, what waits, files of lab reports, instances of workflows whose params name the "
-        "user in `user_id`; copies of it are still known as copies, and "
-        "what is delivered from now on is new. Once it is ordered it is carried out, whoever "
-        "dies meanwhile: 202 says that not all of it is done yet; ask for the wipe by its id. "
-        "Ordering again is safe, and begins again. Topics give up the bytes when they are "
-        "compacted.",
+        summary="Delete everything about a user",
+        description="Deletes what exists of the user: rows, deliveries, dead letters, parked "
+        "deliveries, files of lab reports, and workflow instances whose params name the user in "
+        "`user_id`. Duplicates of deleted deliveries are still detected; new deliveries are "
+        "accepted. Once requested, a wipe is carried out even if processes crash. 202 means that "
+        "it is not complete yet: get the wipe by its id. Requesting it again is safe, and starts "
+        "over. Topics lose the bytes when they are compacted.",
         responses={
-            202: ResponseSpec(Wiped, generate_examples=False, description="It is under way."),
+            202: ResponseSpec(Wiped, generate_examples=False, description="It is in progress."),
             **problem_responses("invalid_parameter", "broker_unavailable", "store_unavailable"),
         },
     )
@@ -78,23 +77,23 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
         _check(user_id)
         wipe_id = wiping.new_id()
         partitions = await wiping.log.order(user_id, wipe_id)
-        blobs = await _without_blobs(wiping.blobs, user_id)
-        _, wiped = await _looked_at(reader, user_id, wipe_id, partitions)
-        for _ in range(wiping.looks):
+        blobs = await _delete_blobs(wiping.blobs, user_id)
+        _, wiped = await _progress(reader, user_id, wipe_id, partitions)
+        for _ in range(wiping.polls):
             if wiped.done:
                 break
-            await asyncio.sleep(_LOOK_EVERY_S)
-            _, wiped = await _looked_at(reader, user_id, wipe_id, partitions)
-        # What was uploaded until the wipe was under way.
-        blobs += await _without_blobs(wiping.blobs, user_id)
+            await asyncio.sleep(_POLL_EVERY_S)
+            _, wiped = await _progress(reader, user_id, wipe_id, partitions)
+        # Files that were uploaded before the wipe took effect.
+        blobs += await _delete_blobs(wiping.blobs, user_id)
         answer = msgspec.structs.replace(wiped, deleted={**wiped.deleted, _BLOBS: blobs})
         return Response(answer, status_code=HTTPStatus.OK if wiped.done else HTTPStatus.ACCEPTED)
 
     @get(
         "/user/{user_id:str}/wipe/{wipe_id:str}",
-        summary="See how far a wipe is",
-        description="What it has removed so far, by table. Files of lab reports are counted in "
-        "the answer to the order alone.",
+        summary="Get the progress of a wipe",
+        description="The number of deleted records so far, by table. Files of lab reports are "
+        "counted only in the response to the wipe request.",
         responses=problem_responses(
             "invalid_parameter", "not_found", "broker_unavailable", "store_unavailable"
         ),
@@ -102,26 +101,28 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
     async def see(user_id: UserId, wipe_id: FromPath[str]) -> Wiped:
         _check(user_id)
         check_texts(_USER_CHARS, wipe_id=wipe_id)
-        begun, wiped = await _looked_at(reader, user_id, wipe_id, await wiping.log.partitions())
+        begun, wiped = await _progress(reader, user_id, wipe_id, await wiping.log.partitions())
         if not begun:
             raise Problem(
                 "not_found",
-                f"expected a wipe of this user, found that no partition has said anything of "
-                f"{wipe_id[:64]} (yet); does a pipeline worker run, and a projector?",
+                f"No partition has begun the wipe {wipe_id[:64]} of this user (yet); check its id, "
+                "and that a pipeline worker and a projector are running.",
             )
         return wiped
 
     return [wipe, see]
 
 
-async def _looked_at(
+async def _progress(
     reader: PooledReader, user_id: str, wipe_id: str, partitions: int
 ) -> tuple[int, Wiped]:
-    """How many partitions have begun a wipe, and how far all of them are."""
-    found, of_workflows = await progress(reader, user_id, wipe_id), await forgotten(reader, wipe_id)
-    instances = 0 if of_workflows is None else of_workflows.instances
-    is_done = found.done == partitions and of_workflows is not None
-    return found.begun, Wiped(True, wipe_id, is_done, {**found.deleted, _INSTANCES: instances})
+    """Return how many partitions have begun a wipe, and its total progress."""
+    deliveries = await progress(reader, user_id, wipe_id)
+    workflows = await forgotten(reader, wipe_id)
+    instances = 0 if workflows is None else workflows.instances
+    is_done = deliveries.done == partitions and workflows is not None
+    deleted = {**deliveries.deleted, _INSTANCES: instances}
+    return deliveries.begun, Wiped(True, wipe_id, is_done, deleted)
 
 
 def _check(user_id: str) -> None:
@@ -138,8 +139,8 @@ def _check(user_id: str) -> None:
         )
 
 
-async def _without_blobs(blobs: Blobs, user_id: str) -> int:
+async def _delete_blobs(blobs: Blobs, user_id: str) -> int:
     try:
         return await blobs.delete_prefix(reports_of(user_id))
     except InvalidBlobKey:
-        return 0  # Nobody of that name can have one.
+        return 0  # A user with such an id cannot have any.

@@ -1,9 +1,10 @@
-"""Keys that were wrong, by the address that brought them: who guesses waits, longer each time.
+"""Rate limit for wrong keys by client address, against guessing.
 
-The first wrong keys of an address are answered 401. After them the address is held for a time that
-doubles with each further wrong key, and keys from it are answered 429 whether they are right or
-not: a guess tells nothing meanwhile. A key that was right from that address before is not held, so
-no one who shares an address can lock out who uses it. Nothing waits here, and memory is bounded.
+The first wrong keys of an address are answered 401. After that the address is blocked for a time
+that doubles with each further wrong key, and all its keys are answered 429, right or wrong, so that
+guesses reveal nothing. A kind of key that was right from that address before is not blocked, so
+clients that share an address cannot lock each other out. Requests never wait, and memory is
+bounded.
 """
 
 from collections import OrderedDict
@@ -16,29 +17,29 @@ from litestar.types import Scope
 
 from headwater.gateway.http.problems import Problem
 
-#: Where an application's state keeps it.
+#: Key of the application's state.
 STATE: Final = "wrong_keys"
-#: Wrong keys of an address that cost it nothing: people mistype, and programs are set up wrongly.
+#: Wrong keys of an address without a delay: people mistype, and programs are misconfigured.
 _FREE: Final = 10
 _LONGEST_S: Final = 60.0
-#: Seconds without a wrong key after which an address is as new.
+#: Seconds without a wrong key after which an address starts over.
 _FORGOTTEN_S: Final = 900.0
-#: Addresses with wrong keys, and addresses with right ones, that are remembered; some 200 bytes.
+#: Addresses with wrong keys, and addresses with right ones, that are kept; about 200 bytes each.
 _ADDRESSES_MAX: Final = 10_000
 
 
 class _Wrong(NamedTuple):
     number: int
     last_s: float
-    held_until_s: float
+    blocked_until_s: float
 
 
 class WrongKeys:
-    """Remembers wrong keys.
+    """Counts wrong keys by client address.
 
     Args:
-        peer_of: Returns the address of a request, as a trusted proxy names it.
-        clock_s: A clock, in seconds.
+        peer_of: Returns the client address of a request.
+        clock_s: Returns seconds.
     """
 
     def __init__(self, peer_of: Callable[[Scope], str], clock_s: Callable[[], float]) -> None:
@@ -49,30 +50,29 @@ class WrongKeys:
 
     @property
     def remembered(self) -> int:
-        """How many addresses are remembered, with wrong keys and with right ones."""
+        """Number of entries in memory."""
         return len(self._wrong) + len(self._right)
 
     def check(self, scope: Scope, kind: str, *, right: bool) -> None:
-        """Note whether a key was right, and refuse it while its address is held.
+        """Record whether a key was right, and refuse it while its address is blocked.
 
         Args:
-            scope: The scope of the request that brought it.
-            kind: Which key it is, or would be.
-            right: Whether it is right.
+            scope: The request's scope.
+            kind: Kind of the key.
+            right: Whether the key is right.
 
         Raises:
-            Problem: The address has to wait; it says for how long.
+            Problem: The address is blocked; it states for how long.
         """
         peer = self._peer_of(scope)
         if right and (peer, kind) in self._right:
             return
-        held_s = self._held_s(peer)
-        if held_s > 0:
-            seconds = ceil(held_s)
+        blocked_s = self._blocked_s(peer)
+        if blocked_s > 0:
+            seconds = ceil(blocked_s)
             raise Problem(
                 "too_many_requests",
-                f"expected a right key, found too many wrong ones from {peer}; try again in "
-                f"{seconds} s",
+                f"Too many wrong keys came from {peer}; try again in {seconds} s.",
                 headers={"retry-after": str(seconds)},
             )
         if right:
@@ -81,18 +81,18 @@ class WrongKeys:
         else:
             self._note(peer)
 
-    def _held_s(self, peer: str) -> float:
+    def _blocked_s(self, peer: str) -> float:
         wrong = self._wrong.get(peer)
         if wrong is None:
             return 0.0
-        # A clock that is set back holds nobody for longer than the longest time.
-        return min(wrong.held_until_s - self._clock_s(), _LONGEST_S)
+        # Even if the clock is set back, an address is not blocked for longer than the maximum.
+        return min(wrong.blocked_until_s - self._clock_s(), _LONGEST_S)
 
     def _note(self, peer: str) -> None:
         now_s = self._clock_s()
-        before = self._wrong.pop(peer, _Wrong(0, now_s, now_s))
-        number = 1 if now_s - before.last_s > _FORGOTTEN_S else before.number + 1
-        # The exponent is bounded: a float has no more than 2^1023.
+        previous = self._wrong.pop(peer, _Wrong(0, now_s, now_s))
+        number = 1 if now_s - previous.last_s > _FORGOTTEN_S else previous.number + 1
+        # The exponent is bounded: a float cannot exceed 2^1023.
         pause_s = min(_LONGEST_S, 2.0 ** min(number - _FREE, 10)) if number >= _FREE else 0.0
         self._wrong[peer] = _Wrong(number, now_s, now_s + pause_s)
         _bound(self._wrong)
@@ -104,13 +104,13 @@ def _bound(remembered: OrderedDict[Any, Any]) -> None:
 
 
 def check_key(
-    connection: ASGIConnection[Any, Any, Any, Any], kind: str, brought: str, *, right: bool
+    connection: ASGIConnection[Any, Any, Any, Any], kind: str, presented: str, *, right: bool
 ) -> None:
-    """Check a key that a request has brought; without one there is nothing to check.
+    """Record the key that a request presented, if any, and refuse it while its address is blocked.
 
     Raises:
-        Problem: The address of the request has to wait.
+        Problem: The address of the request is blocked.
     """
     wrong_keys: WrongKeys | None = connection.app.state.get(STATE)
-    if brought and wrong_keys is not None:
+    if presented and wrong_keys is not None:
         wrong_keys.check(connection.scope, kind, right=right)

@@ -1,1 +1,1 @@
-"""Carrying out rebuilds: a process of its own, started and watched by the projector."""
+"""Rebuilds of projections, in a child process of the projector."""

@@ -1,6 +1,7 @@
-"""Carries out one rebuild, as far as it was asked for, and ends.
+"""Carry out the requested phase of one rebuild, and exit.
 
-Killed at any moment, it goes on: the stores say how far they are, Postgres how many owners know.
+A restarted process continues where the previous one stopped: the stores contain their offsets, and
+Postgres the number of rows that were published to owners.
 """
 
 import asyncio
@@ -33,15 +34,15 @@ _ORPHANED_EVERY_S: Final = 1.0
 
 
 async def _run(settings: Settings, rebuild_id: str) -> int:
-    watching = asyncio.create_task(_leave_with_parent(os.getppid()))
+    watching = asyncio.create_task(_exit_with_parent(os.getppid()))
     reader = await PooledReader(dsn_of(settings)).open()
     work = RebuildWork(dsn_of(settings), rebuild_id)
     try:
         if not await work.begin():
             return os.EX_TEMPFAIL  # Another projector carries it out.
-        found = await find(reader, rebuild_id)
-        if found is not None:
-            await _carry_out(settings, found, work)
+        row = await find(reader, rebuild_id)
+        if row is not None:
+            await _carry_out(settings, row, work)
     except HeadwaterError as error:
         log.warning("%s", error.message)
         return os.EX_TEMPFAIL
@@ -52,20 +53,19 @@ async def _run(settings: Settings, rebuild_id: str) -> int:
     return os.EX_OK
 
 
-async def _carry_out(settings: Settings, found: Rebuild, work: RebuildWork) -> None:
-    table = TABLE_BY_NAME.get(found.projection)
-    made: TableRebuild | WorkflowRebuild
+async def _carry_out(settings: Settings, row: Rebuild, work: RebuildWork) -> None:
+    table = TABLE_BY_NAME.get(row.projection)
+    created: TableRebuild | WorkflowRebuild
     if table is not None:
-        made = TableRebuild(settings, table, found, work)
-    elif found.projection == WORKFLOWS:
+        created = TableRebuild(settings, table, row, work)
+    elif row.projection == WORKFLOWS:
         projection = workflows_kept(settings.kept)
-        made = WorkflowRebuild(cluster_of(settings), dsn_of(settings), found, work, projection)
+        created = WorkflowRebuild(cluster_of(settings), dsn_of(settings), row, work, projection)
     else:
-        expected = f"expected a table of ours or {WORKFLOWS}"
-        await work.end("failed", f"{expected}, found {found.projection}")
+        await work.ended("failed", f"expected a table or {WORKFLOWS}, found {row.projection}")
         return
-    async with made as rebuild:
-        match found.state:
+    async with created as rebuild:
+        match row.state:
             case "building":
                 await rebuild.build()
             case "switching":
@@ -73,11 +73,11 @@ async def _carry_out(settings: Settings, found: Rebuild, work: RebuildWork) -> N
             case "switching_back":
                 await rebuild.switch_back()
             case _:
-                """There is nothing to do any more."""
+                """The phase is complete."""
 
 
-async def _leave_with_parent(parent: int) -> NoReturn:
-    """Ends the process when its parent is gone: the next one starts another."""
+async def _exit_with_parent(parent: int) -> NoReturn:
+    """Exit when the parent process has exited: the next projector starts another process."""
     while True:
         await asyncio.sleep(_ORPHANED_EVERY_S)
         if os.getppid() != parent:
@@ -85,7 +85,7 @@ async def _leave_with_parent(parent: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Runs; the argument is the rebuild's id."""
+    """Run the rebuild whose id is the command-line argument."""
     settings = load_settings()
     begin_service(settings)
     collect_seldom()

@@ -1,6 +1,6 @@
-"""Reads deliveries for a rebuild in processes of their own: what needs no state of partitions.
+"""Read and normalize deliveries for a rebuild in child processes, without partition state.
 
-The processes end with the one that they read for: nobody takes what they write.
+The child processes exit with their parent, because their pipe is closed.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ from headwater.streams.pipeline.rebuild_reader import Chunk, RebuildReader, Span
 
 log = logging.getLogger("headwater.rebuild")
 
-#: Deliveries for which it is worth while to start processes; that takes a second.
+#: Deliveries that justify starting processes, which takes a second.
 _WORTHWHILE: Final = 20_000
-#: More would wait for the process that has the state: it has a third of one's work a delivery.
+#: More readers would wait for the parent, which needs a third of a reader's time for a delivery.
 _READERS_MAX: Final = 4
 _LENGTH_BYTES: Final = 4
-#: What a process may be ahead, in bytes of what it has found.
+#: How far a reader may be ahead of the parent, in bytes of results.
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 
 _chunk: Final = msgspec.msgpack.Decoder(Chunk).decode
 _encoded: Final = msgspec.msgpack.Encoder().encode
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What a process is to read, as it is told on its command line."""
+class ReadRequest(msgspec.Struct, frozen=True):
+    """What a child process reads; passed on its command line as JSON."""
 
     table: str
     partitions: int
@@ -49,45 +49,46 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def placement_of(settings: Settings) -> Placement:
-    """What the settings say of providers and users."""
+    """Return the placement for the providers and the user prefix of the settings."""
     return Placement(providers_of(sources_of(settings)), settings.user_prefix)
 
 
 def readers_of(
     settings: Settings, reading: RebuildReader, table: Table, partitions: int, spans: Sequence[Span]
 ) -> list[AsyncGenerator[Chunk]]:
-    """Readers of spans: a process for each core, where they have enough to do."""
+    """Return readers of spans: child processes if there is enough to read, else one in-process."""
     count = min(os.cpu_count() or 1, len(spans), _READERS_MAX)
-    left = sum(span.end - span.start for span in spans)
-    if reading.passes_on or count <= 1 or left < _WORTHWHILE:
+    remaining = sum(span.end - span.start for span in spans)
+    if reading.passes_on or count <= 1 or remaining < _WORTHWHILE:
         return [read_here(cluster_of(settings), reading, spans)]
     return [
-        read_beside(settings, Wanted(table.name, partitions, list(spans[number::count])))
+        read_in_child(settings, ReadRequest(table.name, partitions, list(spans[number::count])))
         for number in range(count)
     ]
 
 
-async def read_beside(settings: Settings, wanted: Wanted) -> AsyncGenerator[Chunk]:
-    """Reads partitions one after the other, in a process of its own.
+async def read_in_child(settings: Settings, request: ReadRequest) -> AsyncGenerator[Chunk]:
+    """Read partitions one after the other, in a child process.
 
-    Errors: BrokerUnavailable, also if the process ends before it has read all of them.
+    Raises:
+        BrokerUnavailable: Kafka is down, or the process exited early.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "headwater.gateway.rebuilding.reading"),
-        msgspec.json.encode(wanted).decode(),
+        msgspec.json.encode(request).decode(),
         env={**os.environ, **environment(settings)},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         limit=_AHEAD_BYTES,
     )
-    found = cast("asyncio.StreamReader", process.stdout)
+    output = cast("asyncio.StreamReader", process.stdout)
     try:
-        while size := int.from_bytes(await found.readexactly(_LENGTH_BYTES)):
-            yield _chunk(await found.readexactly(size))
+        while size := int.from_bytes(await output.readexactly(_LENGTH_BYTES)):
+            yield _chunk(await output.readexactly(size))
     except asyncio.IncompleteReadError as error:
         raise BrokerUnavailable(
-            f"expected the deliveries of {wanted.spans}, found that the process which reads them "
-            f"ended with {await process.wait()}"
+            f"the process that reads the deliveries of {request.spans} exited with "
+            f"{await process.wait()}"
         ) from error
     finally:
         if process.returncode is None:
@@ -95,12 +96,12 @@ async def read_beside(settings: Settings, wanted: Wanted) -> AsyncGenerator[Chun
         await process.wait()
 
 
-async def _read(settings: Settings, wanted: Wanted) -> int:
-    """Writes what was found while more is read; nothing says that there is no more."""
-    reading = RebuildReader(placement_of(settings), wanted.partitions, TABLE_BY_NAME[wanted.table])
+async def _read(settings: Settings, request: ReadRequest) -> int:
+    """Write results while the next ones are read; an empty chunk marks the end."""
+    reading = Reading(placement_of(settings), request.partitions, TABLE_BY_NAME[request.table])
     writing: asyncio.Future[None] | None = None
     try:
-        async for chunk in read_here(cluster_of(settings), reading, wanted.spans):
+        async for chunk in read_here(cluster_of(settings), reading, request.spans):
             data = _encoded(chunk)
             if writing is not None:
                 await writing
@@ -123,11 +124,11 @@ def _write(data: bytes) -> None:
 
 
 def main() -> NoReturn:
-    """Runs; the argument says what to read."""
+    """Run the `ReadRequest` in the command-line argument."""
     settings = load_settings()
     begin_service(settings)
     collect_seldom()
-    sys.exit(uvloop.run(_read(settings, msgspec.json.decode(sys.argv[1], type=Wanted))))
+    sys.exit(uvloop.run(_read(settings, msgspec.json.decode(sys.argv[1], type=ReadRequest))))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Rebuilding a projection table: made again beside the old one, compared, switched, and back.
+"""Rebuild a projection table: build, compare, switch, and switch back.
 
-The rows that come out otherwise are changed in Postgres in one transaction, so readers see all of
-them or none; then their owners are told through the log, who put them in the place of theirs unless
-a later delivery says otherwise. A row that gets a delivery in the seconds between may show its old
-values until its owner knows.
+A switch changes the rows that differ in one Postgres transaction, so readers see all of the changes
+or none. Then it publishes the rows to their owners, which adopt them unless a later delivery has
+set other values. A row that gets a delivery in between may show its old values until its owner has
+read the new ones.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from typing import Final, Self
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
-from headwater.gateway.rebuilding.kept import begun_at, folder_of
 from headwater.gateway.rebuilding.reading import placement_of, readers_of
+from headwater.gateway.rebuilding.stores import folder_of, note_wipes
 from headwater.gateway.settings import Settings
 from headwater.processors.columns import adopt
 from headwater.projections.deliveries.plan import DELIVERIES
@@ -42,26 +42,26 @@ log = logging.getLogger("headwater.rebuild")
 
 _MIB: Final = 1024 * 1024
 _EXAMPLES: Final = 10
-#: How long the pipeline is waited for; one that is down is compared with as it is.
+#: Seconds to wait for the pipeline; if it is down, the comparison uses its current rows.
 _PIPELINE_S: Final = 60.0
-_LOOK_EVERY_S: Final = 0.2
+_POLL_EVERY_S: Final = 0.2
 _NOTE_EVERY_S: Final = 0.5
 
 
 class TableRebuild:
-    """The rebuild of a table, as far as its state asks for."""
+    """Carries out the phases of a table's rebuild."""
 
-    def __init__(self, settings: Settings, table: Table, found: Rebuild, work: RebuildWork) -> None:
+    def __init__(self, settings: Settings, table: Table, row: Rebuild, work: RebuildWork) -> None:
         self._settings = settings
         self._table = table
-        self._found = found
+        self._row = row
         self._work = work
         self._cluster = cluster_of(settings)
         self._offsets = Offsets(self._cluster, settings.app_id)
         self._appender = Appender(cluster=self._cluster, client_id="headwater-rebuild")
         self._exits = AsyncExitStack()
         self._noted_at_s = 0.0
-        self._ends: Sequence[int] = found.ends
+        self._ends: Sequence[int] = row.ends
         self._rebuild: rebuilding.Rebuild
 
     async def __aenter__(self) -> Self:
@@ -69,12 +69,12 @@ class TableRebuild:
         self._exits.push_async_callback(self._offsets.stop)
         settings = self._settings
         folder = folder_of(settings)
-        group = f"rebuild-{self._found.id}"
-        if self._found.state == "building":
+        group = f"rebuild-{self._row.id}"
+        if self._row.state == "building":
             for other in folder.glob("rebuild-*"):
                 if other.name != group:
                     shutil.rmtree(other, ignore_errors=True)
-        begun_at(folder / group, await self._work.wipes())
+        note_wipes(folder / group, await self._work.wipes())
         self._partitions = await self._appender.partitions(WEBHOOKS)
         cluster = await cluster_id(self._cluster)
         stores = StateStores(folder, settings.state_memory_mib * _MIB, now_ms)
@@ -95,33 +95,33 @@ class TableRebuild:
         await self._exits.aclose()
 
     async def build(self) -> None:
-        """Makes the rows again, and says in what they differ."""
+        """Build the rows again, and compare them with the current ones."""
         await self._compare()
 
     async def switch(self) -> None:
-        """Puts the rows that differ in the place of those that there are."""
-        sent = self._found.sent
+        """Replace the current rows with those that differ."""
+        sent = self._row.sent
         if sent < 0:
             await self._compare()
         if sent <= 0:
             await self._write(lambda row: _record(self._table, row, row.after))
-        await self._tell(max(sent, 0), self._ends, back=False)
-        await self._work.end("switched")
+        await self._publish(max(sent, 0), self._ends, back=False)
+        await self._work.ended("switched")
 
     async def switch_back(self) -> None:
-        """Puts the rows back that there were, but for what later deliveries have said of them."""
-        ends = self._found.ends
-        if self._found.sent <= 0:
+        """Restore the old rows, but keep the changes of later deliveries."""
+        ends = self._row.ends
+        if self._row.sent <= 0:
             await self._pipeline_reaches(await self._webhook_ends())
             await self._rebuild.read_live(self._cluster, self._table)
-            await self._write(lambda row: self._row_back(row, ends))
-        await self._tell(max(self._found.sent, 0), ends, back=True)
-        await self._work.end("switched_back")
+            await self._write(lambda row: self._restored_row(row, ends))
+        await self._publish(max(self._row.sent, 0), ends, back=True)
+        await self._work.ended("switched_back")
 
     # -- following and comparing
 
     async def _follow(self) -> list[int]:
-        """Reads up to where the log ends now; returns where that is."""
+        """Read up to the current ends of the log; return these ends."""
         ends = await self._webhook_ends()
         loop = asyncio.get_running_loop()
 
@@ -138,7 +138,7 @@ class TableRebuild:
         return ends
 
     async def _compare(self) -> None:
-        """Compares; once more if somebody was wiped meanwhile."""
+        """Compare the rows; repeat if a user was wiped meanwhile."""
         while True:
             wipes = await self._work.wipes()
             if await self._compare_at(await self._follow(), wipes):
@@ -152,12 +152,14 @@ class TableRebuild:
         examples: list[Example] = []
 
         def rows() -> Iterator[ChangedRow]:
-            for number, found in enumerate(self._rebuild.differences(self._table, ends)):
-                counts[found.kind] += 1
-                if sum(each.kind == found.kind for each in examples) < _EXAMPLES:
-                    examples.append(_example(self._table, found))
-                before, after = (_encoded(self._table, row) for row in (found.before, found.after))
-                yield ChangedRow(number, found.partition, found.key, before, after)
+            for number, change in enumerate(self._rebuild.differences(self._table, ends)):
+                counts[change.kind] += 1
+                if sum(example.kind == change.kind for example in examples) < _EXAMPLES:
+                    examples.append(_example(self._table, change))
+                before, after = (
+                    _encoded(self._table, row) for row in (change.before, change.after)
+                )
+                yield ChangedRow(number, change.partition, change.key, before, after)
 
         return await self._work.store_comparison(wipes, rows(), counts, examples, ends)
 
@@ -168,7 +170,7 @@ class TableRebuild:
         ]
 
     async def _pipeline_reaches(self, ends: Sequence[int]) -> None:
-        """Waits until the pipeline has done what the log had at these ends."""
+        """Wait until the pipeline has processed the log up to these ends."""
         deadline_s = asyncio.get_running_loop().time() + _PIPELINE_S
         for number, end in enumerate(ends):
             await self._committed(number, {WEBHOOKS: end}, deadline_s)
@@ -182,13 +184,13 @@ class TableRebuild:
             if all(done[topic] >= end for topic, end in ends.items()):
                 return
             if asyncio.get_running_loop().time() > deadline_s:
-                log.warning("the pipeline is behind: compared with the rows that there are")
+                log.warning("the pipeline is behind: comparing with its current rows")
                 return
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_EVERY_S)
 
     # -- switching
 
-    def _row_back(self, row: ChangedRow, ends: Sequence[int]) -> RowRecord:
+    def _restored_row(self, row: ChangedRow, ends: Sequence[int]) -> RowRecord:
         live = self._rebuild.live(self._table, row.partition, row.key)
         before = None if row.before is None else decode_row(self._table, row.before)
         return _record(
@@ -196,7 +198,7 @@ class TableRebuild:
         )
 
     async def _write(self, record_of: Callable[[ChangedRow], RowRecord]) -> None:
-        """Writes the rows that differ in one transaction: readers see all of them or none."""
+        """Write the rows that differ in one transaction."""
 
         async def pages() -> AsyncIterator[list[RowRecord]]:
             async for page in self._work.rows():
@@ -208,16 +210,16 @@ class TableRebuild:
         finally:
             await store.close()
 
-    async def _tell(self, after: int, ends: Sequence[int], *, back: bool) -> None:
-        """Tells the owners of rows what these are now."""
+    async def _publish(self, after: int, ends: Sequence[int], *, back: bool) -> None:
+        """Publish the new rows to their owners."""
         async for page in self._work.rows(after):
             records = []
             for row in page:
                 value = row.before if back else row.after
-                told = RowRebuilt(
-                    rebuild=self._found.id, table=self._table.name, row=value, ends=list(ends)
+                rebuilt = RowRebuilt(
+                    rebuild=self._row.id, table=self._table.name, row=value, ends=list(ends)
                 )
-                records.append(Outgoing(EVENTS, row.partition, row.key, encode(told)))
+                records.append(Outgoing(EVENTS, row.partition, row.key, encode(rebuilt)))
             await self._appender.append(records)
             await self._work.record_sent(page[-1].number + 1)
 
@@ -230,7 +232,9 @@ def _record(table: Table, row: ChangedRow, value: bytes | None) -> RowRecord:
     return RowRecord(table.topic, row.partition, row.key, value)
 
 
-def _example(table: Table, found: rebuilding.Difference) -> Example:
-    row = found.before or found.after
+def _example(table: Table, difference: rebuilding.Difference) -> Example:
+    row = difference.before or difference.after
     key = dict(zip(table.key_names, row.key, strict=True)) if row else {}
-    return Example(kind=found.kind, table=table.name, key=key, columns=found.columns(table))
+    return Example(
+        kind=difference.kind, table=table.name, key=key, columns=difference.columns(table)
+    )

@@ -1,4 +1,4 @@
-"""Sees that rebuilds that were asked for are carried out: in turns, in a process each."""
+"""Run requested rebuilds one after the other, each in a child process."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.gateway.environment import environment
-from headwater.gateway.rebuilding.kept import folder_of, forget_wiped
+from headwater.gateway.rebuilding.stores import delete_outdated, folder_of
 from headwater.gateway.settings import Settings
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.projector.log_ends import pause
@@ -18,36 +18,43 @@ from headwater.schemas.errors import StoreUnavailable
 
 log = logging.getLogger("headwater.rebuild")
 
-_LOOK_EVERY_S: Final = 1.0
-#: After one that failed, or that another projector carries out.
-_AGAIN_AFTER_S: Final = 3.0
-_LEAVE_S: Final = 10.0
+_POLL_EVERY_S: Final = 1.0
+#: Pause after a rebuild that failed, or that another projector carries out.
+_RETRY_AFTER_S: Final = 3.0
+#: Seconds for a child process to exit after SIGTERM.
+_EXIT_WITHIN_S: Final = 10.0
 
 
 async def carry_out_rebuilds(
     settings: Settings, stop: asyncio.Event, dsn_of: Callable[[Settings], str]
 ) -> None:
-    """Carries out what is asked for until `stop` is set; what is under way then goes on later."""
+    """Carry out requested rebuilds until `stop` is set; a later process continues unfinished ones.
+
+    Args:
+        settings: The settings.
+        stop: Ends this function, and the current child process.
+        dsn_of: Returns the Postgres DSN of settings.
+    """
     reader = PooledReader(dsn_of(settings))
     await reader.open()
     try:
         while not stop.is_set():
-            wanted: list[str] = []
+            requested: list[str] = []
             with contextlib.suppress(StoreUnavailable):
-                wanted = await under_way(reader)
-                if not wanted:
-                    await forget_wiped(reader, folder_of(settings))
-            pause_s = _LOOK_EVERY_S
-            for rebuild_id in wanted:
+                requested = await under_way(reader)
+                if not requested:
+                    await delete_outdated(reader, folder_of(settings))
+            pause_s = _POLL_EVERY_S
+            for rebuild_id in requested:
                 if not stop.is_set() and await _carry_out(settings, rebuild_id, stop):
-                    pause_s = _AGAIN_AFTER_S
+                    pause_s = _RETRY_AFTER_S
             await pause(stop, pause_s)
     finally:
         await reader.close()
 
 
 async def _carry_out(settings: Settings, rebuild_id: str, stop: asyncio.Event) -> int:
-    """Runs a process until it ends; returns its exit code."""
+    """Run a child process until it exits; return its exit code."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "headwater.gateway.rebuilding", rebuild_id),
         env={**os.environ, **environment(settings)},
@@ -59,12 +66,14 @@ async def _carry_out(settings: Settings, rebuild_id: str, stop: asyncio.Event) -
         await asyncio.wait({ending, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
             process.terminate()
-            await asyncio.wait({ending}, timeout=_LEAVE_S)
+            await asyncio.wait({ending}, timeout=_EXIT_WITHIN_S)
     finally:
         stopping.cancel()
         if process.returncode is None:
             process.kill()
     code = await ending
     if code and not stop.is_set():
-        log.warning("the rebuild %s ended with %d; it goes on in a moment", rebuild_id, code)
+        log.warning(
+            "rebuild %s: the process exited with %d and will be restarted", rebuild_id, code
+        )
     return code

@@ -1,7 +1,7 @@
-"""Rebuilding the projection of workflows: its histories are projected again, beside the old rows.
+"""Rebuild the workflow projection: project the histories again into separate tables.
 
-A switch makes the tables once more, as the histories are then: what came since the comparison is
-neither missing nor a patch on old rows. Rows have no other home than Postgres, so nobody is told.
+A switch builds the tables again from the current histories, so it includes everything since the
+comparison. The rows exist only in Postgres, so nothing is published.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 
 _NOTE_EVERY_S: Final = 0.5
-#: So few records are read while the projector waits, if it leaves us the choice.
+#: Records that may be left to read while the projector is paused.
 _LEFT_FOR_THE_LOCK: Final = 4_000
 _PASSES: Final = 10
 
 
 class WorkflowRebuild:
-    """The rebuild of the projection of workflows, as far as its state asks for."""
+    """Carries out the phases of the workflow projection's rebuild."""
 
     def __init__(
         self,
         cluster: Cluster,
         dsn: str,
-        found: Rebuild,
+        row: Rebuild,
         work: RebuildWork,
         projection: Projection,
     ) -> None:
@@ -42,7 +42,7 @@ class WorkflowRebuild:
         self._cluster = cluster
         self._projection = projection
         (self._topic,) = projection.topics
-        self._tables = ShadowTables(work.connection, found.id)
+        self._tables = TablesBeside(work.connection, row.id)
         self._store = Store(dsn, projection=projection, clock=now_ms, schemas=[SCHEMA])
         self._noted_at_s = 0.0
 
@@ -53,13 +53,13 @@ class WorkflowRebuild:
         await self._store.close()
 
     async def build(self) -> None:
-        """Makes the rows again, and says in what they differ."""
+        """Build the rows again, and compare them with the current ones."""
         await self._follow()
         async with self._tables.paused_projection() as ends:
             await self._compare(ends)
 
     async def switch(self) -> None:
-        """Puts the rows that differ in the place of those that there are."""
+        """Replace the current rows with those that differ."""
         await self._follow()
         async with self._tables.paused_projection() as ends:
             await self._compare(ends)
@@ -67,20 +67,20 @@ class WorkflowRebuild:
             await self._work.end("switched")
 
     async def switch_back(self) -> None:
-        """Puts the rows back that there were, but for those that have changed since."""
-        async with self._tables.paused_projection():
+        """Restore the old rows, except those that have changed since."""
+        async with self._tables.standing_still():
             await self._tables.put(back=True)
             await self._work.end("switched_back")
 
     async def _compare(self, ends: Mapping[int, int]) -> None:
-        """Compares what both have at these ends; what was made again is not needed any more."""
+        """Compare both sets of tables at these ends, then drop the new ones."""
         await self._read_up_to(ends)
         counts, examples = await self._tables.compare()
         await self._work.store_counts(counts, examples, [ends[number] for number in sorted(ends)])
         await self._tables.drop()
 
     async def _follow(self) -> None:
-        """Makes the tables, and reads until little is left of what the others have."""
+        """Create the tables, and read until they have almost caught up with the current ones."""
         await self._tables.make()
         for _ in range(_PASSES):
             ends = await self._tables.ends()
@@ -88,32 +88,32 @@ class WorkflowRebuild:
                 break
 
     async def _read_up_to(self, ends: Mapping[int, int]) -> int:
-        """Reads up to these ends; returns how much was read before, of all partitions."""
-        places = await self._store.positions([(self._topic, number) for number in sorted(ends)])
-        before = done = sum(place.next_offset for place in places.values())
+        """Read up to these ends; return the sum of all offsets before."""
+        positions = await self._store.places([(self._topic, number) for number in sorted(ends)])
+        before = done = sum(position.next_offset for position in positions.values())
         total = sum(ends.values())
-        for (_, number), place in places.items():
-            async with aclosing(self._project(number, place, ends[number])) as moves:
+        for (_, number), position in positions.items():
+            async with aclosing(self._project(number, position, ends[number])) as moves:
                 async for moved in moves:
                     done += moved
                     await self._progress(done, total)
         await self._work.progress(total, total)
         return before
 
-    async def _project(self, number: int, place: AppliedPosition, end: int) -> AsyncGenerator[int]:
-        """Projects a partition from a place on, up to an end; gives by how much it has moved."""
-        where, start = (self._topic, number), place.next_offset
+    async def _project(self, number: int, position: Place, end: int) -> AsyncGenerator[int]:
+        """Project a partition from a position to an end; yield the number of offsets of a batch."""
+        partition, start = (self._topic, number), position.next_offset
         reading = read_partition(self._cluster, [self._topic], number, start=start, end=end)
         async with aclosing(reading) as batches:
-            async for some in batches:
-                known, newer = readable(some)
+            async for batch in batches:
+                known, newer = readable(batch)
                 if newer is not None:
-                    raise NewerSchema(newer_schema_message(newer))
-                records = self._projection.read(known, place.claims)
-                span = Span(start, some[-1].offset + 1)
-                claims, plan = {where: place.claims}, self._projection.plan(records)
+                    raise NewerSchema(why_waits(newer))
+                records = self._projection.read(known, position.claims)
+                span = Span(start, batch[-1].offset + 1)
+                claims, plan = {partition: position.claims}, self._projection.plan(records)
                 await self._store.apply(
-                    Batch(records=records, spans={where: span}, plan=plan, claims=claims)
+                    Batch(records=records, spans={partition: span}, plan=plan, claims=claims)
                 )
                 yield span.end - span.start
                 start = span.end

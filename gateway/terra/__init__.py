@@ -1,1 +1,1 @@
-"""Terra's API v2, as Headwater calls it: the client, its pace, and what goes wrong."""
+"""Client of Terra's API v2, with rate limits, retries and errors."""

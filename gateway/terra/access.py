@@ -1,4 +1,4 @@
-"""Who we are to Terra, and how it is asked: what the settings say, as one value."""
+"""Terra's address, credentials and rate, from the settings."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,15 @@ from headwater.gateway.terra.errors import TerraNotConfigured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerraAccess:
-    """Where Terra's API is, and what it wants to see.
+    """Configuration of Terra's API.
 
-    Units:  rate in requests per second, of one process.
+    Attributes:
+        api: Base URL.
+        dev_id: Developer id.
+        api_key: API key.
+        lab_field: Form field of an uploaded lab report.
+        widget_path: Path that starts a widget session.
+        rate: Requests a second of one process.
     """
 
     api: str
@@ -23,18 +29,19 @@ class TerraAccess:
 
     @override
     def __repr__(self) -> str:
-        """Without the key."""
+        """Return a representation without the key."""
         return f"<Terra at {self.api}>"
 
     def require(self) -> None:
-        """Sees that Terra can be asked at all.
+        """Check that the credentials are set.
 
-        Errors: TerraNotConfigured, which names what is missing.
+        Raises:
+            TerraNotConfigured: Some are missing; the message names them.
         """
-        given = {"HEADWATER_TERRA_DEV_ID": self.dev_id, "HEADWATER_TERRA_API_KEY": self.api_key}
-        missing = [name for name, value in given.items() if not value]
+        required = {"HEADWATER_TERRA_DEV_ID": self.dev_id, "HEADWATER_TERRA_API_KEY": self.api_key}
+        missing = [name for name, value in required.items() if not value]
         if missing:
             raise TerraNotConfigured(
-                f"expected {' and '.join(missing)}, found nothing; Terra's dashboard has them, and "
-                "`headwater terra-stand-in` plays Terra without any"
+                f"set {' and '.join(missing)}: Terra's dashboard shows them; "
+                "`headwater terra-stand-in` simulates Terra without them"
             )

@@ -1,4 +1,4 @@
-"""What Terra answers, as far as Headwater reads it; fields that are not named are passed over.
+"""The fields of Terra's responses that Headwater reads; other fields are ignored.
 
 Source: Terra's OpenAPI document, version 2026.07.17.1.
 """
@@ -7,10 +7,7 @@ import msgspec
 
 
 class WidgetSession(msgspec.Struct, frozen=True):
-    """A page on which somebody connects a wearable.
-
-    Units:  expires_in in seconds.
-    """
+    """A page on which a user connects a wearable. `expires_in` is in seconds."""
 
     url: str
     session_id: str
@@ -18,7 +15,7 @@ class WidgetSession(msgspec.Struct, frozen=True):
 
 
 class TerraUser(msgspec.Struct, frozen=True):
-    """A connection, as Terra knows it."""
+    """A connection in Terra."""
 
     user_id: str
     provider: str
@@ -29,27 +26,27 @@ class TerraUser(msgspec.Struct, frozen=True):
 
 
 class NamedUser(msgspec.Struct, frozen=True):
-    """What is read of a connection of which nothing else can be read."""
+    """The id of a connection whose other fields cannot be parsed."""
 
     user_id: str
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page of connections, each read by itself; next is the number of the page behind it."""
+    """A page of connections, which are parsed one by one; `next` is the number of the next page."""
 
     results: tuple[msgspec.Raw, ...] = ()
     next: int | None = None
 
 
 class Subscriptions(msgspec.Struct, frozen=True):
-    """The connections: a page of them, or all at once."""
+    """Connections: one page in `data`, or all in `users`."""
 
     data: Page | None = None
     users: tuple[msgspec.Raw, ...] | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A request for data that will come as deliveries; an `error` will not, whatever its status."""
+    """Response to a request for data, which arrives as deliveries unless `status` is `error`."""
 
     status: str = ""
     reference: str = ""
@@ -57,6 +54,6 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class LabAccepted(msgspec.Struct, frozen=True):
-    """A lab report that is being read: its results come in a delivery that names upload_id."""
+    """Response to a lab report; its results arrive in a delivery with this `upload_id`."""
 
     upload_id: str

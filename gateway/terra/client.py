@@ -1,9 +1,9 @@
-"""The client of Terra's API: in turns, with time limits, and tried again where that may help.
+"""The client of Terra's API, with fair scheduling, timeouts and retries.
 
-A `Retry-After` of Terra's holds the user or connection that the request was about, and nobody else.
+A `Retry-After` of Terra blocks only the user or connection of the request.
 
-What is asked of Terra twice changes nothing there but the number of deliveries, and those are told
-apart from copies by what they change. So everything may be sent again whose answer is lost.
+Repeating a request has no effect in Terra except further deliveries, which are idempotent. So a
+request whose response was lost may be sent again.
 """
 
 import asyncio
@@ -24,33 +24,45 @@ from headwater.gateway.terra.answers import (
     Subscriptions,
     WidgetSession,
 )
+from headwater.gateway.terra.connection_list import (
+    ConnectionList,
+    SharedConnectionList,
+    parse_connection_list,
+)
 from headwater.gateway.terra.errors import TerraFailed, TerraRefused
-from headwater.gateway.terra.listing import Listing, SharedListing, read_listing
-from headwater.gateway.terra.pace import backoff_s, is_passing, retry_after_s
-from headwater.gateway.terra.scheduler import Scheduler
-from headwater.gateway.terra.turns import ACCOUNT, FLIGHTS, Lane, Party, QueueFull, Turns
+from headwater.gateway.terra.fair_queue import (
+    ACCOUNT,
+    CONCURRENT,
+    FairQueue,
+    Lane,
+    Party,
+    QueueFull,
+)
+from headwater.gateway.terra.pace import backoff_s, is_retryable, retry_after_s
+from headwater.gateway.terra.scheduler import RequestScheduler
 from headwater.schemas.errors import PARSE_ERRORS
 
 A = TypeVar("A")
 
-#: The types that are asked for, in this order.
+#: Types of data that are requested, in this order.
 DATA_TYPES: Final = ("activity", "sleep", "daily", "body")
 
-#: A request for data is only noted by Terra; a lab report has to be sent first.
+#: Terra acknowledges a request for data immediately; a lab report must be uploaded first.
 _TIMEOUTS: Final = {
     Lane.DATA: httpx.Timeout(15.0, connect=5.0),
     Lane.LABS: httpx.Timeout(60.0, connect=5.0),
 }
-#: Seconds until an answer is there whole, from when all was sent: those above are for each piece.
+#: Seconds from the end of the request to the end of the response; the timeouts above apply to each
+#: piece of it.
 _WHOLE_S: Final = 60.0
-#: Attempts at a request; whoever needs more, tries again later.
+#: Attempts of a request; after these, the caller must retry later.
 _ATTEMPTS: Final = 4
-#: A server that asks for more patience than this is asked again by whoever needs it, later.
+#: The longest Retry-After that the client waits for; with a longer one, the caller must retry.
 _PATIENCE_S: Final = 60.0
 _PER_PAGE: Final = 500
-#: 500 users each: more than that, and the server pages in circles.
+#: Pages of 500 users: if there are more, the server's paging does not end.
 _PAGES_MAX: Final = 10_000
-#: How much of an answer that nobody expected is shown.
+#: Characters of an unexpected response in error messages.
 _SHOWN: Final = 200
 
 
@@ -60,15 +72,18 @@ class Terra:
     Use it as `async with Terra(...) as terra`, within one event loop.
 
     Args:
-        access: Where Terra is.
-        draw: Returns numbers in [0, 1).
-        wall_s: Unix time, in seconds.
+        access: Address and credentials.
+        draw: Returns random numbers in [0, 1).
+        wall_s: Returns Unix seconds.
         sleep: Waits before a request is repeated.
-        attempts: Attempts at a request.
-        haste: How many times faster than the event loop's the clock of turns runs, for tests.
+        attempts: Attempts of a request.
+        speedup: How many times faster than the event loop's clock the scheduler's clock runs, for
+            tests.
 
     Raises:
-        TerraNotConfigured: From every request; TerraFailed and TerraRefused, too.
+        TerraNotConfigured: From every request, if credentials are missing.
+        TerraFailed: From every request, if Terra did not return a usable response.
+        TerraRefused: From every request, if Terra refused it.
     """
 
     def __init__(
@@ -79,17 +94,17 @@ class Terra:
         wall_s: Callable[[], float],
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         attempts: int = _ATTEMPTS,
-        haste: float = 1.0,
+        speedup: float = 1.0,
     ) -> None:
         self._access = access
         self._draw = draw
         self._wall_s = wall_s
         self._sleep = sleep
         self._attempts = attempts
-        self._haste = haste
-        self._turns = Turns(access.rate)
-        self._scheduler = Scheduler(self._turns, self._steady_s, haste)
-        # A connection for each request that may be under way: none waits for one within httpx.
+        self._speedup = speedup
+        self._queue = FairQueue(access.rate)
+        self._scheduler = RequestScheduler(self._queue, self._steady_s, speedup)
+        # One connection for each concurrent request, so that none waits within httpx.
         self._http = {
             lane: httpx.AsyncClient(
                 base_url=access.api.rstrip("/") + "/",
@@ -97,9 +112,9 @@ class Terra:
                 timeout=_TIMEOUTS[lane],
                 limits=httpx.Limits(max_connections=connections),
             )
-            for lane, connections in FLIGHTS.items()
+            for lane, connections in CONCURRENT.items()
         }
-        self._listing = SharedListing(self._list_subscriptions, wall_s, self._steady_s)
+        self._connections = SharedConnectionList(self._list_subscriptions, wall_s, self._steady_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,15 +123,16 @@ class Terra:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the connections."""
-        await self._listing.close()
+        """Close the HTTP connections."""
+        await self._connections.close()
         for client in self._http.values():
             await client.aclose()
 
     def require(self) -> None:
-        """Sees that Terra can be asked at all.
+        """Check that the credentials are set.
 
-        Errors: TerraNotConfigured.
+        Raises:
+            TerraNotConfigured: Some are missing.
         """
         self._access.require()
 
@@ -128,26 +144,26 @@ class Terra:
         success_url: str | None = None,
         failure_url: str | None = None,
     ) -> WidgetSession:
-        """Begins a session in which a user of ours connects a wearable."""
-        wanted = {
+        """Start a session in which a user connects a wearable."""
+        options = {
             "reference_id": reference_id,
             "providers": ",".join(providers) or None,
             "auth_success_redirect_url": success_url,
             "auth_failure_redirect_url": failure_url,
         }
-        body = {name: value for name, value in wanted.items() if value is not None}
+        body = {name: value for name, value in options.items() if value is not None}
         party = Party(Lane.DATA, "user", reference_id)
         return await self._ask(party, "POST", self._access.widget_path, WidgetSession, json=body)
 
-    async def subscriptions(self) -> Listing:
-        """Return the connections that Terra has for all users, as of at most a minute ago.
+    async def subscriptions(self) -> ConnectionList:
+        """Return Terra's connections of all users, at most a minute old.
 
-        Terra lists those of all users, so all callers share one read of its pages.
+        Terra cannot list those of one user, so all callers share one read of the pages.
         """
         self._access.require()
-        return await self._listing.get()
+        return await self._connections.get()
 
-    async def _list_subscriptions(self, listed_s: float) -> Listing:
+    async def _list_subscriptions(self, listed_s: float) -> ConnectionList:
         entries: list[msgspec.Raw] = []
         number: int | None = 0
         for _ in range(_PAGES_MAX):
@@ -157,13 +173,20 @@ class Terra:
             entries += page.results
             number = page.next
             if number is None:
-                return read_listing(entries, listed_s)
-        raise TerraFailed(f"expected an end of /subscriptions, found none after {_PAGES_MAX} pages")
+                return parse_connection_list(entries, listed_s)
+        raise TerraFailed(f"the pages of /subscriptions did not end after {_PAGES_MAX} pages")
 
     async def request_data(self, kind: str, user_id: str, start: date, end: date) -> str:
-        """Asks for the data of a connection; it comes as deliveries.
+        """Request the data of a connection, which arrives as deliveries.
 
-        Shape:  kind is one of DATA_TYPES; gives Terra's reference of the request.
+        Args:
+            kind: One of DATA_TYPES.
+            user_id: Terra's id of the connection.
+            start: First day.
+            end: Last day, inclusive.
+
+        Returns:
+            Terra's reference of the request.
         """
         query = {
             "user_id": user_id,
@@ -176,16 +199,17 @@ class Terra:
         accepted = await self._ask(party, "GET", f"/{kind}", Accepted, params=query)
         if accepted.status == "error":
             raise TerraRefused(
-                f"expected Terra to take a request for {kind}, found an error: {accepted.message}"
+                f"Terra answered a request for {kind} with an error: {accepted.message}"
             )
         return accepted.reference
 
     async def upload_lab_report(
         self, reference_id: str, *, name: str, content_type: str, content: bytes
     ) -> tuple[str, str]:
-        """Gives Terra a lab report to read.
+        """Upload a lab report.
 
-        Shape:  gives Terra's id of the upload, and its whole answer as text.
+        Returns:
+            Terra's id of the upload, and its whole response as text.
         """
         answer = await self._send(
             Party(Lane.LABS, "user", reference_id),
@@ -212,7 +236,7 @@ class Terra:
             return msgspec.json.decode(answer.content, type=kind)
         except PARSE_ERRORS as error:
             raise TerraFailed(
-                f"expected {kind.__name__} from {_place(answer.request)}, found "
+                f"expected {kind.__name__} from {_endpoint(answer.request)}, found "
                 f"{answer.text[:_SHOWN]!r}: {error}",
                 answer.status_code,
             ) from error
@@ -224,23 +248,23 @@ class Terra:
         path: str,
         **more: Any,  # noqa: ANN401 (what httpx takes)
     ) -> httpx.Response:
-        """Send a request until it is answered with success, as often as that may help."""
+        """Send a request, with retries, until it succeeds."""
         self._access.require()
         repeats = 0
         while True:
             retry_s: float | None = None
-            self._refuse_held(party, method, path)
+            self._refuse_blocked(party, method, path)
             try:
                 async with self._scheduler.turn(party):
-                    answer = await self._answered(party.lane, method, path.lstrip("/"), **more)
+                    answer = await self._request(party.lane, method, path.lstrip("/"), **more)
             except QueueFull:
                 raise TerraFailed(
-                    f"expected fewer requests that wait for their turn, for {party.kind} "
-                    f"{party.name} or for all; try again later"
+                    f"too many requests to Terra are queued, for {party.kind} {party.name} or in "
+                    "total; try again later"
                 ) from None
             except (httpx.RequestError, TimeoutError) as error:
                 failed = TerraFailed(
-                    f"expected an answer from {method} {self._access.api}{path}, found none: "
+                    f"no response to {method} {self._access.api}{path}: "
                     f"{str(error) or type(error).__name__}"
                 )
             else:
@@ -249,7 +273,7 @@ class Terra:
                 failed = _failure(answer)
                 retry_s = retry_after_s(answer.headers.get("retry-after", ""), self._wall_s())
             if retry_s is not None:
-                self._hold(party, retry_s)
+                self._block(party, retry_s)
             repeats += 1
             if isinstance(failed, TerraRefused) or repeats >= self._attempts:
                 raise failed
@@ -257,39 +281,39 @@ class Terra:
                 raise failed
             await self._sleep(backoff_s(repeats - 1, self._draw()))
 
-    def _hold(self, party: Party, retry_s: float) -> None:
+    def _block(self, party: Party, retry_s: float) -> None:
         if party == ACCOUNT:
-            # All users would wait for as long.
+            # This blocks all users.
             retry_s = min(retry_s, _PATIENCE_S)
         now_s = self._steady_s()
-        self._turns.hold(party, now_s + retry_s, now_s)
+        self._queue.block(party, now_s + retry_s, now_s)
 
-    def _refuse_held(self, party: Party, method: str, path: str) -> None:
-        """Refuse a request that would wait for longer than anybody does.
+    def _refuse_blocked(self, party: Party, method: str, path: str) -> None:
+        """Refuse a request that would have to wait for too long.
 
         Raises:
-            TerraFailed: Terra has asked for that.
+            TerraFailed: A Retry-After of Terra is in effect.
         """
-        held_s = self._turns.held_s(party, self._steady_s())
-        if held_s > _PATIENCE_S:
+        blocked_s = self._queue.blocked_s(party, self._steady_s())
+        if blocked_s > _PATIENCE_S:
             raise TerraFailed(
                 f"{method} {self._access.api}{path} was not sent: Terra has asked to wait for "
-                f"another {held_s:.0f} s with requests of this {party.kind}",
+                f"another {blocked_s:.0f} s with requests of this {party.kind}",
                 HTTPStatus.TOO_MANY_REQUESTS,
             )
 
-    async def _answered(
+    async def _request(
         self,
         lane: Lane,
         method: str,
         path: str,
         **more: Any,  # noqa: ANN401 (what httpx takes)
     ) -> httpx.Response:
-        """Return the answer to a request; a slow line may send it for as long as it sends any.
+        """Make a request. Sending it may take any time as long as it makes progress.
 
         Raises:
-            httpx.RequestError: There is none.
-            TimeoutError: It did not come whole in time.
+            httpx.RequestError: There was no response.
+            TimeoutError: The response was not complete in time.
         """
         async with asyncio.timeout(None) as whole:
             loop = asyncio.get_running_loop()
@@ -302,24 +326,24 @@ class Terra:
             return await self._http[lane].request(method, path, extensions=extensions, **more)
 
     def _steady_s(self) -> float:
-        return asyncio.get_running_loop().time() * self._haste
+        return asyncio.get_running_loop().time() * self._speedup
 
 
 def _failure(answer: httpx.Response) -> TerraFailed:
-    kind = TerraFailed if is_passing(answer.status_code) else TerraRefused
+    kind = TerraFailed if is_retryable(answer.status_code) else TerraRefused
     return kind(
-        f"expected success from {_place(answer.request)}, found {answer.status_code} "
-        f"{answer.reason_phrase}: {_said(answer)}",
+        f"{_endpoint(answer.request)} was answered {answer.status_code} "
+        f"{answer.reason_phrase}: {_reason(answer)}",
         answer.status_code,
     )
 
 
-def _place(request: httpx.Request) -> str:
+def _endpoint(request: httpx.Request) -> str:
     return f"{request.method} {request.url.copy_with(query=None)}"
 
 
-def _said(answer: httpx.Response) -> str:
-    """What Terra says of a refusal: its documents call that `detail` or `message`."""
+def _reason(answer: httpx.Response) -> str:
+    """Return the reason of an error response, in `detail` or `message` of its JSON."""
     try:
         document: object = json.loads(answer.content)
     except PARSE_ERRORS:

@@ -1,19 +1,20 @@
-"""What goes wrong when Terra is asked, and what it means for whoever asks."""
+"""Errors of requests to Terra."""
 
 from headwater.schemas.errors import Disposition, HeadwaterError
 
 
 class TerraNotConfigured(HeadwaterError):
-    """The settings do not say who we are to Terra."""
+    """Terra's credentials are not set."""
 
     disposition = Disposition.REJECT
     code = "terra_not_configured"
 
 
 class TerraFailed(HeadwaterError):
-    """Terra gave no usable answer; later it may.
+    """Terra did not return a usable response; a retry may succeed.
 
-    Shape:  status is that of its last answer, None if there was none.
+    Attributes:
+        status: Status of the last response; None if there was none.
     """
 
     disposition = Disposition.RETRY
@@ -25,11 +26,11 @@ class TerraFailed(HeadwaterError):
 
 
 class TerraRefused(TerraFailed):
-    """Terra refused a request, and would refuse it again."""
+    """Terra refused a request; a retry cannot succeed."""
 
     disposition = Disposition.REJECT
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it refused because it does not know what the request is about."""
+        """Whether Terra does not know the object of the request."""
         return self.status == 404

@@ -1,8 +1,8 @@
-"""The workflows that ask Terra for data: their names, ids and params, for whoever starts them.
+"""Names and params of the workflows that request data from Terra.
 
-What they do is in `gateway.house`. Those that deliveries start are named among the normalizers:
-`processors.providers.terra.backfill`, `processors.providers.headwater.labs`. Dates are YYYY-MM-DD,
-the last one included.
+The workflows are in `gateway.builtin`. Those that deliveries start are named in
+`processors.providers.terra.backfill` and `processors.providers.headwater.labs`. Dates are
+YYYY-MM-DD; ranges include the last day.
 """
 
 from typing import Final
@@ -11,15 +11,18 @@ import msgspec
 
 #: The last 7 days of every active connection; started by the schedule of the same name.
 RECONCILE: Final = "terra-reconcile"
-#: Some days of a user's active connections, because the user asked for them.
+#: Past days of a user's active connections; started by the user.
 IMPORT: Final = "terra-import"
 
 
 class ImportParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What `terra-import` is started with.
+    """Params of `terra-import`.
 
-    Shape:  days is 1 to 1460, until the day of the request; connections are Terra's ids of those
-            that were active then. It asks for each of them, type by type.
+    Attributes:
+        user_id: The user.
+        days: Number of days, 1 to 1460.
+        until: The last day, that of the request.
+        connections: Terra's ids of the connections that were active at the request.
     """
 
     user_id: str
@@ -29,12 +32,15 @@ class ImportParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What `terra-lab` gives, when it has told the same as `lab_submitted`.
+    """Output of `terra-lab`, which also publishes it as `lab_submitted`.
 
-    Units:  at_ms, when Terra answered or was given up, in Unix milliseconds.
-    Shape:  terra_status is `submitted`, `failed:<status>` or `failed:network`; terra_upload_id is
-            there once it was submitted; terra_response is Terra's answer as text, or what went
-            wrong. It is given within about half a minute, whatever Terra does.
+    It is available within about half a minute, even if Terra does not respond.
+
+    Attributes:
+        at_ms: When Terra responded or the upload was given up, in Unix milliseconds.
+        terra_status: `submitted`, `failed:<status>` or `failed:network`.
+        terra_upload_id: Terra's id, if the report was submitted.
+        terra_response: Terra's response as text, or the error.
     """
 
     at_ms: int

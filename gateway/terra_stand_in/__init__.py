@@ -1,1 +1,1 @@
-"""A stand-in for Terra: a server that plays Terra's API, with people and data that are made up."""
+"""A stand-in for Terra: a server with Terra's API and generated people and data."""

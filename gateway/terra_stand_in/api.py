@@ -12,22 +12,22 @@ from litestar import Request, Response, Router, delete, get, post
 from litestar.datastructures import State, UploadFile
 
 from headwater.gateway.terra_stand_in import deliveries
-from headwater.gateway.terra_stand_in.made_data import KINDS, Chance, records_of
+from headwater.gateway.terra_stand_in.generated_data import KINDS, SeededValues, records_of
 from headwater.gateway.terra_stand_in.people import People, Person
 from headwater.gateway.terra_stand_in.posting import Posting
 from headwater.gateway.terra_stand_in.setup import StandIn
 from headwater.gateway.terra_stand_in.widget import Widget
 
 _PER_PAGE: Final = 500
-#: Days that are answered at once; more would be no answer any more.
-_AT_ONCE_MAX: Final = 100
+#: Maximum number of days in a synchronous response.
+_SYNCHRONOUS_MAX: Final = 100
 
 _Req = Request[Any, Any, State]
 _Answer = Response[Any]
 
 
 class _Refused(Exception):
-    """A request that Terra refuses."""
+    """An error response of Terra."""
 
     def __init__(self, status: int, title: str, detail: str) -> None:
         super().__init__(detail)
@@ -35,7 +35,7 @@ class _Refused(Exception):
 
 
 class Api:
-    """The requests, over what the stand-in knows."""
+    """Implements the requests of Terra's API."""
 
     def __init__(
         self,
@@ -54,34 +54,34 @@ class Api:
     async def begin_session(self, request: _Req) -> dict[str, Any]:
         """POST /auth/generateWidgetSession."""
         try:
-            wanted = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
+            options = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise _Refused(400, "bad request", f"expected a JSON object: {error}") from error
-        return self._widget.begin(wanted)
+        return self._widget.begin(options)
 
     def subscriptions(self, request: _Req) -> dict[str, Any]:
-        """GET /subscriptions, all at once or by pages."""
+        """GET /subscriptions, complete or by page."""
         number = request.query_params.get("page")
         if number is None:
-            everybody = self._people.page(-1, 0)
-            return {"users": [each.as_user() for each in everybody]}
-        page = _whole(number, "page", 0)
-        size = _whole(request.query_params.get("per_page", str(_PER_PAGE)), "per_page", 1)
-        found = self._people.page(size, page * size)
+            people = self._people.page(-1, 0)
+            return {"users": [person.as_user() for person in people]}
+        page = _integer(number, "page", 0)
+        size = _integer(request.query_params.get("per_page", str(_PER_PAGE)), "per_page", 1)
+        people = self._people.page(size, page * size)
         last = max(0, (self._people.number() - 1) // size)
         return {
             "data": {
                 "next": page + 1 if page < last else None,
                 "max_page": last,
-                "results": [each.as_user() for each in found],
+                "results": [person.as_user() for person in people],
             }
         }
 
     def user_info(self, request: _Req) -> Any:  # noqa: ANN401, an object or an array
-        """GET /userInfo, of a connection or of somebody's user."""
+        """GET /userInfo, by connection or by reference id."""
         if "reference_id" in request.query_params:
-            found = self._people.of_reference(request.query_params["reference_id"])
-            return [each.as_user() for each in found]
+            people = self._people.of_reference(request.query_params["reference_id"])
+            return [person.as_user() for person in people]
         person = self._person(request)
         return {"status": "success", "is_authenticated": True, "user": person.as_user()}
 
@@ -91,16 +91,16 @@ class Api:
         return {"status": "success"}
 
     def data(self, kind: str, request: _Req) -> dict[str, Any]:
-        """GET /{type}: data at once, or as deliveries."""
+        """GET /{type}: data in the response, or as deliveries."""
         person = self._person(request)
         last = self._day(request, "end_date", datetime.fromtimestamp(self._now_s(), UTC).date())
         first = self._day(request, "start_date", None)
         if first > last:
             raise _Refused(400, "bad request", "invalid start_date: it is after end_date")
         if request.query_params.get("to_webhook", "true").lower() == "false":
-            return self._at_once(kind, person, first, last)
+            return self._synchronous(kind, person, first, last)
         number = self._people.count("requests for data")
-        reference = Chance(self._setup.seed, "request").id_of(str(number))
+        reference = SeededValues(self._setup.seed, "request").id_of(str(number))
         if self._setup.data:
             posts = deliveries.data(kind, person, first, last, reference)
             self._people.post(posts, self._clock())
@@ -119,7 +119,7 @@ class Api:
             raise _Refused(400, "bad request", "No Files Provided")
         reference = request.query_params.get("reference_id") or form.get("reference_id")
         number = self._people.count("lab reports")
-        upload_id = f"upl_{Chance(self._setup.seed, 'upload').id_of(str(number))[:8]}{number}"
+        upload_id = f"upl_{SeededValues(self._setup.seed, 'upload').id_of(str(number))[:8]}{number}"
         day = datetime.fromtimestamp(self._now_s(), UTC).date()
         if self._setup.lab_shape == "untyped":
             report = deliveries.untyped_lab_report(self._setup.seed, upload_id, day)
@@ -128,13 +128,15 @@ class Api:
         self._people.post([report], self._clock() + round(self._setup.lab_delay_s * 1_000))
         return {"upload_id": upload_id, "current_status": "processing"}
 
-    def _at_once(self, kind: str, person: Person, first: date, last: date) -> dict[str, Any]:
-        if (last - first).days > _AT_ONCE_MAX:
-            raise _Refused(400, "bad request", f"expected {_AT_ONCE_MAX} days at most")
+    def _synchronous(self, kind: str, person: Person, first: date, last: date) -> dict[str, Any]:
+        if (last - first).days > _SYNCHRONOUS_MAX:
+            raise _Refused(400, "bad request", f"expected {_SYNCHRONOUS_MAX} days at most")
         days = map(date.fromordinal, range(first.toordinal(), last.toordinal() + 1))
-        whose = (self._setup.seed, person.user_id, person.provider)
-        found = [each for day in days for each in records_of(kind, *whose, day)]
-        return {"status": "success", "type": kind, "user": person.as_user(), "data": found}
+        seed, user_id, provider = self._setup.seed, person.user_id, person.provider
+        records = [
+            record for day in days for record in records_of(kind, seed, user_id, provider, day)
+        ]
+        return {"status": "success", "type": kind, "user": person.as_user(), "data": records}
 
     def _person(self, request: _Req) -> Person:
         user_id = request.query_params.get("user_id", "")
@@ -160,7 +162,7 @@ class Api:
         return self._clock() / 1_000
 
 
-def _whole(text: str, name: str, least: int) -> int:
+def _integer(text: str, name: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise _Refused(400, "bad request", f"invalid {name}")
     return int(text)
@@ -169,7 +171,7 @@ def _whole(text: str, name: str, least: int) -> int:
 def api_routes(
     setup: StandIn, people: People, posting: Posting, widget: Widget, clock: Callable[[], int]
 ) -> Router:
-    """The routes below /v2."""
+    """Return the router for /v2."""
     api = Api(setup, people, posting, widget, clock)
 
     @post(sorted({"/auth/generateWidgetSession", setup.widget_path}), status_code=200)
@@ -199,19 +201,19 @@ def api_routes(
     return Router(
         "/v2",
         route_handlers=[begin_session, subscriptions, user_info, deauthenticate, data, upload],
-        guards=[_known],
+        guards=[_require_credentials],
         exception_handlers={_Refused: _refusal},
     )
 
 
-def _known(connection: Any, _handler: Any) -> None:  # noqa: ANN401, as Litestar calls it
-    """Terra wants to see a key; which one is no matter here."""
+def _require_credentials(connection: Any, _handler: Any) -> None:  # noqa: ANN401, as Litestar calls it
+    """Require Terra's credentials; any values are accepted."""
     if not (connection.headers.get("dev-id") and connection.headers.get("x-api-key")):
         raise _Refused(401, "unauthorized", "dev-id or x-api-key headers are missing")
 
 
 def _refusal(request: _Req, refused: _Refused) -> _Answer:
-    """A problem document, as Terra writes them."""
+    """Return a problem document in Terra's format."""
     problem = {
         "type": "about:blank",
         "title": refused.title,

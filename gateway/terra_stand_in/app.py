@@ -1,4 +1,4 @@
-"""The stand-in's HTTP application: Terra's API below /v2, the widget, and switches for people."""
+"""The stand-in's HTTP application: Terra's API under /v2, the widget, and control routes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -10,33 +10,36 @@ from litestar import Litestar, Request, Response, Router, get, post
 from litestar.datastructures import State
 
 from headwater.gateway.terra_stand_in.api import api_routes
-from headwater.gateway.terra_stand_in.faults import Fault, Faults
+from headwater.gateway.terra_stand_in.error_injection import ErrorInjector, InjectedError
 from headwater.gateway.terra_stand_in.people import People, Person
 from headwater.gateway.terra_stand_in.posting import Posting
 from headwater.gateway.terra_stand_in.setup import StandIn
 from headwater.gateway.terra_stand_in.widget import Widget, widget_routes
 
-#: Where the switches are; faults leave them alone.
-SWITCHES: Final = "/stand-in"
+#: Path of the control routes, to which injected errors do not apply.
+CONTROL: Final = "/stand-in"
 
-#: A lab report may have 10 MiB, and the form that holds it some more.
+#: A lab report of up to 10 MiB, and the rest of its form.
 _BODY_BYTES_MAX: Final = 11 * 1024 * 1024
 
 _Req = Request[Any, Any, State]
 
 
 def create_stand_in(
-    setup: StandIn, clock: Callable[[], int], first: Iterable[Fault] = ()
+    setup: StandIn, clock: Callable[[], int], first: Iterable[InjectedError] = ()
 ) -> Litestar:
-    """The application; it posts for as long as it is served.
+    """Create the application; it posts deliveries while it is served.
 
-    Units:  the clock in Unix milliseconds.
+    Args:
+        setup: Configuration.
+        clock: Returns Unix milliseconds.
+        first: Errors to inject from the start.
     """
-    people, faults = People(setup.file), Faults(first)
+    people, injector = People(setup.file), ErrorInjector(first)
     people.connect(setup.people)
     posting = Posting(
         people,
-        faults,
+        injector,
         target=setup.target,
         secret=setup.secret,
         seed=setup.seed,
@@ -54,58 +57,57 @@ def create_stand_in(
             await asyncio.gather(running, return_exceptions=True)
             people.close()
 
-    async def fail_as_told(request: _Req) -> Response[Any] | None:
+    async def inject_error(request: _Req) -> Response[Any] | None:
         path = request.url.path
-        fault = None if path.startswith(SWITCHES) else faults.of_request(path, request.url.query)
-        if fault is None:
+        error = None if path.startswith(CONTROL) else injector.next_for(path, request.url.query)
+        if error is None:
             return None
         people.count("requests that were failed")
-        # A connection that is closed with bytes unread is reset: the answer may never arrive.
+        # Closing a connection with unread bytes resets it, and the response may be lost.
         await request.body()
-        if fault.kind == "stall":
-            await asyncio.sleep(fault.seconds)
-        headers = {} if fault.retry_after is None else {"retry-after": fault.retry_after}
-        content = {"title": "a fault that was asked for", "detail": "the stand-in was told to fail"}
-        return Response(content, status_code=fault.status, headers=headers)
+        if error.kind == "stall":
+            await asyncio.sleep(error.seconds)
+        headers = {} if error.retry_after is None else {"retry-after": error.retry_after}
+        content = {"title": "injected error", "detail": "the stand-in was requested to fail"}
+        return Response(content, status_code=error.status, headers=headers)
 
     return Litestar(
         route_handlers=[
             api_routes(setup, people, posting, widget, clock),
             widget_routes(widget),
-            _switches(people, faults),
+            _control_routes(people, injector),
         ],
         lifespan=[posts],
-        before_request=fail_as_told,
+        before_request=inject_error,
         openapi_config=None,
         logging_config=None,
         request_max_body_size=_BODY_BYTES_MAX,
     )
 
 
-def _switches(people: People, faults: Faults) -> Router:
+def _control_routes(people: People, injector: ErrorInjector) -> Router:
     @post("/faults", status_code=200)
     async def fail(request: _Req) -> dict[str, Any]:
-        faults.add(msgspec.json.decode(await request.body(), type=Fault))
+        injector.add(msgspec.json.decode(await request.body(), type=InjectedError))
         return {"ok": True}
 
     @post("/faults/clear", status_code=200)
     async def work() -> dict[str, Any]:
-        faults.clear()
+        injector.clear()
         return {"ok": True}
 
     @post("/people", status_code=200)
     async def connect(request: _Req) -> dict[str, Any]:
-        found = msgspec.json.decode(await request.body(), type=list[Person])
-        people.connect(found)
+        people.connect(msgspec.json.decode(await request.body(), type=list[Person]))
         return {"ok": True, "people": people.number()}
 
     @get("/")
     async def look() -> dict[str, Any]:
         return {
-            "stand_in": "This plays Terra; nothing here is real.",
+            "stand_in": "This is a stand-in for Terra; nothing here is real.",
             "people": people.number(),
             "waiting": people.waiting(),
             "counts": people.counts(),
         }
 
-    return Router(SWITCHES, route_handlers=[fail, work, connect, look])
+    return Router(CONTROL, route_handlers=[fail, work, connect, look])

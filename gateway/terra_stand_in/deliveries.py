@@ -1,20 +1,20 @@
-"""The deliveries that are not data: connections that open and close, requests, lab reports."""
+"""Deliveries of the stand-in: connections, requested data and lab reports."""
 
 from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Any, Final
 
-from headwater.gateway.terra_stand_in.made_data import Chance, lab_results
+from headwater.gateway.terra_stand_in.generated_data import SeededValues, lab_results
 from headwater.gateway.terra_stand_in.people import Person, Post
 
-#: Ranges that are longer come with an announcement, and in parts.
+#: Longer ranges are announced before they are sent.
 LARGE_DAYS: Final = 28
 #: Days of a chunk.
 _CHUNK_DAYS: Final = 10
 
 
 def connected(person: Person, session_id: str) -> Post:
-    """Somebody has connected a wearable."""
+    """Return the delivery that a wearable was connected."""
     return Post(
         session_id,
         {
@@ -28,7 +28,7 @@ def connected(person: Person, session_id: str) -> Post:
 
 
 def cancelled(reference_id: str | None, session_id: str) -> Post:
-    """Somebody did not want to, after all."""
+    """Return the delivery that a session was cancelled."""
     return Post(
         session_id,
         {
@@ -42,7 +42,7 @@ def cancelled(reference_id: str | None, session_id: str) -> Post:
 
 
 def disconnected(person: Person) -> Post:
-    """Somebody's connection was ended."""
+    """Return the delivery that a connection was ended."""
     return Post(
         f"deauth-{person.user_id}",
         {
@@ -55,7 +55,7 @@ def disconnected(person: Person) -> Post:
 
 
 def data(kind: str, person: Person, first: date, last: date, reference: str) -> Iterator[Post]:
-    """The data of some days: announced if they are many, and in chunks, the latest first."""
+    """Yield the data of a range of days in chunks, latest first; a long range is announced."""
     chunks = list(_chunks(first, last))
     if (last - first).days > LARGE_DAYS:
         about = {"reference": reference, "user": person.as_user()}
@@ -77,27 +77,27 @@ def data(kind: str, person: Person, first: date, last: date, reference: str) -> 
                 **about,
             },
         )
-    for begins, ends in chunks:
-        yield Post(reference, chunk=(kind, person.user_id, begins.isoformat(), ends.isoformat()))
+    for start, end in chunks:
+        yield Post(reference, chunk=(kind, person.user_id, start.isoformat(), end.isoformat()))
 
 
 def _chunks(first: date, last: date) -> Iterator[tuple[date, date]]:
     while last >= first:
-        begins = max(first, last - timedelta(days=_CHUNK_DAYS - 1))
-        yield begins, last
-        last = begins - timedelta(days=1)
+        start = max(first, last - timedelta(days=_CHUNK_DAYS - 1))
+        yield start, last
+        last = start - timedelta(days=1)
 
 
 def lab_report(seed: int, upload_id: str, reference_id: str | None, day: date) -> Post:
-    """A lab report that was read."""
+    """Return the delivery of a lab report's results."""
     results = lab_results(seed, upload_id, day)
     body: dict[str, Any] = {
         "type": "lab_report.completed",
-        "event_id": f"evt_{Chance(seed, upload_id).id_of('event')}",
+        "event_id": f"evt_{SeededValues(seed, upload_id).id_of('event')}",
         "occurred_at": f"{day.isoformat()}T12:00:00Z",
         "upload_id": upload_id,
         "data": {
-            "session_id": str(Chance(seed, upload_id).whole("session", 10**15, 10**16)),
+            "session_id": str(SeededValues(seed, upload_id).whole("session", 10**15, 10**16)),
             "reference_id": reference_id,
             "report_date": day.isoformat(),
             "report_locale": "en-GB",
@@ -110,16 +110,16 @@ def lab_report(seed: int, upload_id: str, reference_id: str | None, day: date) -
 
 
 def untyped_lab_report(seed: int, upload_id: str, day: date) -> Post:
-    """The same in the shape that reports had before: without a type, and without anybody's name."""
+    """Return the same in the older format, without a type and a user."""
     results = [
         {
-            "biomarker": each["biomarker"]["key"],
-            "name": each["source"]["name"],
-            "value": each["measurement"]["numeric"],
-            "unit": each["measurement"]["units"],
-            "classification": each["interpretation"]["flag"],
+            "biomarker": result["biomarker"]["key"],
+            "name": result["source"]["name"],
+            "value": result["measurement"]["numeric"],
+            "unit": result["measurement"]["units"],
+            "classification": result["interpretation"]["flag"],
         }
-        for each in lab_results(seed, upload_id, day)
+        for result in lab_results(seed, upload_id, day)
     ]
     report = {"report_date": day.isoformat(), "results": results}
     return Post(upload_id, {"upload_id": upload_id, "data": [report]})

@@ -1,10 +1,10 @@
-"""The page on which somebody "connects" a wearable, and what it says afterwards."""
+"""The HTML pages of the widget."""
 
 from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-#: Wearables that a session offers when it was asked for none.
+#: Wearables that a session offers by default.
 PROVIDERS: Final = ("FITBIT", "GARMIN", "OURA", "WHOOP", "WITHINGS")
 
 _PAGE: Final = """<!doctype html>
@@ -30,18 +30,18 @@ button {{ font: inherit; padding: .4rem 1rem; margin: .2rem; cursor: pointer; }}
 
 
 def choice(providers: Sequence[str], reference_id: str) -> bytes:
-    """The page of a session."""
+    """Return the page of a session."""
     buttons = "\n".join(
-        f'<button name="provider" value="{escape(each)}">{escape(each.title())}</button>'
-        for each in providers
+        f'<button name="provider" value="{escape(name)}">{escape(name.title())}</button>'
+        for name in providers
     )
     cancel = '<p><button name="cancel" value="yes">Cancel</button></p>'
-    who = f"<p>Connect a wearable of <code>{escape(reference_id)}</code>:</p>"
-    return _page("Connect a wearable", f'<form method="post">{who}{buttons}{cancel}</form>')
+    intro = f"<p>Connect a wearable of <code>{escape(reference_id)}</code>:</p>"
+    return _page("Connect a wearable", f'<form method="post">{intro}{buttons}{cancel}</form>')
 
 
-def said(title: str, content: str) -> bytes:
-    """A page that says something."""
+def message(title: str, content: str) -> bytes:
+    """Return a page with a message."""
     return _page(title, f"<p>{escape(content)}</p>")
 
 

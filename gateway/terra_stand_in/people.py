@@ -1,7 +1,6 @@
-"""Who is connected, and what is still to be posted: what the stand-in knows, in SQLite.
+"""State of the stand-in in SQLite: connections, widget sessions and pending deliveries.
 
-Terra forgets nothing that it has taken, so neither does its stand-in, whenever it dies: given a
-file, it goes on from there.
+Terra does not lose accepted requests. With a file, neither does the stand-in, even if it crashes.
 """
 
 import sqlite3
@@ -27,7 +26,7 @@ create table if not exists counts (name text primary key, number integer not nul
 
 
 class Person(msgspec.Struct, frozen=True):
-    """A connection; `as_user` is how Terra shows it."""
+    """A connection; `as_user` returns Terra's representation."""
 
     user_id: str
     provider: str
@@ -36,7 +35,7 @@ class Person(msgspec.Struct, frozen=True):
     created_at: str
 
     def as_user(self, *, active: bool = True) -> dict[str, Any]:
-        """The `user` of answers and deliveries."""
+        """Return the `user` of responses and deliveries."""
         return {
             "user_id": self.user_id,
             "provider": self.provider,
@@ -49,9 +48,12 @@ class Person(msgspec.Struct, frozen=True):
 
 
 class Post(msgspec.Struct, frozen=True):
-    """Something to be posted: a body as it is, or a chunk of made data, which is made then.
+    """A pending delivery: a body, or a chunk of data that is generated when it is sent.
 
-    Shape:  reference is that of the request; chunk is (type, user id, first day, last day).
+    Attributes:
+        reference: Reference of the request.
+        body: The body.
+        chunk: Type, user id, first day and last day.
     """
 
     reference: str
@@ -60,7 +62,7 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """A post whose time has come, and how often it was tried."""
+    """A delivery that is due, and its number of attempts."""
 
     id: int
     attempts: int
@@ -68,7 +70,7 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class People:
-    """What the stand-in knows."""
+    """The state of the stand-in."""
 
     def __init__(self, file: Path | None) -> None:
         if file is not None:
@@ -83,52 +85,52 @@ class People:
             raise
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._db.close()
 
     # -- connections
 
     def connect(self, people: Iterable[Person]) -> None:
-        """Adds connections, or has them again."""
-        rows = [msgspec.structs.astuple(each) for each in people]
+        """Add or replace connections."""
+        rows = [msgspec.structs.astuple(person) for person in people]
         with self._transaction():
             self._db.executemany("insert or replace into people values (?, ?, ?, ?, ?)", rows)
 
     def remove(self, user_id: str) -> None:
-        """Forgets a connection."""
+        """Remove a connection."""
         self._db.execute("delete from people where user_id = ?", (user_id,))
 
     def person(self, user_id: str) -> Person | None:
-        """A connection."""
+        """Return a connection by its id."""
         row = self._db.execute("select * from people where user_id = ?", (user_id,)).fetchone()
         return None if row is None else Person(*row)
 
     def page(self, limit: int, offset: int) -> list[Person]:
-        """Connections, in the order of their ids."""
+        """Return a page of connections, in the order of their ids."""
         query = "select * from people order by user_id limit ? offset ?"
         return [Person(*row) for row in self._db.execute(query, (limit, offset))]
 
     def of_reference(self, reference_id: str) -> list[Person]:
-        """The connections of one of somebody's users."""
+        """Return the connections with a reference id."""
         query = "select * from people where reference_id = ? order by user_id"
         return [Person(*row) for row in self._db.execute(query, (reference_id,))]
 
     def number(self) -> int:
-        """How many connections there are."""
-        (found,) = self._db.execute("select count(*) from people").fetchone()
-        return int(found)
+        """Return the number of connections."""
+        (number,) = self._db.execute("select count(*) from people").fetchone()
+        return int(number)
 
     # -- widget sessions
 
-    def begin_session(self, session_id: str, wanted: dict[str, Any]) -> None:
-        """Keeps what a session was asked for."""
+    def begin_session(self, session_id: str, options: dict[str, Any]) -> None:
+        """Store the options of a session."""
         self._db.execute(
             "insert or replace into sessions values (?, ?)",
-            (session_id, msgspec.json.encode(wanted).decode()),
+            (session_id, msgspec.json.encode(options).decode()),
         )
 
     def session(self, session_id: str) -> dict[str, Any] | None:
-        """What a session was asked for."""
+        """Return the options of a session."""
         query = "select wanted from sessions where id = ?"
         row = self._db.execute(query, (session_id,)).fetchone()
         return None if row is None else msgspec.json.decode(row[0])
@@ -136,13 +138,13 @@ class People:
     # -- posts
 
     def post(self, posts: Iterable[Post], due_ms: int) -> None:
-        """Adds posts that are due at a time."""
-        rows = [(due_ms, msgspec.json.encode(each).decode()) for each in posts]
+        """Add deliveries that are due at a time, in Unix milliseconds."""
+        rows = [(due_ms, msgspec.json.encode(post).decode()) for post in posts]
         with self._transaction():
             self._db.executemany("insert into posts (due_ms, what) values (?, ?)", rows)
 
     def due(self, now_ms: int, limit: int) -> list[Due]:
-        """Posts whose time has come, the oldest first."""
+        """Return deliveries that are due, oldest first."""
         query = "select id, attempts, what from posts where due_ms <= ? order by due_ms, id limit ?"
         return [
             Due(id_, attempts, msgspec.json.decode(what, type=Post))
@@ -150,32 +152,32 @@ class People:
         ]
 
     def posted(self, id_: int) -> None:
-        """Forgets a post that was taken."""
+        """Remove a delivery that was accepted."""
         self._db.execute("delete from posts where id = ?", (id_,))
 
     def put_off(self, id_: int, due_ms: int) -> None:
-        """Tries a post again later."""
+        """Postpone a delivery after a failed attempt."""
         update = "update posts set attempts = attempts + 1, due_ms = ? where id = ?"
         self._db.execute(update, (due_ms, id_))
 
     def waiting(self) -> int:
-        """How many posts are to be made."""
-        (found,) = self._db.execute("select count(*) from posts").fetchone()
-        return int(found)
+        """Return the number of pending deliveries."""
+        (number,) = self._db.execute("select count(*) from posts").fetchone()
+        return int(number)
 
     # -- counts
 
     def count(self, name: str) -> int:
-        """Counts something once more; gives its number."""
+        """Increment a counter; return its new value."""
         upsert = (
             "insert into counts values (?, 1) on conflict (name) do update set number = number + 1 "
             "returning number"
         )
-        (found,) = self._db.execute(upsert, (name,)).fetchone()
-        return int(found)
+        (number,) = self._db.execute(upsert, (name,)).fetchone()
+        return int(number)
 
     def counts(self) -> dict[str, int]:
-        """Everything that was counted."""
+        """Return all counters."""
         return dict(self._db.execute("select name, number from counts order by name"))
 
     def _transaction(self) -> sqlite3.Connection:

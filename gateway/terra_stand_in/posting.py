@@ -1,4 +1,4 @@
-"""Posting: what the stand-in owes to Headwater, signed, and sent until it is taken."""
+"""Post signed deliveries to Headwater, and retry them until they are accepted."""
 
 import asyncio
 import logging
@@ -10,31 +10,31 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from headwater.gateway.terra_stand_in.faults import Faults
-from headwater.gateway.terra_stand_in.made_data import records_of
+from headwater.gateway.terra_stand_in.error_injection import ErrorInjector
+from headwater.gateway.terra_stand_in.generated_data import records_of
 from headwater.gateway.terra_stand_in.people import Due, People
 from headwater.processors.signatures import SCHEMES, sign
 
 log = logging.getLogger(__name__)
 
-#: Exit code of a process that was told to die.
+#: Exit code after the injected error `die`.
 DIED: Final = 86
-#: Terra waits that long for an answer.
+#: Terra's timeout.
 _TIMEOUT_S: Final = 8.0
-_SIDE_BY_SIDE: Final = 8
+_CONCURRENT: Final = 8
 _FIRST_PAUSE_MS: Final = 250
 _LONGEST_PAUSE_MS: Final = 10_000
-#: How long nobody looks when nobody says that there is something to do.
-_LOOK_EVERY_S: Final = 0.25
+#: Seconds between checks for due deliveries, unless `wake_up` is called.
+_POLL_EVERY_S: Final = 0.25
 
 
 class Posting:
-    """Posts what is due, until it is cancelled."""
+    """Posts deliveries that are due, until it is cancelled."""
 
     def __init__(
         self,
         people: People,
-        faults: Faults,
+        injector: ErrorInjector,
         *,
         target: str,
         secret: str,
@@ -42,41 +42,41 @@ class Posting:
         clock: Callable[[], int],
     ) -> None:
         self._people = people
-        self._faults = faults
+        self._injector = injector
         self._target = target
         self._secret = secret
         self._seed = seed
         self._clock = clock
         self._woken = asyncio.Event()
-        self._on_their_way: set[int] = set()
+        self._in_flight: set[int] = set()
 
     def wake_up(self) -> None:
-        """Says that something is to be posted."""
+        """Check for due deliveries now."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Posts everything that is due, and then what becomes so."""
+        """Post deliveries when they are due."""
         async with httpx.AsyncClient(timeout=_TIMEOUT_S) as http, asyncio.TaskGroup() as tasks:
             while True:
                 for due in self._next():
-                    self._on_their_way.add(due.id)
+                    self._in_flight.add(due.id)
                     tasks.create_task(self._post(http, due))
                 self._woken.clear()
                 try:
-                    async with asyncio.timeout(_LOOK_EVERY_S):
+                    async with asyncio.timeout(_POLL_EVERY_S):
                         await self._woken.wait()
                 except TimeoutError:
                     continue
 
     def _next(self) -> list[Due]:
-        """What is due and not on its way, as far as there is room."""
-        room = _SIDE_BY_SIDE - len(self._on_their_way)
-        due = self._people.due(self._clock(), 2 * _SIDE_BY_SIDE) if room else []
-        return [each for each in due if each.id not in self._on_their_way][:room]
+        """Return due deliveries that are not in flight, up to the limit of concurrent ones."""
+        free = _CONCURRENT - len(self._in_flight)
+        due = self._people.due(self._clock(), 2 * _CONCURRENT) if free else []
+        return [post for post in due if post.id not in self._in_flight][:free]
 
     async def _post(self, http: httpx.AsyncClient, due: Due) -> None:
-        if self._faults.dies_now():
-            log.warning("the Terra stand-in dies, as it was told to")
+        if self._injector.must_exit():
+            log.warning("the Terra stand-in exits because of the injected error `die`")
             os._exit(DIED)
         body = self._body(due)
         try:
@@ -86,9 +86,9 @@ class Posting:
         except (httpx.HTTPError, OSError) as error:
             pause_ms = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(due.attempts, 16))
             self._people.put_off(due.id, self._clock() + pause_ms)
-            log.info("a delivery is tried again in %s ms: %s", pause_ms, error)
+            log.info("a delivery failed and is retried in %s ms: %s", pause_ms, error)
         finally:
-            self._on_their_way.discard(due.id)
+            self._in_flight.discard(due.id)
             self._woken.set()
 
     async def _send(self, http: httpx.AsyncClient, due: Due, body: bytes) -> None:
@@ -104,15 +104,15 @@ class Posting:
         self._people.count("deliveries")
 
     def _body(self, due: Due) -> dict[str, Any] | None:
-        """The body of a post; None when there is nothing to say any more."""
+        """Return the body of a delivery; None if there is nothing to send."""
         if due.post.chunk is None:
             return due.post.body
         kind, user_id, first, last = due.post.chunk
         person = self._people.person(user_id)
         if person is None:
             return None
-        begins, ends = date.fromisoformat(first), date.fromisoformat(last)
-        days = (begins + timedelta(days=number) for number in range((ends - begins).days + 1))
+        start, end = date.fromisoformat(first), date.fromisoformat(last)
+        days = (start + timedelta(days=number) for number in range((end - start).days + 1))
         records = [
             record
             for day in days

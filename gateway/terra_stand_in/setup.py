@@ -1,4 +1,4 @@
-"""How a stand-in is set up."""
+"""Configuration of a stand-in."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +8,20 @@ from headwater.gateway.terra_stand_in.people import Person
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """What it is, where it posts, and what it makes up.
+    """Configuration of a stand-in.
 
-    Shape:  target is where it posts, url where it is found itself; file keeps what it knows, None
-            for a life without memory; lab_field is the form field in which it takes lab reports.
-            Where `data` is false, requests for data are answered, and no data is posted.
+    Attributes:
+        target: URL to post deliveries to.
+        secret: Secret that signs deliveries.
+        url: Own base URL.
+        file: SQLite file for the state; None keeps it in memory.
+        seed: Determines all generated data.
+        data: Whether requested data is posted; if false, requests are only answered.
+        widget_path: Path that starts a widget session.
+        lab_field: Form field of an uploaded lab report.
+        lab_shape: Format of lab reports: `typed`, or the older `untyped`.
+        lab_delay_s: Seconds until the results of a lab report are posted.
+        people: Connections that exist from the start.
     """
 
     target: str

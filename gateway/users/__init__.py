@@ -1,1 +1,1 @@
-"""Routes of users: connecting wearables, what is connected, importing days, and lab reports."""
+"""Routes for users: connect wearables, list connections, import data, upload lab reports."""

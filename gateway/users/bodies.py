@@ -1,4 +1,4 @@
-"""What users send as JSON, and what they are answered."""
+"""JSON bodies of requests and responses of the user routes."""
 
 import re
 from typing import Annotated, Any, Final
@@ -15,28 +15,28 @@ from headwater.schemas.history import Limits
 DAYS_MAX: Final = 1460
 _URL_MAX: Final = 2048
 _PROVIDERS_MAX: Final = 100
-#: An address that a browser or an app opens. Those of scripts would run as Terra's page.
+#: A URL that a browser or an app opens. Script URLs are excluded: they would run in Terra's page.
 _URL: Final = re.compile(
     r"(?!javascript:|data:|vbscript:|file:)[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE
 )
 
 _Url = Annotated[
     str,
-    msgspec.Meta(max_length=_URL_MAX, description="Where Terra leads the user then; any scheme."),
+    msgspec.Meta(max_length=_URL_MAX, description="Where Terra redirects the user; any scheme."),
 ]
 _Provider = Annotated[str, msgspec.Meta(pattern=WEARABLE)]
 
 
-def _as_they_are(name: str) -> str:
+def _unchanged(name: str) -> str:
     return name
 
 
-class NewConnection(Body, frozen=True, kw_only=True, rename=_as_they_are):
-    """Which wearables a user may choose from, all by default, and where to go then."""
+class NewConnection(Body, frozen=True, kw_only=True, rename=_unchanged):
+    """Wearables that the user may choose from (all by default), and where to redirect to."""
 
     providers: Annotated[
         tuple[_Provider, ...],
-        msgspec.Meta(max_length=_PROVIDERS_MAX, description="As Terra writes them, as GARMIN."),
+        msgspec.Meta(max_length=_PROVIDERS_MAX, description="Terra's names, for example GARMIN."),
     ] = ()
     success_url: _Url | None = None
     failure_url: _Url | None = None
@@ -53,20 +53,20 @@ class NewConnection(Body, frozen=True, kw_only=True, rename=_as_they_are):
                 )
 
 
-class NewImport(Body, frozen=True, kw_only=True, rename=_as_they_are):
-    """How many days back data is asked for."""
+class NewImport(Body, frozen=True, kw_only=True, rename=_unchanged):
+    """Number of past days to import."""
 
     days: Annotated[
         Any,
         msgspec.Meta(
-            description=f"1 to {DAYS_MAX}; more is taken for {DAYS_MAX}.",
+            description=f"1 to {DAYS_MAX}; larger values are reduced to {DAYS_MAX}.",
             extra_json_schema={"extra": {"type": "integer", "minimum": 1}},
         ),
     ] = None
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
-        # A truth value is a number to Python, and nobody means one.
+        # Python's bool is an int, so isinstance would accept it.
         if type(self.days) is not int or self.days < 1:
             found = "nothing" if self.days is None else repr(self.days)[:60]
             raise Problem(
@@ -77,10 +77,7 @@ class NewImport(Body, frozen=True, kw_only=True, rename=_as_they_are):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A page on which the user connects a wearable.
-
-    Units:  expires_in in seconds.
-    """
+    """A page on which the user connects a wearable. `expires_in` is in seconds."""
 
     url: str
     session_id: str
@@ -95,7 +92,7 @@ class NamedInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Importing(msgspec.Struct, frozen=True, kw_only=True):
-    """What was begun: so many requests for so many connections, as an instance to follow."""
+    """An import that was started: its size, and the workflow instance to follow."""
 
     ok: bool
     days: int
@@ -105,7 +102,7 @@ class Importing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A lab report that is kept, and what Terra said to it."""
+    """A lab report that was stored, and Terra's response to it."""
 
     ok: bool
     upload_id: str

@@ -1,4 +1,4 @@
-"""A user's connections: those that we have, brought to agree with those that Terra has."""
+"""A user's connections, reconciled with Terra's list."""
 
 import asyncio
 import logging
@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.gateway.terra.answers import TerraUser
+from headwater.gateway.terra.connection_list import ConnectionList
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured
-from headwater.gateway.terra.listing import Listing
 from headwater.gateway.users.ports import UserPorts
 from headwater.projections.deliveries.of_user import Connection
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
@@ -18,14 +18,14 @@ from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionLi
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
-#: Seconds that a user waits for what Terra has; then what we have will do.
+#: Seconds to wait for Terra's list before returning the connections in Postgres.
 _TERRA_WITHIN_S: Final = 8.0
 
 
 class Connected(msgspec.Struct, frozen=True, kw_only=True):
     """A user's link to a wearable account.
 
-    Shape:  connected_at is when it was last said to be open.
+    `connected_at` is when it was last reported as open.
     """
 
     terra_user_id: str
@@ -43,7 +43,7 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
         user_id: The user.
         connections: The connections.
         reconciled: Whether they were compared with Terra's list.
-        reconciled_at: When Terra was asked for that list, at most about a minute ago.
+        reconciled_at: When Terra's list was requested, at most about a minute ago.
     """
 
     user_id: str
@@ -53,18 +53,25 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(NamedTuple):
-    """What is to be told, and the connections as they are then."""
+    """Differences from Terra's list.
+
+    Attributes:
+        facts: System events to publish.
+        connections: The connections after these events.
+    """
 
     facts: tuple[SystemEvent, ...]
     connections: tuple[Connected, ...]
 
 
 async def reconciled(ports: UserPorts, user_id: str, request_id: str) -> Connections:
-    """The connections of a user, those that Terra has in place of ours where it is heard.
+    """Return the connections of a user, reconciled with Terra's list.
 
-    What differs is told to the log, and so becomes rows. While Terra or Kafka is away, the
-    connections are those that we have.
-    Errors: StoreUnavailable.
+    Differences are published as system events, and so become rows. While Terra or Kafka is down,
+    the connections are those in Postgres.
+
+    Raises:
+        StoreUnavailable: Postgres did not answer.
     """
     ours = await ports.connections(user_id)
     try:
@@ -75,7 +82,7 @@ async def reconciled(ports: UserPorts, user_id: str, request_id: str) -> Connect
             await ports.log.publish_fact(fact, request_id=request_id)
     except (TerraFailed, TerraNotConfigured, TimeoutError, BrokerUnavailable, Overloaded) as error:
         _LOG.warning("connections could not be reconciled: %s", str(error) or "Terra is slow")
-        known = tuple(map(_as_ours, ours))
+        known = tuple(map(_from_row, ours))
         return Connections(user_id=user_id, connections=known, reconciled=False)
     return Connections(
         user_id=user_id,
@@ -85,19 +92,19 @@ async def reconciled(ports: UserPorts, user_id: str, request_id: str) -> Connect
     )
 
 
-def compared(user_id: str, ours: Sequence[Connection], listing: Listing) -> Difference:
-    """Compare a user's connections with Terra's list, as of when it was read.
+def compared(user_id: str, ours: Sequence[Connection], listing: ConnectionList) -> Difference:
+    """Compare a user's connections with Terra's list.
 
-    What we have learned after that is newer than the list, and stays.
+    Changes after the list was read take precedence over it.
     """
     listed_at = datetime.fromtimestamp(listing.listed_s, UTC)
     at_ms = round(listing.listed_s * 1000)
-    known = {each.terra_user_id: _as_ours(each) for each in ours}
-    listed = {each.user_id: each for each in listing.of(user_id, known)}
-    facts: list[SystemEvent] = []
-    for terra_user_id, found in listed.items():
+    known = {connection.terra_user_id: _from_row(connection) for connection in ours}
+    listed = {connection.user_id: connection for connection in listing.of(user_id, known)}
+    facts: list[Fact] = []
+    for terra_user_id, entry in listed.items():
         before = known.get(terra_user_id)
-        if found.active is False or (
+        if entry.active is False or (
             before is not None and _is_later(before.deactivated_at, listed_at)
         ):
             continue
@@ -107,14 +114,14 @@ def compared(user_id: str, ours: Sequence[Connection], listing: Listing) -> Diff
                     at_ms=at_ms,
                     user_id=user_id,
                     terra_user_id=terra_user_id,
-                    provider=found.provider,
-                    scopes=found.scopes,
+                    provider=entry.provider,
+                    scopes=entry.scopes,
                 )
             )
-        known[terra_user_id] = _as_theirs(found, before)
+        known[terra_user_id] = _from_terra(entry, before)
     for terra_user_id, before in list(known.items()):
-        entry = listed.get(terra_user_id)
-        lost = listing.lacks(terra_user_id) if entry is None else entry.active is False
+        current = listed.get(terra_user_id)
+        lost = listing.lacks(terra_user_id) if current is None else current.active is False
         if before.active and lost and not _is_later(before.connected_at, listed_at):
             facts.append(
                 ConnectionClosed(at_ms=at_ms, user_id=user_id, terra_user_id=terra_user_id)
@@ -122,14 +129,14 @@ def compared(user_id: str, ours: Sequence[Connection], listing: Listing) -> Diff
             known[terra_user_id] = msgspec.structs.replace(
                 before, active=False, deactivated_at=listed_at
             )
-    return Difference(tuple(facts), tuple(known[each] for each in sorted(known)))
+    return Difference(tuple(facts), tuple(known[terra_user_id] for terra_user_id in sorted(known)))
 
 
 def _is_later(moment: datetime | None, than: datetime) -> bool:
     return moment is not None and moment > than
 
 
-def _as_ours(connection: Connection) -> Connected:
+def _from_row(connection: Connection) -> Connected:
     return Connected(
         terra_user_id=connection.terra_user_id,
         provider=connection.provider,
@@ -140,19 +147,19 @@ def _as_ours(connection: Connection) -> Connected:
     )
 
 
-def _as_theirs(found: TerraUser, before: Connected | None) -> Connected:
+def _from_terra(entry: TerraUser, before: Connected | None) -> Connected:
     return Connected(
-        terra_user_id=found.user_id,
-        provider=found.provider,
+        terra_user_id=entry.user_id,
+        provider=entry.provider,
         active=True,
-        scopes=found.scopes or (before.scopes if before else None),
-        connected_at=_moment(found.created_at) or (before.connected_at if before else None),
+        scopes=entry.scopes or (before.scopes if before else None),
+        connected_at=_moment(entry.created_at) or (before.connected_at if before else None),
         deactivated_at=None,
     )
 
 
 def _moment(text: str | None) -> datetime | None:
-    """A time of Terra's, which is in UTC where it names no offset."""
+    """Parse a time of Terra; without an offset it is in UTC."""
     try:
         moment = datetime.fromisoformat(text or "")
     except ValueError:

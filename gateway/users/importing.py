@@ -1,7 +1,8 @@
-"""Imports of users: one of each user at a time, whichever gateways are asked.
+"""Start imports, one of each user at a time across all gateways.
 
-Imports of a user are numbered. The next one begins when Postgres says that the latest has ended,
-and its id is the next number: of two that begin at once, the owner of that instance takes one.
+The imports of a user are numbered. The next one may start when the latest has ended according to
+Postgres, and its id is the next number: of two concurrent starts, the owner of that instance
+accepts one.
 """
 
 import hashlib
@@ -17,11 +18,11 @@ _DIGEST_BYTES: Final = 16
 
 
 async def next_import(ports: UserPorts, user_id: str) -> str:
-    """Return the id of the import of a user that may begin now.
+    """Return the instance id of a user's next import.
 
     Raises:
-        Problem: One of the user's is under way.
-        StoreUnavailable: Postgres does not say.
+        Problem: An import of the user is running.
+        StoreUnavailable: Postgres did not answer.
     """
     digest = _digest(user_id)
     page = await ports.instances.instances(IMPORT, limit=1, labels={_LABEL: digest})
@@ -34,10 +35,10 @@ async def next_import(ports: UserPorts, user_id: str) -> str:
 
 
 async def begin_import(ports: UserPorts, instance_id: str, params: ImportParams) -> None:
-    """Begin an import.
+    """Start an import.
 
     Raises:
-        Problem: Another request has begun it just now, or no worker has the workflow.
+        Problem: Another request has just started it, or no worker has the workflow.
     """
     labels = {_LABEL: _digest(params.user_id)}
     if not await begin(ports.commands, IMPORT, instance_id, params, labels):
@@ -51,6 +52,6 @@ def _digest(user_id: str) -> str:
 def _under_way(instance_id: str) -> Problem:
     return Problem(
         "import_under_way",
-        f"expected no import of yours under way, found {instance_id}; wait until it has ended",
+        f"The import {instance_id} is running; wait until it has ended.",
         running={"workflow": IMPORT, "id": instance_id},
     )

@@ -1,4 +1,4 @@
-"""Lab reports as forms bring them: read within limits, and looked at before anything is kept."""
+"""Parse uploaded lab reports within limits, and validate them before they are stored."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from headwater.gateway.http.budget import Hold
 from headwater.gateway.http.problems import Problem
 
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024
-#: What a form may have beside the file: boundaries, headers, other fields.
+#: Bytes of a form in addition to the file: boundaries, headers, other fields.
 _FORM_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX: Final = FILE_BYTES_MAX + _FORM_BYTES_MAX
 _FIELD: Final = "file"
@@ -23,7 +23,7 @@ _NAME_MAX: Final = 512
 _HEADERS_MAX: Final = 16
 _SEGMENTS_MAX: Final = 64
 
-#: By content type: the extension that a report is kept under.
+#: Extension of the storage key by content type.
 EXTENSIONS: Final = {"application/pdf": "pdf", "image/png": "png", "image/jpeg": "jpg"}
 _TYPES: Final = {"pdf": "application/pdf", "png": "image/png", "jpg": "image/jpeg"} | {
     "jpeg": "image/jpeg"
@@ -31,7 +31,7 @@ _TYPES: Final = {"pdf": "application/pdf", "png": "image/png", "jpg": "image/jpe
 
 
 class Report(NamedTuple):
-    """A file as it was sent; the name is a text, and never a path of ours."""
+    """An uploaded file. The name is informative only and never used as a path."""
 
     name: str
     content_type: str
@@ -39,27 +39,32 @@ class Report(NamedTuple):
 
     @property
     def extension(self) -> str:
-        """What its storage key ends with."""
+        """Extension of the storage key."""
         return EXTENSIONS[self.content_type]
 
 
 async def read_report(headers: Headers, receive: Receive, reader: BodyReader, hold: Hold) -> Report:
-    """Reads the form, no further than to where it is refused.
+    """Read a form and return its file; stop reading as soon as it is invalid.
 
-    Errors: Problem.
+    Raises:
+        Problem: The form or its file is not valid.
     """
     form = _Form(_boundary(headers.get("content-type", "")))
     length = headers.get("content-length", "")
     try:
-        found = await reader.feed(
+        refusal = await reader.feed(
             receive, int(length) if length.isdecimal() else None, hold, form.take
         )
     except Problem:
         await reader.drain(receive, hold)
         raise
-    if found is not None:
+    if refusal is not None:
         await reader.drain(receive, hold)
-        raise _too_large() if found.code == "body_too_large" else Problem(found.code, found.detail)
+        raise (
+            _too_large()
+            if refusal.code == "body_too_large"
+            else Problem(refusal.code, refusal.detail)
+        )
     return form.report()
 
 
@@ -77,7 +82,7 @@ def _boundary(content_type: str) -> str:
 
 
 class _Form:
-    """The file of a form, taken out of it as the form arrives. Nothing is kept of other fields."""
+    """Parses the file out of a form while the form arrives; discards other fields."""
 
     def __init__(self, boundary: str) -> None:
         with _read_as_form():
@@ -86,14 +91,15 @@ class _Form:
             )
         self._name: str | None = None
         self._type = ""
-        self._said: str | None = None
+        self._declared: str | None = None
         self._content = bytearray()
         self._in_file = False
 
     def take(self, piece: bytes) -> None:
-        """Takes the next piece of the form.
+        """Parse the next piece of the form.
 
-        Errors: Problem.
+        Raises:
+            Problem: The form or its file is not valid.
         """
         if not piece:
             return
@@ -110,9 +116,10 @@ class _Form:
                     raise _too_large()
 
     def report(self) -> Report:
-        """The file, once the form has ended.
+        """Return the file after the last piece.
 
-        Errors: Problem.
+        Raises:
+            Problem: The form is incomplete, or has no file.
         """
         with _read_as_form():
             self._parser.close()
@@ -120,7 +127,7 @@ class _Form:
             raise _missing("a file, found none")
         if not self._content:
             raise _missing("a file, found an empty one")
-        kind = self._type or _type_of(self._said, self._name)
+        kind = self._type or _type_of(self._declared, self._name)
         return Report(self._name, kind, bytes(self._content))
 
     def _begin(self, segment: MultipartSegment) -> None:
@@ -136,10 +143,10 @@ class _Form:
                 f"{name[:60]!r}",
                 field=_FIELD,
             )
-        self._name, self._said = name, segment.content_type
-        # Browsers send a nameless, empty part where nobody chose a file: its type says nothing.
+        self._name, self._declared = name, segment.content_type
+        # Browsers send an empty part without a name if no file was chosen; its type is meaningless.
         if name:
-            self._type = _type_of(self._said, name)
+            self._type = _type_of(self._declared, name)
 
 
 @contextmanager
@@ -148,12 +155,12 @@ def _read_as_form() -> Iterator[None]:
         yield
     except (MultipartError, ValueError, LookupError) as error:
         raise Problem(
-            "expected_multipart", f"expected a whole form of multipart/form-data, found: {error}"
+            "expected_multipart", f"expected a complete multipart/form-data form, found: {error}"
         ) from error
 
 
 def _type_of(content_type: str | None, name: str) -> str:
-    """What a file is: what its type says, if that is one of ours, else what its name ends with."""
+    """Return the type of a file: its content type if supported, else that of its extension."""
     media_type = (content_type or "").partition(";")[0].strip().lower()
     media_type = "image/jpeg" if media_type == "image/jpg" else media_type
     if media_type in EXTENSIONS:
@@ -182,5 +189,5 @@ def _too_large() -> Problem:
 
 
 def storage_key(user_id: str, upload_id: str, extension: str) -> str:
-    """Where a report is kept."""
+    """Return the storage key of a report."""
     return f"{reports_of(user_id)}{upload_id}.{extension}"

@@ -1,9 +1,9 @@
-"""Uploading a lab report: it is kept, and then given to Terra by a workflow.
+"""The route that uploads a lab report: store it, and send it to Terra by a workflow.
 
-A report is safe before Terra hears of it: first its bytes are durable, then the fact that it was
-uploaded, which starts the workflow. So whatever fails after that, nobody has to upload it again.
-Whoever heard no answer may: with the `Idempotency-Key` of the first time it is the same upload.
-Without a key it is another one, whatever its bytes are.
+First the bytes are stored durably, then the system event that starts the workflow. So the user does
+not have to upload the report again, whatever fails afterwards. A client without a response may
+repeat the request: with the same `Idempotency-Key` it is the same upload. Without a key it is
+another upload, even with the same bytes.
 """
 
 from collections.abc import Callable
@@ -38,12 +38,12 @@ _IdempotencyKey: TypeAlias = Annotated[
         name="Idempotency-Key",
         min_length=1,
         max_length=255,
-        description="A text of your own for this upload. Whoever sends the same file with the same "
-        "key once more, because no answer came, uploads nothing anew.",
+        description="A unique text that you choose for this upload. Sending the same file again "
+        "with the same key, for example after a timeout, does not create another upload.",
     ),
 ]
 
-#: Seconds that a user waits for Terra's answer; the workflow gives up earlier.
+#: Seconds that the request waits for Terra's response; the workflow gives up earlier.
 _RESULT_WITHIN_S: Final = 40.0
 #: Seconds for a file: 10 MiB in two minutes are 87 kB/s.
 _READ_S: Final = 120.0
@@ -53,7 +53,7 @@ _SUBMITTED: Final = "submitted"
 _PENDING: Final = "pending"
 _NOTES: Final = {
     _SUBMITTED: "Run `headwater sync` in about 30 s to pull biomarkers.",
-    _PENDING: "The report is kept, and Terra gets it as soon as it can be asked.",
+    _PENDING: "The report is stored, and will be sent to Terra as soon as Terra is available.",
 }
 
 
@@ -88,8 +88,9 @@ _FORM: Final = raw_body(
 def upload_route(
     ports: UserPorts, peer_of: Callable[[Scope], str], limits: UploadLimits
 ) -> HTTPRouteHandler:
-    """The route."""
-    # Whoever uploads is known, may be a telephone, and keeps no delivery waiting.
+    """Return the upload route."""
+    # A separate budget: users are authenticated and may be on slow phones, and must not delay
+    # deliveries.
     budget = Budget(reads_max=_READS_MAX, held_bytes_max=_HELD_BYTES_MAX, read_s=_READ_S)
     uploads = BodyReader(max_bytes=BODY_BYTES_MAX, budget=budget)
 
@@ -98,12 +99,12 @@ def upload_route(
         status_code=200,
         operation_class=_FORM,
         summary="Upload a lab report",
-        description="A PDF, PNG or JPEG of at most 10 MiB, in the field `file`. It is kept before "
-        "Terra reads it; what Terra finds comes some 30 s later, as biomarkers. With 502 it is "
-        "kept all the same; a new upload has Terra try once more.",
+        description="A PDF, PNG or JPEG of at most 10 MiB, in the field `file`. It is stored "
+        "before Terra reads it; the results arrive about 30 s later as biomarkers. With status "
+        "502 it is stored as well; upload it again to make Terra retry.",
         responses={
             **problem_responses(*_PROBLEMS),
-            200: ResponseSpec(Uploaded, generate_examples=False, description="It is kept."),
+            200: ResponseSpec(Uploaded, generate_examples=False, description="It is stored."),
         },
     )
     async def upload(request: AnyRequest, idempotency_key: _IdempotencyKey = None) -> Uploaded:
@@ -113,13 +114,13 @@ def upload_route(
         hold = uploads.hold(peer_of(request.scope))
         try:
             report = await read_report(request.headers, request.receive, uploads, hold)
-            limits.take(user_id, len(report.content))
+            limits.add_bytes(user_id, len(report.content))
             upload_id = (
                 ports.new_id()
                 if idempotency_key is None
                 else event_id(user_id, report.content_type, idempotency_key, report.content)
             )
-            fact = await _keep(ports, report, user_id, upload_id, own_request_id(request.scope))
+            fact = await _store(ports, report, user_id, upload_id, own_request_id(request.scope))
         finally:
             hold.release()
         return await _answer(ports, fact)
@@ -127,19 +128,19 @@ def upload_route(
     return upload
 
 
-async def _keep(
+async def _store(
     ports: UserPorts, report: Report, user_id: str, upload_id: str, request_id: str
 ) -> LabUploaded:
-    """Store the bytes of a report, then append the fact. Repeating it changes nothing.
+    """Store the bytes of a report, then publish the system event. Repeating this is idempotent.
 
     Raises:
         BlobsUnavailable: The bytes cannot be stored.
-        BrokerUnavailable: Kafka does not take the fact.
-        Overloaded: Too much waits for Kafka.
+        BrokerUnavailable: Kafka did not acknowledge the event.
+        Overloaded: Too many records wait for Kafka.
     """
     key = storage_key(user_id, upload_id, report.extension)
-    about = {"user_id": user_id, "original_name": report.name}
-    await ports.blobs.write(key, report.content, report.content_type, **about)
+    metadata = {"user_id": user_id, "original_name": report.name}
+    await ports.blobs.write(key, report.content, report.content_type, **metadata)
     fact = LabUploaded(
         at_ms=ports.clock(),
         user_id=user_id,
@@ -153,27 +154,27 @@ async def _keep(
     return fact
 
 
-async def _answer(ports: UserPorts, kept: LabUploaded) -> Uploaded:
-    """Wait for Terra's answer to a report, and return it.
+async def _answer(ports: UserPorts, fact: LabUploaded) -> Uploaded:
+    """Wait for Terra's response to a report, and return it.
 
     Raises:
         Problem: Terra refused the report.
     """
-    status = await status_of(ports.instances, LAB, kept.upload_id, _RESULT_WITHIN_S)
+    status = await status_of(ports.instances, LAB, fact.upload_id, _RESULT_WITHIN_S)
     result = output_of(status, LabResult)
     terra_status = _PENDING if result is None else result.terra_status
     if terra_status not in _NOTES:
         raise Problem(
             "terra_upload_failed",
-            f"The report is kept, and Terra did not take it: {terra_status}.",
-            upload_id=kept.upload_id,
-            storage_key=kept.storage_key,
+            f"The report is stored, but Terra did not accept it: {terra_status}.",
+            upload_id=fact.upload_id,
+            storage_key=fact.storage_key,
             terra_status=terra_status,
         )
     return Uploaded(
         ok=True,
-        upload_id=kept.upload_id,
-        storage_key=kept.storage_key,
+        upload_id=fact.upload_id,
+        storage_key=fact.storage_key,
         terra_status=terra_status,
         note=_NOTES[terra_status],
     )

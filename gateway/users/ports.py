@@ -1,4 +1,4 @@
-"""What the routes of users need of the outside."""
+"""Ports of the user routes."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Protocol
 from headwater.gateway.blobs.store import Blobs
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.terra.answers import WidgetSession
-from headwater.gateway.terra.listing import Listing
+from headwater.gateway.terra.connection_list import ConnectionList
 from headwater.gateway.tokens.verifier import Verifier
 from headwater.projections.deliveries.of_user import Connection
 from headwater.projections.workflows.queries import LocatedInstance, Page
@@ -15,14 +15,14 @@ from headwater.schemas.answers import InstanceFound
 from headwater.streams.workflows.client import Commands
 
 
-class AsksTerra(Protocol):
-    """Terra's API.
+class TerraApi(Protocol):
+    """Terra's API. All methods except `close` raise TerraNotConfigured, TerraFailed, TerraRefused.
 
-    Errors: TerraNotConfigured, TerraFailed, TerraRefused; from all but `close`.
+    See `gateway.terra.client`.
     """
 
     def require(self) -> None:
-        """Sees that Terra can be asked at all."""
+        """Check that Terra's credentials are set."""
 
     async def widget_session(
         self,
@@ -32,66 +32,69 @@ class AsksTerra(Protocol):
         success_url: str | None = None,
         failure_url: str | None = None,
     ) -> WidgetSession:
-        """Begins a session in which a user connects a wearable."""
+        """Start a session in which a user connects a wearable."""
 
-    async def subscriptions(self) -> Listing:
-        """The connections that Terra has for all users, as of at most a minute ago."""
+    async def subscriptions(self) -> ConnectionList:
+        """Return Terra's connections of all users, at most a minute old."""
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """Close the HTTP connections."""
 
 
-class ListsInstances(Protocol):
-    """The instances of workflows.
+class InstanceQueries(Protocol):
+    """Queries of workflow instances. All methods raise StoreUnavailable."""
 
-    Errors: StoreUnavailable.
-    """
-
-    async def instance(self, workflow_name: str, instance_id: str) -> LocatedInstance | None:
-        """An instance; None when there is none (yet)."""
+    async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
+        """Return an instance; None if there is none (yet)."""
 
     async def instances(
         self, workflow_name: str, *, limit: int, labels: Mapping[str, str]
     ) -> Page[InstanceFound]:
-        """Instances with labels, the newest first."""
+        """Return instances with labels, newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForUsers:
-    """What is there for users alone; without a verifier no token is taken."""
+class UserServices:
+    """Services that only the user routes use. Without a verifier, no tokens are accepted."""
 
     tokens: Verifier | None
-    terra: AsksTerra
+    terra: TerraApi
     blobs: Blobs
 
     async def close(self) -> None:
-        """Ends connections."""
+        """Close connections."""
         await self.terra.close()
         await self.blobs.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserPorts:
-    """All that the routes need.
+    """Dependencies of the user routes.
 
-    Shape:  `connections` gives those of a user; it raises StoreUnavailable.
-    Units:  the clock in Unix milliseconds.
+    Attributes:
+        services: Services that only these routes use.
+        log: Topic `webhooks`.
+        commands: Sends commands to workflows.
+        instances: Queries of workflow instances.
+        connections: Returns the connections of a user; raises StoreUnavailable.
+        clock: Returns Unix milliseconds.
+        new_id: Returns unique ids.
     """
 
-    outside: ForUsers
+    services: UserServices
     log: DeliveryLog
     commands: Commands
-    instances: ListsInstances
+    instances: InstanceQueries
     connections: Callable[[str], Awaitable[Sequence[Connection]]]
     clock: Callable[[], int]
     new_id: Callable[[], str]
 
     @property
-    def terra(self) -> AsksTerra:
-        """Terra."""
-        return self.outside.terra
+    def terra(self) -> TerraApi:
+        """Terra's API."""
+        return self.services.terra
 
     @property
     def blobs(self) -> Blobs:
-        """Where files are kept."""
-        return self.outside.blobs
+        """Store of uploaded files."""
+        return self.services.blobs

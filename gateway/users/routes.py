@@ -1,4 +1,4 @@
-"""The routes of users under /v1. Each user sees and changes what is theirs."""
+"""User routes under /v1. A user can read and change only their own data."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,16 +34,16 @@ from headwater.gateway.users.ports import UserPorts
 from headwater.gateway.users.upload_limits import UploadLimits
 from headwater.gateway.workflows.request_guard import BodyRequest
 
-#: Seconds that a user waits for a page to connect on.
+#: Seconds that a request waits for a session of Terra.
 _SESSION_WITHIN_S: Final = 20.0
-_OF_BODIES: Final = (
+_BODY_PROBLEMS: Final = (
     "invalid_body",
     "bad_request",
     "body_timeout",
     "body_too_large",
     "overloaded",
 )
-_OF_TOKENS: Final = ("jwks_unavailable",)
+_TOKEN_PROBLEMS: Final = ("jwks_unavailable",)
 
 
 def user_routes(
@@ -53,7 +53,7 @@ def user_routes(
     peer_of: Callable[[Scope], str],
     limits: UploadLimits,
 ) -> list[Router]:
-    """The routes, those with JSON and the one with a form."""
+    """Return the user routes: those with JSON bodies, and the upload of a form."""
     shared: dict[str, Any] = {
         "guards": [callers.users_only, checked_parameters],
         "security": [{USER_TOKEN: []}],
@@ -78,27 +78,25 @@ def _connect(ports: UserPorts) -> HTTPRouteHandler:
         status_code=200,
         operation_class=OptionalBody,
         summary="Connect a wearable",
-        description="Begins a session at Terra; lead the user to its url. Terra gets the user's id "
-        "as reference_id, so what comes of it is known to be the user's.",
+        description="Starts a session at Terra; redirect the user to its url. Terra gets the "
+        "user's id as reference_id, which assigns the resulting connection to the user.",
         responses=problem_responses(
-            "terra_failed", "terra_not_configured", *_OF_BODIES, *_OF_TOKENS
+            "terra_failed", "terra_not_configured", *_BODY_PROBLEMS, *_TOKEN_PROBLEMS
         ),
     )
     async def connect(request: AnyRequest, data: JSONBody[NewConnection]) -> Session:
         try:
             async with asyncio.timeout(_SESSION_WITHIN_S):
-                found = await ports.terra.widget_session(
+                session = await ports.terra.widget_session(
                     user_of(request.scope),
                     providers=data.providers,
                     success_url=data.success_url,
                     failure_url=data.failure_url,
                 )
         except TimeoutError:
-            raise TerraFailed(
-                f"expected an answer of Terra's within {_SESSION_WITHIN_S:g} s, found none"
-            ) from None
+            raise TerraFailed(f"Terra did not respond within {_SESSION_WITHIN_S:g} s") from None
         return Session(
-            url=found.url, session_id=found.session_id, expires_in=round(found.expires_in)
+            url=session.url, session_id=session.session_id, expires_in=round(session.expires_in)
         )
 
     return connect
@@ -107,10 +105,10 @@ def _connect(ports: UserPorts) -> HTTPRouteHandler:
 def _me(ports: UserPorts) -> HTTPRouteHandler:
     @get(
         "/me",
-        summary="What is connected",
-        description="Your connections, brought to agree with those that Terra has. While Terra "
-        "does not answer, they are those that we have, with `reconciled: false`.",
-        responses=problem_responses("store_unavailable", *_OF_TOKENS),
+        summary="List your connections",
+        description="Your connections, reconciled with Terra's list. While Terra does not respond, "
+        "they are those known to Headwater, with `reconciled: false`.",
+        responses=problem_responses("store_unavailable", *_TOKEN_PROBLEMS),
     )
     async def me(request: AnyRequest) -> Connections:
         return await reconciled(ports, user_of(request.scope), own_request_id(request.scope))
@@ -122,9 +120,10 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
     @post(
         "/import",
         status_code=202,
-        summary="Import days of the past",
-        description=f"Asks Terra for as many days of each active connection, {DAYS_MAX} at most, "
-        "by a workflow; the data comes as deliveries do. One import of a user runs at a time.",
+        summary="Import past days",
+        description="Starts a workflow that requests the data of each active connection from "
+        f"Terra, of at most {DAYS_MAX} days; the data arrives as deliveries. Only one import of a "
+        "user runs at a time.",
         responses=problem_responses(
             "invalid_days",
             "no_connections",
@@ -135,18 +134,22 @@ def _import(ports: UserPorts) -> HTTPRouteHandler:
             "outcome_unknown",
             "worker_unavailable",
             "not_yet_readable",
-            *_OF_BODIES,
-            *_OF_TOKENS,
+            *_BODY_PROBLEMS,
+            *_TOKEN_PROBLEMS,
         ),
     )
     async def import_days(request: AnyRequest, data: JSONBody[NewImport]) -> Importing:
         ports.terra.require()
         user_id = user_of(request.scope)
         instance_id = await next_import(ports, user_id)
-        found = await reconciled(ports, user_id, own_request_id(request.scope))
-        active = tuple(each.terra_user_id for each in found.connections if each.active)
+        current = await reconciled(ports, user_id, own_request_id(request.scope))
+        active = tuple(
+            connection.terra_user_id for connection in current.connections if connection.active
+        )
         if not active:
-            raise Problem("no_connections", "expected an active connection, found none")
+            raise Problem(
+                "no_connections", "There is no active connection; connect a wearable first."
+            )
         params = ImportParams(
             user_id=user_id,
             days=min(data.days, DAYS_MAX),

@@ -1,4 +1,4 @@
-"""Starting the house's own workflows for a user, and hearing what became of one."""
+"""Start built-in workflows for a user, and wait for their results."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.users.ports import ListsInstances
+from headwater.gateway.users.ports import InstanceQueries
 from headwater.processors.runs.labels import labels_of
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
@@ -15,7 +15,7 @@ from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
 from headwater.schemas.history import StartRun
 from headwater.streams.workflows.client import Addressed, Commands
 
-_LOOK_EVERY_S: Final = 0.2
+_POLL_EVERY_S: Final = 0.2
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -27,15 +27,15 @@ async def begin(
     params: object,
     labels: Mapping[str, str],
 ) -> bool:
-    """Start an instance; when it returns, that is in the log.
+    """Start an instance; return when the start is durable.
 
     Returns:
-        Whether the instance was started; False if there is one of that id already.
+        Whether the instance was started; False if the id already exists.
 
     Raises:
-        OutcomeUnknown: Nobody knows whether it was started, here and below.
-        BrokerUnavailable: Kafka did not take the command.
-        Overloaded: Too many commands wait.
+        OutcomeUnknown: No reply arrived, so the instance may have been started.
+        BrokerUnavailable: Kafka did not acknowledge the command; it may have been started, too.
+        Overloaded: Too many commands wait; the instance may have been started, too.
         Problem: No worker has the workflow.
     """
     command = StartRun(msgspec.json.encode(params).decode(), labels=labels_of(labels))
@@ -45,38 +45,38 @@ async def begin(
     if is_refused(reply.code):
         raise Problem(
             "worker_unavailable",
-            f"expected a worker with the workflow {workflow}, found none: {reply.message}",
+            f"No worker has the workflow {workflow}: {reply.message}",
         )
     return True
 
 
 async def status_of(
-    instances: ListsInstances, workflow: str, instance_id: str, within_s: float
+    instances: InstanceQueries, workflow: str, instance_id: str, within_s: float
 ) -> InstanceStatus | None:
-    """How an instance has ended; None if it has not within some seconds, or nobody can say."""
+    """Wait until an instance has ended; None if that is not known within `within_s` seconds."""
     try:
         async with asyncio.timeout(within_s):
             while True:
-                found = await _status(instances, workflow, instance_id)
-                if found is not None and found.ended:
-                    return found
-                await asyncio.sleep(_LOOK_EVERY_S)
+                status = await _status(instances, workflow, instance_id)
+                if status is not None and status.ended:
+                    return status
+                await asyncio.sleep(_POLL_EVERY_S)
     except TimeoutError:
         return None
 
 
 async def _status(
-    instances: ListsInstances, workflow: str, instance_id: str
+    instances: InstanceQueries, workflow: str, instance_id: str
 ) -> InstanceStatus | None:
     try:
-        found = await instances.instance(workflow, instance_id)
+        row = await instances.instance(workflow, instance_id)
     except StoreUnavailable:
         return None
-    return None if found is None else found.instance.details
+    return None if row is None else row.instance.details
 
 
 def output_of(status: InstanceStatus | None, kind: type[R]) -> R | None:
-    """What an instance has given; None if it has given nothing of the kind."""
+    """Return the output of an instance; None if it has none of this type."""
     if status is None or status.output is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How much a user may upload: so many files and so many bytes an hour, used up and refilled."""
+"""Rate limit for uploads: files and bytes of a user in an hour (a leaky bucket)."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from typing import Final
 from headwater.gateway.http.problems import Problem
 
 _HOUR_S: Final = 3_600.0
-#: Users that are remembered: whoever was silent for an hour is as new, and some 200 bytes.
+#: Users in memory, about 200 bytes each. A user without uploads for an hour starts over.
 _USERS_MAX: Final = 100_000
 
 
 class _Used:
-    """What a user has used up, as of a moment; it drains to nothing within an hour."""
+    """Usage of a user at a point in time; it drains to zero within an hour."""
 
     __slots__ = ("at_s", "bytes", "files")
 
@@ -24,12 +24,12 @@ class _Used:
 
 
 class UploadLimits:
-    """Counts what users upload, in this process.
+    """Counts the uploads of users in this process.
 
     Args:
         files: Files of a user in an hour.
         max_bytes: Bytes of a user's files in an hour.
-        clock_s: A clock, in seconds.
+        clock_s: Returns seconds.
     """
 
     def __init__(self, files: int, max_bytes: int, clock_s: Callable[[], float]) -> None:
@@ -40,14 +40,14 @@ class UploadLimits:
 
     @property
     def remembered(self) -> int:
-        """How many users are remembered."""
+        """Number of users in memory."""
         return len(self._users)
 
     def begin(self, user_id: str) -> None:
-        """Count a file that a user begins to upload.
+        """Count a file at the beginning of its upload.
 
         Raises:
-            Problem: The user has uploaded too much; it says when a file is taken again.
+            Problem: The user has uploaded too much; it states when to try again.
         """
         used = self._used(user_id)
         wait_s = max(
@@ -58,20 +58,20 @@ class UploadLimits:
             seconds = ceil(wait_s)
             raise Problem(
                 "too_many_requests",
-                f"expected at most {self._files} files and {self._max_bytes:,} bytes of yours "
-                f"within an hour, found more; try again in {seconds} s",
+                f"A user may upload {self._files} files and {self._max_bytes:,} bytes within an "
+                f"hour; try again in {seconds} s.",
                 headers={"retry-after": str(seconds)},
             )
         used.files += 1
 
-    def take(self, user_id: str, size: int) -> None:
-        """Count the bytes of a file that has arrived."""
+    def add_bytes(self, user_id: str, size: int) -> None:
+        """Count the bytes of an uploaded file."""
         self._used(user_id).bytes += size
 
     def _used(self, user_id: str) -> _Used:
         now_s = self._clock_s()
         used = self._users.pop(user_id, None) or _Used(now_s)
-        # A clock that is set back refills nothing, and takes nothing away.
+        # If the clock is set back, the usage does not change.
         drained = min(1.0, max(0.0, now_s - used.at_s) / _HOUR_S)
         used.files = max(0.0, used.files - drained * self._files)
         used.bytes = max(0.0, used.bytes - drained * self._max_bytes)

@@ -1,6 +1,7 @@
-"""GitHub as a provider: how its deliveries are signed and read, and what becomes of them.
+"""The GitHub provider: signature scheme, routing and normalizers.
 
-Every delivery about a pull request brings all of it: of two, what GitHub changed later stays.
+A delivery about a pull request contains its complete state. The state that GitHub changed last
+wins.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from headwater.schemas.tables import Table
 from headwater_github.tables import PULL_REQUESTS, PUSHES
 
 EVENT: Final = "x-github-event"
-#: Where the columns are in what GitHub posts.
+#: Path of each column's value in the payload.
 _PATHS: Final = {
     PUSHES: {name: name for name in PUSHES.field_names[:-2]}
     | {
@@ -47,49 +48,49 @@ _PATHS: Final = {
 }
 
 
-def _key(path: str, found: object) -> str:
-    text = str(found) if isinstance(found, int | str) else ""
-    fault = text_problem(path, text) if text else f"{path}: expected a text or number, found none"
-    if fault:
-        raise MalformedPayload(fault)
+def _key(path: str, value: object) -> str:
+    text = str(value) if isinstance(value, int | str) else ""
+    error = fault_of(path, text) if text else f"{path}: expected a text or number, found none"
+    if error:
+        raise MalformedPayload(error)
     return text
 
 
-def _time(path: str, found: object) -> str | None:
-    if found is None:
+def _time(path: str, value: object) -> str | None:
+    if value is None:
         return None
-    moment = read_date(found) if isinstance(found, str) else None
-    if type(found) is int and 0 <= found < 1 << 37:  # seconds, as pushed_at of pushes is
-        moment = datetime.fromtimestamp(found, UTC)
+    moment = read_date(value) if isinstance(value, str) else None
+    if type(value) is int and 0 <= value < 1 << 37:  # seconds, like pushed_at of pushes
+        moment = datetime.fromtimestamp(value, UTC)
     if moment is None:
-        raise MalformedPayload(f"{path}: expected a time, found {ascii(found)[:40]}")
+        raise MalformedPayload(f"{path}: expected a time, found {ascii(value)[:40]}")
     return moment.isoformat()
 
 
-def _text(found: list[Any]) -> str:
-    return json.encode(found).decode()
+def _text(value: list[Any]) -> str:
+    return json.encode(value).decode()
 
 
-def _list(path: str, found: object) -> list[Any]:
-    if not isinstance(found, list):
-        raise MalformedPayload(f"{path}: expected a list, found {ascii(found)[:40]}")
-    return found
+def _list(path: str, value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise MalformedPayload(f"{path}: expected a list, found {ascii(value)[:40]}")
+    return value
 
 
-#: What makes a value of what is there. Else it is as sent, and the pipeline sees that it fits.
-_MADE_BY: Final[Mapping[str, Callable[[str, Any], Any]]] = (
+#: Conversions by column. Other values are used unchanged, and the pipeline validates them.
+_CONVERSIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = (
     dict.fromkeys(("repository_id", "number", "ref", "after"), _key)
     | dict.fromkeys(("pushed_at", "created_at", "changed_at", "closed_at", "merged_at"), _time)
     | {
-        "commits": lambda path, found: len(_list(path, found)),
-        "labels": lambda path, found: _text([_at(each, "name") for each in _list(path, found)]),
-        "user_id": lambda path, found: None if found is None else f"github:{_key(path, found)}",
+        "commits": lambda path, value: len(_list(path, value)),
+        "labels": lambda path, value: _text([_at(label, "name") for label in _list(path, value)]),
+        "user_id": lambda path, value: None if value is None else f"github:{_key(path, value)}",
     }
 )
 
 
 def decode(body: bytes) -> dict[str, Any]:
-    """Reads a body: JSON, in a form unless the webhook is set to application/json."""
+    """Decode a body: JSON, or a form with JSON if the webhook is not set to application/json."""
     try:
         if body.startswith(b"payload="):
             body = parse_qs(body, strict_parsing=True)[b"payload"][0]
@@ -98,26 +99,26 @@ def decode(body: bytes) -> dict[str, Any]:
         raise MalformedPayload(str(error)) from error
 
 
-def _at(found: Any, path: str) -> Any:  # noqa: ANN401 (JSON)
+def _at(value: Any, path: str) -> Any:  # noqa: ANN401 (JSON)
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def read(body: bytes, headers: Mapping[str, str]) -> Routing:
-    """Says what a delivery is; its repository owns its rows, if it is about one."""
+    """Return the type of a delivery and its subject, the repository, if it is about one."""
     type_, repository = _key(EVENT, headers.get(EVENT)), _at(decode(body), "repository.id")
     return Routing(type_, "" if repository is None else _key("repository.id", repository))
 
 
 def normalize(table: Table, event: WebhookAdmitted, _: str, payload: dict[str, Any]) -> Normalized:
-    """Makes a row of a delivery."""
+    """Convert a delivery into a row."""
     values = {column: _at(payload, path) for column, path in _PATHS[table].items()}
-    for column in values.keys() & _MADE_BY.keys():
-        values[column] = _MADE_BY[column](_PATHS[table][column], values[column])
-    # All of a key is there, but perhaps the time of a push.
-    came = _time("", event.received_at_ms // 1000)
-    key = tuple(str(values.pop(name) or came) for name in table.key_names)
+    for column in values.keys() & _CONVERSIONS.keys():
+        values[column] = _CONVERSIONS[column](_PATHS[table][column], values[column])
+    # All key columns have values, except perhaps the time of a push.
+    received = _time("", event.received_at_ms // 1000)
+    key = tuple(str(values.pop(name) or received) for name in table.key_names)
     changed = read_date(values.get("changed_at") or "")
     stamp = event.stamp(rank=0 if changed is None else unix_ms(changed))
     return Normalized((RowUpdate(table, key, values, stamp),))

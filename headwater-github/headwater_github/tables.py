@@ -1,4 +1,4 @@
-"""The tables of GitHub. Their rows belong to a repository, and are processed where it is."""
+"""GitHub's tables. The repository of a row determines the partition that processes it."""
 
 import msgspec
 
@@ -6,48 +6,48 @@ from headwater.schemas.tables import JsonText, Moment, Owner, table_of
 
 
 class Push(msgspec.Struct):
-    """A push to a branch or a tag of GitHub, its creation and its deletion among them."""
+    """A push to a branch or a tag of GitHub, including its creation and deletion."""
 
-    #: GitHub's id of the repository; it stays when the repository is renamed.
+    #: GitHub's id of the repository, which does not change when it is renamed.
     repository_id: str
-    #: The branch or tag in full, for example refs/heads/main.
+    #: Full name of the branch or tag, for example refs/heads/main.
     ref: str
-    #: The commit that it names since; zeros where it was deleted.
+    #: The commit after the push; zeros if the branch or tag was deleted.
     after: str
-    #: When it was pushed, in whole seconds; when it arrived, if GitHub says no time.
+    #: When it was pushed, in whole seconds; the time of receipt if GitHub sends none.
     pushed_at: Moment
-    #: Who pushed: github: and GitHub's id of the account.
+    #: The pusher: `github:` and GitHub's id of the account.
     user_id: str | None = None
-    #: Who pushed: the account's name.
+    #: The pusher's account name.
     pusher: str | None = None
     #: Owner and name of the repository, for example octo-org/hello.
     repository: str | None = None
-    #: The commit that it named before; zeros where it was created.
+    #: The commit before the push; zeros if the branch or tag was created.
     before: str | None = None
-    #: True if the push made the branch or tag.
+    #: True if the push created the branch or tag.
     created: bool | None = None
-    #: True if the push removed the branch or tag.
+    #: True if the push deleted the branch or tag.
     deleted: bool | None = None
-    #: True if the push replaced commits that were there.
+    #: True if it was a force push.
     forced: bool | None = None
-    #: Commits in the push; GitHub lists 2048 at most.
+    #: Number of commits in the push; GitHub lists at most 2048.
     commits: int | None = None
 
 
 class PullRequest(msgspec.Struct):
-    """A pull request of GitHub as it stands: every action upon it brings all of it anew."""
+    """The current state of a GitHub pull request; every delivery contains the complete state."""
 
-    #: GitHub's id of the repository; it stays when the repository is renamed.
+    #: GitHub's id of the repository, which does not change when it is renamed.
     repository_id: str
     #: The number of the pull request in its repository.
     number: str
-    #: Who opened it: github: and GitHub's id of the account.
+    #: The author: `github:` and GitHub's id of the account.
     user_id: str | None = None
-    #: Who opened it: the account's name.
+    #: The author's account name.
     author: str | None = None
     #: Owner and name of the repository, for example octo-org/hello.
     repository: str | None = None
-    #: What was done last, for example opened, edited, synchronize, labeled or closed.
+    #: The last action, for example opened, edited, synchronize, labeled or closed.
     last_action: str | None = None
     #: open, closed or merged.
     state: str | None = None
@@ -55,9 +55,9 @@ class PullRequest(msgspec.Struct):
     draft: bool | None = None
     #: Its title.
     title: str | None = None
-    #: The branch that it goes into.
+    #: The branch that it is merged into.
     base_ref: str | None = None
-    #: Names of its labels, a JSON array.
+    #: Names of its labels as a JSON array.
     labels: JsonText | None = None
     #: Lines added.
     additions: int | None = None
@@ -65,9 +65,9 @@ class PullRequest(msgspec.Struct):
     deletions: int | None = None
     #: When it was opened.
     created_at: Moment | None = None
-    #: When anything of it last changed.
+    #: When it last changed.
     changed_at: Moment | None = None
-    #: When it was last closed; it may be open again since, see state.
+    #: When it was last closed; it may have been reopened since, see state.
     closed_at: Moment | None = None
     #: When it was merged.
     merged_at: Moment | None = None

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from headwater import WorkflowTest
-from headwater.gateway.house.forgetting import _unchanged
-from headwater.gateway.house.prune_workflow import prune_workflow
+from headwater.gateway.builtin.instance_deletion import _conditional_deletion_of
+from headwater.gateway.builtin.prune_workflow import prune_workflow
 from headwater.gateway.prune_instances import PRUNE, PruneParams
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.expired import (
@@ -48,8 +48,8 @@ class Rows:
     async def pruning(self) -> "Rows":
         return self
 
-    async def expired(self, asked: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
-        return await expired(self._reader, asked, after, limit)
+    async def expired(self, expiry: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+        return await expired(self._reader, expiry, after, limit)
 
     async def delete_unchanged(self, page: Sequence[Expired]) -> int:
         ids = [each.instance_id for each in page if each.instance_id not in CHANGED]
@@ -126,4 +126,6 @@ def test_what_is_kept_for_longer_stays(ended: str):
 def test_an_owner_deletes_what_has_not_changed_since_postgres_knew_it():
     at = datetime(2026, 1, 1, microsecond=7_000, tzinfo=UTC)
     found = Expired(workflow="order", instance_id="o", retention_until=at + DAY, updated_at=at)
-    assert _unchanged(found) == Addressed("order", "o", DeleteInstance(1_767_225_600_007))
+    assert _conditional_deletion_of(found) == Addressed(
+        "order", "o", DeleteInstance(1_767_225_600_007)
+    )

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import psutil
 import pytest
 
-from headwater.gateway.rebuilding.reading import Wanted, read_beside
+from headwater.gateway.rebuilding.reading import ReadRequest, read_in_child
 from headwater.gateway.settings import Settings
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.tables import DAILY_SUMMARY
@@ -63,7 +63,7 @@ def test_rows_are_the_same_whoever_reads_the_deliveries(topics: str) -> None:
             PLACEMENT, [MemoryStore() for _ in range(PARTITIONS)], DAY_MS, DAILY_SUMMARY
         ).reader
         beside = [
-            read_beside(settings, Wanted(DAILY_SUMMARY.name, PARTITIONS, some))
+            read_in_child(settings, ReadRequest(DAILY_SUMMARY.name, PARTITIONS, some))
             for some in (spans[::2], spans[1::2])
         ]
         found = await rows(beside, spans)
@@ -80,7 +80,7 @@ def test_a_rebuild_fails_when_a_process_that_reads_for_it_is_killed(topics: str)
         first, *others = await filled(cluster)
         # It waits for one more than there is.
         spans = [first, others[0]._replace(end=others[0].end + 1)]
-        reader = read_beside(settings, Wanted(DAILY_SUMMARY.name, PARTITIONS, spans))
+        reader = read_in_child(settings, ReadRequest(DAILY_SUMMARY.name, PARTITIONS, spans))
         assert (await anext(reader)).end == first.end
         children = psutil.Process().children()
         (process,) = [each for each in children if MODULE in " ".join(each.cmdline())]

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from headwater.gateway.blobs.folder import FolderBlobs
-from headwater.gateway.house.terra_workflows import TerraWorkflows
+from headwater.gateway.builtin.terra_workflows import TerraWorkflows
 from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import DATA_TYPES, Terra
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured, TerraRefused
@@ -132,13 +132,13 @@ async def _fails(terra: Terra, kind: type[Exception], match: str) -> None:
 def test_without_a_developer_id_nothing_is_asked():
     access = TerraAccess(api="http://127.0.0.1:1", dev_id="", api_key="k")
     terra = Terra(access, draw=lambda: 0.0, wall_s=time.time)
-    asyncio.run(_fails(terra, TerraNotConfigured, "HEADWATER_TERRA_DEV_ID, found nothing"))
+    asyncio.run(_fails(terra, TerraNotConfigured, "set HEADWATER_TERRA_DEV_ID"))
 
 
 def test_nobody_there_is_an_error_that_says_where():
     access = TerraAccess(api="http://127.0.0.1:1", dev_id="d", api_key="k")
     terra = Terra(access, draw=lambda: 0.0, wall_s=time.time, attempts=1)
-    asyncio.run(_fails(terra, TerraFailed, "expected an answer from GET http://127.0.0.1:1/daily"))
+    asyncio.run(_fails(terra, TerraFailed, "no response to GET http://127.0.0.1:1/daily"))
 
 
 def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
@@ -162,7 +162,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
         access = TerraAccess(api=f"http://127.0.0.1:{port}", dev_id="d", api_key="k")
         terra = Terra(access, draw=lambda: 0.0, wall_s=time.time, attempts=1)
         async with server, asyncio.timeout(60):
-            await _fails(terra, TerraFailed, "found none: TimeoutError")
+            await _fails(terra, TerraFailed, "no response to .*: TimeoutError")
             await left.wait()
 
     asyncio.run(act())
@@ -203,7 +203,9 @@ def test_a_lab_report_may_take_longer_to_send_than_its_answer(monkeypatch: pytes
 def test_a_refusal_says_what_terra_said_and_is_not_repeated(terra: StandIn):
     async def act() -> None:
         async with terra.client() as client:
-            with pytest.raises(TerraRefused, match="found 404 Not Found: user not found") as caught:
+            with pytest.raises(
+                TerraRefused, match="answered 404 Not Found: user not found"
+            ) as caught:
                 await client.request_data("daily", "nobody", DAY, DAY)
             assert caught.value.is_unknown
             with pytest.raises(TerraRefused, match="invalid start_date"):
@@ -232,12 +234,12 @@ def test_what_passes_is_asked_again_and_not_before_retry_after(
 
 def test_a_retry_after_of_an_hour_is_not_waited_for(terra: StandIn):
     terra.fail("status", status=429, retry_after="3600", path="/v2/daily")
-    asyncio.run(_fails(terra.client(), TerraFailed, "found 429 Too Many Requests"))
+    asyncio.run(_fails(terra.client(), TerraFailed, "answered 429 Too Many Requests"))
 
 
 def test_an_answer_that_is_none_of_terras_is_not_taken_for_one(terra: StandIn):
     api = f"{terra.url}/widget/none"
-    asyncio.run(_fails(terra.client(api=api), TerraRefused, "found 404"))
+    asyncio.run(_fails(terra.client(api=api), TerraRefused, "answered 404"))
 
 
 def test_the_connections_of_a_user_are_found_on_every_page(terra: StandIn):
@@ -350,7 +352,7 @@ def test_a_backfill_goes_on_when_terra_does_however_long_it_fails(terra: StandIn
             steps = {each.name: each for each in (await instance.history()).steps}
             assert steps[f"daily {USER}"].status == "waiting"
             assert steps[f"sleep {USER}"].status == "completed"
-            assert "found 500" in steps[f"daily {USER}"].error.message
+            assert "answered 500" in steps[f"daily {USER}"].error.message
             for _ in range(6):
                 await test.advance("1 hour")
             assert (await instance.status()).status == "complete"
@@ -366,8 +368,8 @@ def test_a_key_that_terra_refuses_is_an_error_that_says_so(terra: StandIn):
         async with house(terra.client()) as test:
             status = await (await backfilled(test)).status()
             assert status.status == "errored"
-            assert "it took 2" in status.error.message
-            assert "found 401" in status.error.message
+            assert "accepted 2 of 4 requests" in status.error.message
+            assert "answered 401" in status.error.message
 
     terra.add(USER)
     terra.fail("status", status=401, path="/v2/daily")

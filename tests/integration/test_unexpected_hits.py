@@ -48,7 +48,7 @@ def test_hits_grow_old_and_their_rows_become_one(migrated: str):
             for minutes in (0, 1, 20, 200):
                 now_ms = START_MS + minutes * MINUTE_MS
                 await hits.record()
-                found.append(await hits.found())
+                found.append(await hits.recorded())
             assert await other.found() == Hits(0, 0, None)
         finally:
             await reader.close()
@@ -79,7 +79,7 @@ def test_hits_while_postgres_is_away_are_recorded_later(migrated: str):
         try:
             await hits.record()
             hits._reader = here
-            return await hits.found()
+            return await hits.recorded()
         finally:
             await away.close()
             await here.close()

@@ -18,7 +18,7 @@ from headwater.gateway.http.wiping import Wiping
 from headwater.gateway.settings import Settings
 from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
-from headwater.gateway.users.ports import ForUsers
+from headwater.gateway.users.ports import UserServices
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.answers import LocatedInstance, Page
 from headwater.schemas.answers import InstanceFound, InstanceStatus
@@ -129,12 +129,12 @@ class House:
                 definitions=MemoryDefinitions(away=away),
                 workflows=self.instances,
             ),
-            users=ForUsers(
+            users=UserServices(
                 tokens=verifier_of(self.settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
                 terra=terra,
                 blobs=blobs,
             ),
-            wiping=Wiping(log=MemoryWipes(away=away), blobs=blobs, new_id=lambda: "wipe", looks=0),
+            wiping=Wiping(log=MemoryWipes(away=away), blobs=blobs, new_id=lambda: "wipe", polls=0),
         )
 
     def forget(self) -> None:

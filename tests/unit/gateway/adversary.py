@@ -13,7 +13,7 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.routes import ASGIRoute, HTTPRoute
 
-from headwater.gateway.http.checked_parameters import _taken
+from headwater.gateway.http.checked_parameters import _accepted
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -264,7 +264,7 @@ def _target(
     return Target(
         method=method,
         template=route.path,
-        queries=tuple(_taken(handler).queries),
+        queries=tuple(_accepted(handler).queries),
         kind=kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None,
         body_max=0 if method in {"GET", "HEAD", "OPTIONS"} else body_max(handler),
         key=next((key for start, key in keys.items() if route.path.startswith(start)), []),

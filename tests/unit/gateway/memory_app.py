@@ -12,7 +12,7 @@ from headwater.gateway.http.wiping import Wiping
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.terra.client import Terra
-from headwater.gateway.users.ports import ForUsers
+from headwater.gateway.users.ports import UserServices
 from headwater.gateway.workflows.authorization import WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.gateway.workflows.runs.run_service import RunPorts
@@ -43,8 +43,8 @@ def memory_app(settings: Settings | None = None, **ports: Any) -> Litestar:  # n
         "replays": MemoryReplays(),
         "reader": without_postgres(),
         "workflows": memory_workflows(),
-        "users": ForUsers(tokens=None, terra=terra_of_nobody(settings), blobs=blobs),
-        "wiping": Wiping(log=MemoryWipes(), blobs=blobs, new_id=lambda: "wipe", looks=1),
+        "users": UserServices(tokens=None, terra=terra_of_nobody(settings), blobs=blobs),
+        "wiping": Wiping(log=MemoryWipes(), blobs=blobs, new_id=lambda: "wipe", polls=1),
         "clock": lambda: 0,
         "new_request_id": lambda: f"request-{next(numbers)}",
     }

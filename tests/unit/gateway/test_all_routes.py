@@ -26,7 +26,7 @@ from headwater.gateway.http.wiping import Wiping
 from headwater.gateway.patterns import IN_WORDS
 from headwater.gateway.settings import Settings
 from headwater.gateway.terra.client import Terra
-from headwater.gateway.users.ports import ForUsers
+from headwater.gateway.users.ports import UserServices
 from tests.fakes.delivery_log import MemoryWipes
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
@@ -91,12 +91,12 @@ def application(folder: Path, sources: str = "", **ports: Any) -> Litestar:  # n
         settings,
         clock=lambda: NOW_S * 1000,
         workflows=workflows,
-        users=ForUsers(
+        users=UserServices(
             tokens=verifier_of(settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
             terra=Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: NOW_S),
             blobs=blobs,
         ),
-        wiping=Wiping(log=MemoryWipes(away=True), blobs=blobs, new_id=lambda: "wipe", looks=1),
+        wiping=Wiping(log=MemoryWipes(away=True), blobs=blobs, new_id=lambda: "wipe", polls=1),
         **ports,
     )
 

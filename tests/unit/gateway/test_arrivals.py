@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from headwater.gateway.http.arrivals import Answer, Arrival, Arrivals
 from headwater.gateway.http.budget import Refusal
+from headwater.gateway.http.delivery_batcher import Answer, DeliveryBatcher, IncomingDelivery
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_of
 from headwater.processors.providers.envelope import Malformed, Routing
@@ -27,12 +27,12 @@ def source(read: Callable[[bytes, Mapping[str, str]], Routing | Malformed] | Non
     return replace(terra, secrets=(SECRET,), provider=provider)
 
 
-def arrival(body: bytes, secret: str = SECRET) -> Arrival:
+def arrival(body: bytes, secret: str = SECRET) -> IncomingDelivery:
     scheme, now_s = source().scheme, int(time.time())
     headers = sign(scheme, body, secret, now_s)
     claim = read_claim(scheme, headers, now_s)
     assert isinstance(claim, Claim)
-    return Arrival(body, claim, headers, "request-1", now_s * 1000)
+    return IncomingDelivery(body, claim, headers, "request-1", now_s * 1000)
 
 
 def body_of(subject: str) -> bytes:
@@ -40,9 +40,9 @@ def body_of(subject: str) -> bytes:
 
 
 async def answers_to(
-    arrivals: Arrivals, arrived: Sequence[Arrival]
+    arrivals: DeliveryBatcher, arrived: Sequence[IncomingDelivery]
 ) -> list[Answer | BaseException]:
-    handled = (arrivals.handled(one) for one in arrived)
+    handled = (arrivals.process(one) for one in arrived)
     return list(await asyncio.gather(*handled, return_exceptions=True))
 
 
@@ -57,7 +57,7 @@ def test_each_of_those_that_arrive_together_has_its_own_answer() -> None:
             arrival(b""),
             arrival(body_of("c")),
         ]
-        found = await answers_to(Arrivals(source(), log), arrived)
+        found = await answers_to(DeliveryBatcher(source(), log), arrived)
         assert found[0] == Appended(duplicate=False)
         assert isinstance(found[1], Refused)
         assert found[2] == Appended(duplicate=False)
@@ -99,7 +99,7 @@ def test_a_bug_that_one_delivery_meets_costs_neither_it_nor_the_others(
 
     async def scenario() -> None:
         log, arrived = MemoryLog(), [arrival(body_of(subject)) for subject in "abc"]
-        found = await answers_to(Arrivals(source(read), log), arrived)
+        found = await answers_to(DeliveryBatcher(source(read), log), arrived)
         assert found == [Appended(duplicate=False)] * 3
         read_as = {one.body: (one.type, one.subject) for one in log.deliveries}
         assert read_as == {
@@ -115,7 +115,7 @@ def test_a_log_with_a_bug_fails_the_request_and_appends_nothing() -> None:
     async def scenario() -> None:
         log = MemoryLog()
         log.fault = RuntimeError("a bug of the log's")
-        (found,) = await answers_to(Arrivals(source(), log), [arrival(body_of("a"))])
+        (found,) = await answers_to(DeliveryBatcher(source(), log), [arrival(body_of("a"))])
         assert isinstance(found, RuntimeError)
         assert not log.deliveries
 
@@ -142,9 +142,9 @@ class SilentLog(MemoryLog):
 def test_who_gives_up_is_not_begun_or_leaves_the_log(begun: bool) -> None:
     async def scenario() -> None:
         log = SilentLog()
-        arrivals = Arrivals(source(), log)
-        gone = asyncio.create_task(arrivals.handled(arrival(body_of("gone"))))
-        stays = asyncio.create_task(arrivals.handled(arrival(body_of("stays"))))
+        arrivals = DeliveryBatcher(source(), log)
+        gone = asyncio.create_task(arrivals.process(arrival(body_of("gone"))))
+        stays = asyncio.create_task(arrivals.process(arrival(body_of("stays"))))
         for _ in range(3 if begun else 1):
             await asyncio.sleep(0)
         gone.cancel()

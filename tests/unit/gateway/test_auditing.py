@@ -20,7 +20,7 @@ from headwater.gateway.http.auditing import Auditing, note
 from headwater.gateway.http.front import front_of
 from headwater.gateway.http.keys import admit, key_id
 from headwater.gateway.http.metrics import Metrics
-from headwater.gateway.http.peers import peers_behind
+from headwater.gateway.http.peers import peer_resolver
 from headwater.gateway.http.problems import HANDLERS
 from headwater.gateway.http.request_scope import STATE_NAME
 from headwater.gateway.settings import Settings
@@ -266,7 +266,7 @@ def toy(audit: MemoryAudit) -> Litestar:
     auditing = Auditing(
         audit,
         project="toys",
-        peer_of=peers_behind([]),
+        peer_of=peer_resolver([]),
         metrics=Metrics(),
         clock=lambda: AT_MS,
         new_id=lambda: "entry",

@@ -15,7 +15,7 @@ from headwater.gateway.commands.user_tokens import verifier_of, with_development
 from headwater.gateway.loopback import DEVELOPMENT_ISSUER
 from headwater.gateway.settings import Settings
 from headwater.gateway.terra.client import Terra
-from headwater.gateway.users.ports import ForUsers
+from headwater.gateway.users.ports import UserServices
 from headwater.streams.clock import now_ms
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
 from tests.unit.gateway.memory_app import memory_app
@@ -38,7 +38,7 @@ def users(jwks: Path) -> Iterator[TestClient[Any]]:
     app = memory_app(
         settings,
         clock=lambda: NOW_S * 1000,
-        users=ForUsers(
+        users=UserServices(
             tokens=verifier_of(settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
             terra=Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: NOW_S),
             blobs=FolderBlobs(jwks.parent / "blobs"),

@@ -290,7 +290,7 @@ def test_settings_are_read_where_typing_errors_are_named() -> None:
         for each in GATEWAY.rglob("*.py")
         if re.search(r"(?<!def )load_settings\(", each.read_text("utf-8"))
     }
-    children = {"rebuilding/__main__.py", "rebuilding/reading.py", "house/__main__.py"}
+    children = {"rebuilding/__main__.py", "rebuilding/reading.py", "builtin/__main__.py"}
     # Children are started by a process that has named them.
     assert callers == {"commands/options.py", *children}
 

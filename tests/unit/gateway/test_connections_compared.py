@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headwater.gateway.terra.listing import Listing, read_listing
+from headwater.gateway.terra.connection_list import ConnectionList, parse_connection_list
 from headwater.gateway.users.connections import compared
 from headwater.projections.deliveries.of_user import Connection
 from headwater.schemas.providers.headwater import ConnectionClosed, ConnectionListed
@@ -15,8 +15,10 @@ LISTED_S = 1_782_900_000.0
 EARLIER, LATER = (datetime.fromtimestamp(LISTED_S + by, UTC) for by in (-60, 30))
 
 
-def listing(*entries: dict[str, Any]) -> Listing:
-    return read_listing([msgspec.Raw(msgspec.json.encode(each)) for each in entries], LISTED_S)
+def listing(*entries: dict[str, Any]) -> ConnectionList:
+    return parse_connection_list(
+        [msgspec.Raw(msgspec.json.encode(each)) for each in entries], LISTED_S
+    )
 
 
 def ours(**changes: Any) -> Connection:  # noqa: ANN401 (fields)

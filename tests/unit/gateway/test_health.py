@@ -11,7 +11,7 @@ from litestar.testing import TestClient
 from psycopg import AsyncConnection
 from typing_extensions import override
 
-from headwater.gateway.http.health import Remembered
+from headwater.gateway.http.health import CachedQuery
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.reader import PooledReader
 from tests.unit.gateway.memory_app import memory_app
@@ -78,9 +78,9 @@ def test_a_result_is_asked_for_again_when_it_is_old() -> None:
         async def query() -> int:
             return next(numbers)
 
-        kept = Remembered(query, for_s=60)
+        kept = CachedQuery(query, for_s=60)
         assert [await kept.get() for _ in range(3)] == [0, 0, 0]
-        forgotten = Remembered(query, for_s=0)
+        forgotten = CachedQuery(query, for_s=0)
         assert [await forgotten.get() for _ in range(3)] == [1, 2, 3]
 
     asyncio.run(scenario())
@@ -96,7 +96,7 @@ def test_a_caller_that_goes_away_does_not_end_the_query_of_the_others() -> None:
             await ready.wait()
             return "here"
 
-        kept = Remembered(query, for_s=0)
+        kept = CachedQuery(query, for_s=0)
         callers = [asyncio.create_task(kept.get()) for _ in range(3)]
         await asyncio.sleep(0)
         callers[0].cancel()

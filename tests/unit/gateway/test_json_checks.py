@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headwater.gateway.http.json_checks import (
     SMALL_BYTES,
-    NameTwice,
+    DuplicateName,
     check_at_once,
     check_in_steps,
     check_text,
@@ -73,7 +73,7 @@ def test_what_every_reader_reads_alike_is_taken(check: Check, text: str) -> None
 @pytest.mark.parametrize("check", WAYS)
 @pytest.mark.parametrize(("text", "name"), TWICE)
 def test_a_name_twice_in_one_object_is_named(check: Check, text: str, name: str) -> None:
-    with pytest.raises(NameTwice) as caught:
+    with pytest.raises(DuplicateName) as caught:
         check(text)
     assert str(caught.value) == name
 
@@ -101,7 +101,7 @@ def test_what_is_not_utf_8_is_refused(body: bytes, padding: int) -> None:
 def test_a_text_of_many_steps_is_looked_at_whole() -> None:
     """Faults at the seams of steps: long runs of whitespace, digits, strings and brackets."""
     for filling in (" " * 4095, " " * 70_000, "1," * 40_000 + "1,", '"",' * 5_000, "[]," * 60_000):
-        for end, fault in (("1e400]", ValueError), ('{"a":1,"a":2}]', NameTwice), ("2]", None)):
+        for end, fault in (("1e400]", ValueError), ('{"a":1,"a":2}]', DuplicateName), ("2]", None)):
             text = "[" + (filling if filling.strip() else f"1{filling},") + end
             for check in WAYS:
                 if fault is None:
@@ -139,7 +139,7 @@ def _written(value: object, draw_escape: Callable[[], bool]) -> str:
 def _verdict(check: Check, text: str) -> type[BaseException] | None:
     try:
         check(text)
-    except (TooDeep, NameTwice) as error:
+    except (TooDeep, DuplicateName) as error:
         return type(error)
     except ValueError:
         return ValueError

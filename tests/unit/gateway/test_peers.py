@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.http.peers import peers_behind
+from headwater.gateway.http.peers import peer_resolver
 
 PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 
@@ -34,9 +34,9 @@ def test_the_peer_is_the_last_address_that_is_no_proxy(
 ) -> None:
     headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
     scope: Any = {"client": client and (client, 4711), "headers": headers}
-    assert peers_behind(PROXIES)(scope) == peer
+    assert peer_resolver(PROXIES)(scope) == peer
 
 
 def test_without_proxies_nobody_is_believed() -> None:
     scope: Any = {"client": ("10.0.0.1", 1), "headers": [(b"x-forwarded-for", b"192.0.2.1")]}
-    assert peers_behind([])(scope) == "10.0.0.1"
+    assert peer_resolver([])(scope) == "10.0.0.1"

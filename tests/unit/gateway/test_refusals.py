@@ -14,7 +14,7 @@ def refused(log: MemoryAnswers, answers: list[RequestAnswered]) -> None:
     """Refuses them, and waits until the while is over."""
 
     async def whole() -> None:
-        refusals = Refusals(log, while_s=0.01)
+        refusals = Refusals(log, window_s=0.01)
         for answer in answers:
             refusals.refused(answer)
         await asyncio.sleep(0.03)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.gateway.terra.pace import backoff_s, is_passing, retry_after_s
+from headwater.gateway.terra.pace import backoff_s, is_retryable, retry_after_s
 
 #: 2026-11-22 12:00:00 UTC.
 NOON = 1_795_348_800.0
@@ -54,4 +54,4 @@ def test_pauses_grow_to_twenty_seconds_and_half_of_each_is_drawn():
     ],
 )
 def test_what_may_be_answered_otherwise_later_is_asked_again(status: int, passing: bool):
-    assert is_passing(status) is passing
+    assert is_retryable(status) is passing

@@ -2,7 +2,14 @@
 
 import pytest
 
-from headwater.gateway.terra.turns import ACCOUNT, FLIGHTS, Lane, Party, QueueFull, Turns
+from headwater.gateway.terra.fair_queue import (
+    ACCOUNT,
+    CONCURRENT,
+    FairQueue,
+    Lane,
+    Party,
+    QueueFull,
+)
 
 AMARA = Party(Lane.DATA, "user", "amara")
 BO = Party(Lane.DATA, "user", "bo")
@@ -13,7 +20,7 @@ class Requests:
     """Requests whose answers come at once, and when each was sent."""
 
     def __init__(self, rate: float) -> None:
-        self.turns = Turns(rate)
+        self.turns = FairQueue(rate)
         self.now_s = 100.0
         self.sent: list[tuple[Party, float]] = []
         self.parties: dict[int, Party] = {}
@@ -91,7 +98,7 @@ def test_a_turn_that_is_given_back_is_the_next_ones():
     requests = Requests(1.0)
     (number,) = requests.enqueue(AMARA)
     assert [*requests.turns.grant(requests.now_s)] == [number]
-    requests.turns.give_back(AMARA)
+    requests.turns.return_turn(AMARA)
     requests.enqueue(BO)
     requests.run()
     assert requests.times(BO) == [0.0]
@@ -99,8 +106,8 @@ def test_a_turn_that_is_given_back_is_the_next_ones():
 
 def test_a_party_that_is_held_holds_nobody_else():
     requests = Requests(10.0)
-    requests.turns.hold(AMARA, 130.0, 100.0)
-    assert requests.turns.held_s(AMARA, 100.0) == 30.0
+    requests.turns.block(AMARA, 130.0, 100.0)
+    assert requests.turns.blocked_s(AMARA, 100.0) == 30.0
     requests.enqueue(AMARA)
     requests.enqueue(BO)
     requests.enqueue(LAB)
@@ -111,7 +118,7 @@ def test_a_party_that_is_held_holds_nobody_else():
 
 def test_the_account_holds_all_but_lab_reports():
     requests = Requests(10.0)
-    requests.turns.hold(ACCOUNT, 130.0, 100.0)
+    requests.turns.block(ACCOUNT, 130.0, 100.0)
     for party in (AMARA, BO, LAB):
         requests.enqueue(party)
     requests.run()
@@ -129,16 +136,16 @@ def test_lab_reports_go_before_all_else():
 
 
 def test_slow_answers_to_one_party_leave_connections_to_others():
-    turns = Turns(1_000.0)
+    turns = FairQueue(1_000.0)
     for _ in range(64):
         turns.enqueue(AMARA)
-    assert len([*turns.grant(1.0)]) < FLIGHTS[Lane.DATA]
+    assert len([*turns.grant(1.0)]) < CONCURRENT[Lane.DATA]
     number = turns.enqueue(BO)
     assert [*turns.grant(1.0)] == [number]
 
 
 def test_so_many_requests_of_a_party_wait_and_no_more():
-    turns = Turns(1.0)
+    turns = FairQueue(1.0)
     for _ in range(64):
         turns.enqueue(AMARA)
     with pytest.raises(QueueFull):
@@ -151,7 +158,7 @@ def test_nothing_is_remembered_of_parties_that_are_done():
     requests = Requests(100.0)
     for party in parties(500):
         requests.enqueue(party)
-        requests.turns.hold(party, 101.0, 100.0)
+        requests.turns.block(party, 101.0, 100.0)
     requests.run()
     requests.now_s += 60.0
     requests.run()
@@ -159,8 +166,8 @@ def test_nothing_is_remembered_of_parties_that_are_done():
 
 
 def test_holds_are_bounded():
-    turns = Turns(100.0)
+    turns = FairQueue(100.0)
     for party in parties(20_000):
-        turns.hold(party, 1e9, 0.0)
+        turns.block(party, 1e9, 0.0)
     assert turns.remembered <= 10_000
-    assert turns.held_s(parties(20_000)[-1], 0.0) == 3_600.0
+    assert turns.blocked_s(parties(20_000)[-1], 0.0) == 3_600.0

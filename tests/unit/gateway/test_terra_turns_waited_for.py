@@ -93,7 +93,7 @@ def test_a_429_of_one_connection_holds_no_other_and_no_lab_report():
 
     async def act() -> None:
         async with served(answer) as (server, terra):
-            with pytest.raises(TerraFailed, match="found 429"):
+            with pytest.raises(TerraFailed, match="answered 429"):
                 await terra.request_data("daily", "a", DAY, DAY)
             await terra.request_data("daily", "b", DAY, DAY)
             await terra.upload_lab_report("user_b", name="a", content_type="b", content=b"c")
@@ -174,7 +174,7 @@ def test_a_list_that_cannot_be_read_is_not_asked_for_by_each_caller_anew():
     async def act() -> None:
         async with served(lambda *_: (500, {}, {})) as (server, terra):
             for _ in range(20):
-                with pytest.raises(TerraFailed, match="found 500"):
+                with pytest.raises(TerraFailed, match="answered 500"):
                     await terra.subscriptions()
             assert len(server.asked) == 1
 

@@ -29,7 +29,7 @@ def upload(limits: UploadLimits, user_id: str, size: int = 0) -> int:
         limits.begin(user_id)
     except Problem as problem:
         return int(problem.headers["retry-after"])
-    limits.take(user_id, size)
+    limits.add_bytes(user_id, size)
     return 0
 
 
@@ -62,5 +62,5 @@ def test_a_clock_that_is_set_back_gives_and_takes_nothing(limits: UploadLimits, 
 
 def test_so_many_users_are_remembered(limits: UploadLimits):
     for number in range(100_100):
-        limits.take(f"user-{number}", 1)
+        limits.add_bytes(f"user-{number}", 1)
     assert limits.remembered == 100_000

@@ -657,7 +657,7 @@ def test_without_kafka_or_a_worker_writes_say_what_may_still_happen(
     assert answer.headers["retry-after"]
     commands.ready = False
     problem = assert_problem(ask(client, route, **KEY), 503, "broker_unavailable")
-    assert "nothing sent" in problem["detail"]
+    assert "nothing was sent" in problem["detail"]
 
 
 def test_without_postgres_writes_are_answered_and_reads_are_not(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Instances of the house's own workflows, as operators' routes begin them and look at them."""
+"""Start and query instances of the built-in workflows, for operator routes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,18 +19,22 @@ from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnkno
 
 P = TypeVar("P", bound=msgspec.Struct)
 
-#: A new instance can be read after some tens of milliseconds.
-_LOOK_EVERY_S: Final = 0.05
-_LOOKS: Final = 60
-#: Entries that are looked through for the last page that ended.
+#: A new instance becomes readable after some tens of milliseconds.
+_POLL_EVERY_S: Final = 0.05
+_POLLS: Final = 60
+#: Entries that are searched for the last completed page.
 _LATEST: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnInstances:
-    """Begins instances, and looks at them.
+class BuiltinInstances:
+    """Starts and queries instances of the built-in workflows.
 
-    Shape:  new_id gives ids that nobody else has; clock, Unix milliseconds.
+    Attributes:
+        commands: Sends commands to workflows.
+        workflows: Reads instances from Postgres.
+        new_id: Returns unique ids.
+        clock: Returns Unix milliseconds.
     """
 
     commands: Commands
@@ -39,54 +43,61 @@ class OwnInstances:
     clock: Callable[[], int]
 
     def now(self) -> str:
-        """The time, as selections have it."""
+        """Return the current time in ISO 8601."""
         return datetime.fromtimestamp(self.clock() / 1000, UTC).isoformat()
 
     async def begin(self, workflow: str, params: msgspec.Struct) -> str:
-        """Starts an instance, and waits, not for long, until it can be looked at; gives its id.
+        """Start an instance and wait up to three seconds until it is readable.
 
-        Errors: Problem; Overloaded, NotYetReadable.
+        Returns:
+            The id of the instance.
+
+        Raises:
+            Problem: Kafka is not connected.
+            Overloaded: Too many commands wait.
+            NotYetReadable: Some members run a release that cannot read the command.
         """
         instance_id = self.new_id()
         start = StartRun(msgspec.json.encode(params).decode())
-        with suppress(OutcomeUnknown):  # It is in the log: a worker of the house's begins it.
+        with suppress(OutcomeUnknown):  # The command is in the log, so a worker will start it.
             await send_all(self.commands, [Addressed(workflow, instance_id, start)])
-        for _ in range(_LOOKS):
+        for _ in range(_POLLS):
             if await self.workflows.instance(workflow, instance_id) is not None:
                 break
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_EVERY_S)
         return instance_id
 
     async def find(self, workflow: str, instance_id: str, kind: type[P]) -> tuple[Instance, P]:
-        """An instance and its params.
+        """Return an instance and its params.
 
-        Errors: Problem, if there is none that was begun by `begin`.
+        Raises:
+            Problem: There is no instance of this id that `begin` started.
         """
-        found = await self.workflows.instance(workflow, instance_id)
+        row = await self.workflows.instance(workflow, instance_id)
         what, shown = workflow.removeprefix("headwater-"), instance_id[:64]
-        if found is None:
+        if row is None:
             raise Problem("not_found", f"There is no {what} {shown} (yet).")
         try:
-            return found.instance, msgspec.json.decode(found.instance.meta.params, type=kind)
+            return row.instance, msgspec.json.decode(row.instance.meta.params, type=kind)
         except msgspec.DecodeError:
-            detail = f"{shown} is an instance of {workflow} that was not begun as a {what}."
+            detail = f"{shown} is an instance of {workflow} that was not started as a {what}."
             raise Problem("not_found", detail) from None
 
     async def latest_entries(self, workflow: str, instance: Instance) -> Sequence[Step]:
-        """Some entries of its run, the latest first."""
+        """Return the latest entries of an instance's run, newest first."""
         run = RunKey(workflow, instance.id, instance.meta.run_number)
         return (await self.workflows.steps(run, order="desc", limit=_LATEST)).rows
 
 
 def result_of_last(name: str, entries: Sequence[Step], kind: type[P]) -> P | None:
-    """What the last of these entries with a name has returned, if one has."""
-    results = (each.result for each in entries if each.name == name and each.result is not None)
+    """Return the first result among entries with a name; None if there is none."""
+    results = (entry.result for entry in entries if entry.name == name and entry.result is not None)
     last = next(results, None)
     return None if last is None else msgspec.json.decode(last, type=kind)
 
 
-def state_of(instance: Instance, under_way: str) -> str:
-    """How an instance stands, for operators: done, failed, or what it is doing."""
+def state_of(instance: Instance, running: str) -> str:
+    """Return the state of an instance for operators: done, failed, or `running`."""
     if instance.details.status is RunStatus.COMPLETE:
         return "done"
-    return "failed" if instance.details.ended else under_way
+    return "failed" if instance.details.ended else running

@@ -1,4 +1,4 @@
-"""Requests that no route takes: what a producer posts to a wrong path leaves a trace, too."""
+"""Record requests that match no route, so that deliveries to a wrong path are visible."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
@@ -10,26 +10,29 @@ from litestar.types import Scope
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.request_scope import claimed_request_id, own_request_id
-from headwater.gateway.http.segments import shown
+from headwater.gateway.http.segments import displayable_path
 from headwater.schemas.records import RequestAnswered
 
-#: What Litestar calls when a request has failed, before it is answered.
+#: A hook that Litestar calls when a request has failed, before the response.
 Hook: TypeAlias = Callable[[Exception, Scope], Awaitable[None]]
 
 _SHOWN_CHARS: Final = 100
-#: Who looks for a page that is not there has posted nothing.
-_LOOKS: Final = frozenset({"GET", "OPTIONS"})
+#: Methods that deliver nothing, so requests for unknown pages are not recorded.
+_WITHOUT_BODY: Final = frozenset({"GET", "OPTIONS"})
 
 
-def refusals_told(
+def refusal_recorder(
     refusals: Refusals, peer_of: Callable[[Scope], str], clock: Callable[[], int]
 ) -> Callable[[Scope, str], None]:
-    """Tells of a request that is no delivery as of refused ones, by its code.
+    """Return a function that records a refused request by its code.
 
-    Units:  the clock in Unix milliseconds.
+    Args:
+        refusals: Logs and records refusals.
+        peer_of: Returns the client address of a request.
+        clock: Returns Unix milliseconds.
     """
 
-    def tell(scope: Scope, code: str) -> None:
+    def record(scope: Scope, code: str) -> None:
         refusals.refused(
             RequestAnswered(
                 request_id=own_request_id(scope),
@@ -37,8 +40,8 @@ def refusals_told(
                 source="",
                 code=code,
                 reason="",
-                # repr: no path may end a line of the log, or hold what Postgres cannot.
-                detail=f"{scope.get('method', '')} {shown(scope['path'])[:_SHOWN_CHARS]!r}",
+                # repr: a path must not break a log line, or contain what Postgres cannot store.
+                detail=f"{scope.get('method', '')} {_path(scope)!r}",
                 event_id="",
                 size=0,
                 peer=peer_of(scope),
@@ -47,19 +50,23 @@ def refusals_told(
             )
         )
 
-    return tell
+    return record
 
 
-def strays_told(tell: Callable[[Scope, str], None]) -> Hook:
-    """A hook that tells of strays."""
+def record_unmatched(record: Callable[[Scope, str], None]) -> Hook:
+    """Return a hook that records requests without a matching route."""
 
-    async def told(error: Exception, scope: Scope) -> None:
+    async def on_error(error: Exception, scope: Scope) -> None:
         code = _code_of(error)
-        if code is None or scope["type"] != ScopeType.HTTP or scope["method"] in _LOOKS:
+        if code is None or scope["type"] != ScopeType.HTTP or scope["method"] in _WITHOUT_BODY:
             return
-        tell(scope, code)
+        record(scope, code)
 
-    return told
+    return on_error
+
+
+def _path(scope: Scope) -> str:
+    return displayable_path(scope["path"])[:_SHOWN_CHARS]
 
 
 def _code_of(error: Exception) -> str | None:

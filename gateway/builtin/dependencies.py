@@ -1,6 +1,6 @@
-"""The world of the house's own workflows: adapters for their ports, made when they are first used.
+"""Dependencies of the built-in workflows, created on first use.
 
-Most workers serve workflows that need none of it, and should not wait for its libraries.
+Most workers run no built-in workflow, and should not wait for the imports.
 """
 
 import asyncio
@@ -15,58 +15,60 @@ from headwater.gateway.terra.client import Terra
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from headwater.gateway.house.deliveries_again import DeliveriesAgain
-    from headwater.gateway.house.forgetting import Forgetting
+    from headwater.gateway.builtin.delivery_replays import DeliveryReplays
+    from headwater.gateway.builtin.instance_deletion import InstanceDeletion
     from headwater.projections.deliveries.queries import Reader
     from headwater.streams.pipeline.webhook_log import WebhookLog
 
-#: How often, and how far apart, is looked whether Kafka is connected.
-_LOOKS: Final = 100
-_LOOK_S: Final = 0.1
-#: Numbers are drawn so finely.
-_DRAWN: Final = 1 << 32
+#: Checks for the connection to Kafka, and seconds between them.
+_POLLS: Final = 100
+_POLL_S: Final = 0.1
+#: Resolution of random numbers.
+_RESOLUTION: Final = 1 << 32
 
 
-class World:
-    """What the settings name."""
+class Dependencies:
+    """Adapters that the settings configure."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._terra: Terra | None = None
         self._reader: Reader | None = None
-        self._replays: DeliveriesAgain | None = None
-        self._forgetting: Forgetting | None = None
+        self._replays: DeliveryReplays | None = None
+        self._instance_deletion: InstanceDeletion | None = None
         self._blobs: Blobs | None = None
         self._log: WebhookLog | None = None
 
     async def terra(self) -> Terra:
-        """Terra."""
+        """Return Terra's API."""
         if self._terra is None:
             self._terra = Terra(
                 self._settings.terra,
-                draw=lambda: secrets.randbelow(_DRAWN) / _DRAWN,
+                draw=lambda: secrets.randbelow(_RESOLUTION) / _RESOLUTION,
                 wall_s=lambda: now_ms() / 1_000,
             )
         return self._terra
 
-    async def replays(self) -> "DeliveriesAgain":
-        """Deliveries to replay, in Postgres and Kafka."""
+    async def replays(self) -> "DeliveryReplays":
+        """Return the replays of deliveries."""
         if self._replays is None:
-            from headwater.gateway.house.deliveries_again import DeliveriesAgain  # noqa: PLC0415 (see above)
+            from headwater.gateway.builtin.delivery_replays import DeliveryReplays  # noqa: PLC0415 (see above)
 
-            self._replays = DeliveriesAgain(await self.connections(), self._settings)
+            self._replays = DeliveryReplays(await self.connections(), self._settings)
         return self._replays
 
-    async def forgetting(self) -> "Forgetting":
-        """Instances that are to be forgotten, or are kept no longer."""
-        if self._forgetting is None:
-            from headwater.gateway.house.forgetting import Forgetting  # noqa: PLC0415 (see above)
+    async def instance_deletion(self) -> "InstanceDeletion":
+        """Return the deletion of instances."""
+        if self._instance_deletion is None:
+            from headwater.gateway.builtin.instance_deletion import InstanceDeletion  # noqa: PLC0415 (see above)
 
-            self._forgetting = Forgetting(await self.connections(), self._settings, now_ms)
-        return self._forgetting
+            self._instance_deletion = InstanceDeletion(
+                await self.connections(), self._settings, now_ms
+            )
+        return self._instance_deletion
 
     async def connections(self) -> "Reader":
-        """The connections in Postgres."""
+        """Return the Postgres reader."""
         if self._reader is None:
             from headwater.projections.deliveries.queries import Reader  # noqa: PLC0415 (see above)
 
@@ -74,22 +76,23 @@ class World:
         return self._reader
 
     async def blobs(self) -> Blobs:
-        """The blobs."""
+        """Return the blob store."""
         if self._blobs is None:
             self._blobs = blobs_at(self._settings.blobs_at)
         return self._blobs
 
     async def facts(self) -> "WebhookLog":
-        """The log of deliveries, once it is connected.
+        """Return the topic `webhooks`; wait up to 10 s until it is connected.
 
-        Errors: BrokerUnavailable.
+        Raises:
+            BrokerUnavailable: Kafka could not be reached.
         """
         if self._log is None:
             self._log = await _started_log(self._settings)
-        for _ in range(_LOOKS):
+        for _ in range(_POLLS):
             if self._log.ready:
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         return self._log
 
 

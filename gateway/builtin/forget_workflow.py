@@ -1,7 +1,7 @@
-"""The workflow that forgets instances about a user, once a wipe has removed what is delivered.
+"""The workflow that deletes instances about a user, after a wipe has deleted their deliveries.
 
-It knows the user by a digest alone, and its steps give numbers: what is left of it names nobody.
-Each step looks for what is still to be done, so one that was cut off begins again.
+It knows only a digest of the user's id, and its steps return numbers, so its history does not name
+the user. Its steps are idempotent: an interrupted step runs again and does what is left.
 """
 
 from math import inf
@@ -17,26 +17,27 @@ from headwater.streams.replay.workflow import Workflow
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headwater.gateway.house.forgetting import Forgetting
+    from headwater.gateway.builtin.instance_deletion import InstanceDeletion
 
 _UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="5 seconds", backoff="constant")
-#: Longer than all readers of a busy house need to be there; then it is asked again.
+#: Longer than all readers of a busy system need to catch up; then the step is retried.
 _TIMEOUT: Final = "10 minutes"
-#: The whole history is read.
+#: This step reads the whole history topic.
 _ERASE_TIMEOUT: Final = "6 hours"
 
 
-def forget_workflow(instances: "Callable[[], Awaitable[Forgetting]]") -> Workflow:
-    """The workflow, over the instances that there are.
+def forget_workflow(instances: "Callable[[], Awaitable[InstanceDeletion]]") -> Workflow:
+    """Return the workflow.
 
-    It waits until nobody starts any more of them, deletes them, and erases what they left.
+    It waits until no more instances about the user can start, deletes them, and erases their
+    history.
     """
 
     async def forget(event: WorkflowEvent[ForgetParams], step: Step) -> dict[str, Any]:
         params = event.payload
 
         async def settle() -> int:
-            return await (await instances()).settle(params)
+            return await (await instances()).wait_until_settled(params)
 
         async def delete() -> int:
             return await (await instances()).delete(params, until_ms)

@@ -1,6 +1,6 @@
-"""Going through pages in a workflow: its progress is the state of a loop.
+"""Process pages in a workflow, with the progress as the state of a durable loop.
 
-A worker that is killed goes on behind the last page; one that was under way is done again.
+After a crash, the workflow continues after the last completed page; a page in progress is repeated.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,27 +13,38 @@ from headwater.streams.authoring.workflow_values import Break, Continue, Retry
 from headwater.streams.replay.step import Step
 
 _PAGE_TIMEOUT: Final = "10 minutes"
-#: Pages that stay to be looked at.
+#: Latest pages whose history is kept for inspection.
 _KEPT: Final = 10
 UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="10 seconds", backoff="constant")
 
 
 class Progress(Protocol):
-    """How far it is: a struct."""
+    """Progress of the loop; a msgspec struct."""
 
     @property
     def after(self) -> object:
-        """The place after which the next page begins; None once there is none."""
+        """Cursor of the next page; None after the last page."""
 
 
 F = TypeVar("F", bound=Progress)
 
 
-async def through_pages(
-    step: Step, name: str, far: F, page: Callable[[F], Awaitable[F]], pause_ms: int = 0
+async def process_pages(
+    step: Step, name: str, progress: F, page: Callable[[F], Awaitable[F]], pause_ms: int = 0
 ) -> F:
-    """Does page after page, each a step of this name, with a pause between; gives the last."""
-    kind = type(far)
+    """Process pages, each in a step.
+
+    Args:
+        step: The workflow's step API.
+        name: Name of the step.
+        progress: Initial progress.
+        page: Processes the page after a progress, and returns the new progress.
+        pause_ms: Pause between pages in milliseconds.
+
+    Returns:
+        The progress after the last page.
+    """
+    kind = type(progress)
 
     async def turn(step: Step, plain: Any) -> Continue | Break:  # noqa: ANN401
         before = msgspec.convert(plain, kind)
@@ -51,7 +62,7 @@ async def through_pages(
     plain = await step.loop(
         "pages",
         turn,
-        state=msgspec.to_builtins(far),
+        state=msgspec.to_builtins(progress),
         commit_interval=1,
         history_every=_KEPT,
         history_keep=_KEPT,

@@ -1,11 +1,11 @@
-"""The workflow that replays deliveries, a page after the other; an instance a replay.
+"""The workflow that replays deliveries page by page; each replay is an instance.
 
-A page that was under way when a worker was killed is appended again, which changes nothing.
+A page that was in progress when a worker was killed is appended again, which is idempotent.
 """
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.gateway.house.paging import through_pages
+from headwater.gateway.builtin.paging import process_pages
 from headwater.gateway.replay_instances import PAGE, REPLAY, Progress, ReplayParams
 from headwater.projections.deliveries.replaying import FIRST
 from headwater.streams.authoring.workflow_values import WorkflowEvent
@@ -15,13 +15,13 @@ from headwater.streams.replay.workflow import Workflow
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headwater.gateway.house.deliveries_again import DeliveriesAgain
+    from headwater.gateway.builtin.delivery_replays import DeliveryReplays
 
 _PAGE_MAX: Final = 500
 
 
-def replay_workflow(deliveries: "Callable[[], Awaitable[DeliveriesAgain]]") -> Workflow:
-    """The workflow, over the deliveries that there are."""
+def replay_workflow(deliveries: "Callable[[], Awaitable[DeliveryReplays]]") -> Workflow:
+    """Return the workflow."""
 
     async def replay(event: WorkflowEvent[ReplayParams], step: Step) -> dict[str, Any]:
         params, replay_id = event.payload, event.instance_id
@@ -30,17 +30,17 @@ def replay_workflow(deliveries: "Callable[[], Awaitable[DeliveriesAgain]]") -> W
         limit = min(params.rate, _PAGE_MAX) or _PAGE_MAX
 
         async def page(so_far: Progress) -> Progress:
-            found = await deliveries()
-            some = await found.page(params.selection, so_far.after or FIRST, limit)
-            replayed = await found.again(some, replay_id)
+            replays = await deliveries()
+            rows = await replays.page(params.selection, so_far.after or FIRST, limit)
+            replayed = await replays.append(rows, replay_id)
             return Progress(
                 replayed=so_far.replayed + replayed,
-                gone=so_far.gone + len(some) - replayed,
-                after=some[-1].cursor if len(some) == limit else None,
+                gone=so_far.gone + len(rows) - replayed,
+                after=rows[-1].place if len(rows) == limit else None,
             )
 
         pause_ms = round(1_000 * limit / params.rate) if params.rate else 0
-        done = await through_pages(step, PAGE, Progress(), page, pause_ms)
+        done = await process_pages(step, PAGE, Progress(), page, pause_ms)
         return {"matched": params.matched, "replayed": done.replayed, "gone": done.gone}
 
     return Workflow(REPLAY, replay, strict=False)

@@ -1,4 +1,4 @@
-"""Deliveries to replay: Postgres says which there are, Kafka has them."""
+"""Select deliveries in Postgres, and append them to Kafka again."""
 
 import re
 from collections.abc import Sequence
@@ -13,31 +13,29 @@ from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.pipeline.delivery_replay import DeliveryReplay, DeliveryToReplay
 
 _POSITION: Final = re.compile(rf"{WEBHOOKS}/([0-9]+)@([0-9]+)")
-#: Ends of deliveries whose effects on workflows were decided.
+#: Outcomes of deliveries whose effects on workflows were decided.
 _HAD_EFFECTS: Final = ("processed", "skipped")
 
 
-class DeliveriesAgain:
-    """Deliveries that are appended once more."""
+class DeliveryReplays:
+    """Replays deliveries."""
 
     def __init__(self, reader: PooledReader, settings: Settings) -> None:
         self._reader = reader
         self._log = DeliveryReplay(cluster_of(settings))
 
-    async def page(
-        self, selection: Selection, after: ReplayCursor, limit: int
-    ) -> Sequence[Matched]:
-        """Deliveries of a selection, behind a place."""
+    async def page(self, selection: Selection, after: Place, limit: int) -> Sequence[Matched]:
+        """Return a page of a selection, after a cursor."""
         return await page_of(self._reader, selection, after, limit)
 
-    async def again(self, page: Sequence[Matched], replay_id: str) -> int:
-        """Appends them again; returns of how many the log has the bytes."""
-        return await self._log.replay([_again(each) for each in page], replay_id)
+    async def append(self, page: Sequence[Matched], replay_id: str) -> int:
+        """Append deliveries again; return how many of them the log still had."""
+        return await self._log.again([_replay_of(row) for row in page], replay_id)
 
 
-def _again(found: Matched) -> DeliveryToReplay:
-    places = [(found.partition, found.offset)]
-    read_at = _POSITION.fullmatch(found.position)
+def _replay_of(row: Matched) -> Again:
+    positions = [(row.partition, row.offset)]
+    read_at = _POSITION.fullmatch(row.position)
     if read_at is not None:
-        places.append((int(read_at[1]), int(read_at[2])))
-    return DeliveryToReplay(found.event_id, tuple(places), found.status in _HAD_EFFECTS)
+        positions.append((int(read_at[1]), int(read_at[2])))
+    return Again(row.event_id, tuple(positions), row.status in _HAD_EFFECTS)

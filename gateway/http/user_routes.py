@@ -1,4 +1,4 @@
-"""What operators ask of one user: what is there, what came last, and what waits."""
+"""Operator route for a user: connections, rows, outcomes and parked deliveries."""
 
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
@@ -10,13 +10,13 @@ from headwater.projections.postgres.reader import PooledReader
 
 
 def user_routes(reader: PooledReader) -> list[HTTPRouteHandler]:
-    """The routes under /admin/user."""
+    """Return the routes under /admin/user."""
 
     @get(
         "/user/{user_id:str}",
-        summary="What is known of a user",
-        description="Connections, how many rows there are by table, the last outcomes, and the "
-        "deliveries that wait. All counts are 0 of somebody who is not known.",
+        summary="Get the data of a user",
+        description="Connections, numbers of rows by table, the latest outcomes, and parked "
+        "deliveries. All counts of an unknown user are 0.",
         responses=problem_responses("store_unavailable"),
     )
     async def user(user_id: FromPath[str]) -> UserWhole:

@@ -1,0 +1,1 @@
+"""The built-in workflows: backfill, import, labs, reconcile, replay, prune and wipe."""

@@ -1,0 +1,41 @@
+"""Code host of the built-in workflows: `streams.code_host.child` with all of them.
+
+A worker starts it like the hosts of other apps, and passes it the settings.
+"""
+
+from collections.abc import Sequence
+
+from headwater.gateway.builtin.dependencies import Dependencies
+from headwater.gateway.builtin.forget_workflow import forget_workflow
+from headwater.gateway.builtin.prune_workflow import prune_workflow
+from headwater.gateway.builtin.replay_workflow import replay_workflow
+from headwater.gateway.builtin.terra_workflows import TerraWorkflows
+from headwater.gateway.environment import load_settings
+from headwater.gateway.privacy import close_environment
+from headwater.streams.clock import now_ms
+from headwater.streams.code_host.apps import App
+from headwater.streams.code_host.child import main
+from headwater.streams.code_host.house_app import house_workflows
+
+
+def _builtin_app(schedules: Sequence[str]) -> App:
+    """Return the app of all built-in workflows.
+
+    Args:
+        schedules: Names of the schedules of the other apps.
+    """
+    dependencies = Dependencies(load_settings())
+    terra = TerraWorkflows(dependencies, now_ms)
+    names = [*schedules, *(schedule.declared.schedule for schedule in terra.schedules)]
+    others = (
+        replay_workflow(dependencies.replays),
+        forget_workflow(dependencies.instance_deletion),
+        prune_workflow(dependencies.instance_deletion),
+    )
+    workflows = {workflow.name: workflow for workflow in (*terra.workflows, *others)}
+    return App({**house_workflows(names), **workflows}, terra.schedules)
+
+
+if __name__ == "__main__":
+    close_environment()
+    main(_builtin_app)
