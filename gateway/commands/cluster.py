@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from headwater.gateway.commands.options import LOOPBACK, SettingsWrong
+from headwater.gateway.commands.options import LOOPBACK, SettingsUnusable
 from headwater.gateway.loopback import is_loopback
 from headwater.gateway.settings import PREFIX, Settings
 from headwater.streams.kafka.cluster import Cluster, Login, PasswordLogin, TokenLogin
@@ -27,7 +27,7 @@ _TOKEN: Final = ("kafka_token_file", *_ENDPOINT, "kafka_token_scope")
 def cluster_of(settings: Settings) -> Cluster:
     """Kafka: the one given, else the embedded one on this machine.
 
-    Errors: SettingsWrong.
+    Errors: SettingsUnusable.
     """
     if not settings.kafka and not settings.kafka_port:
         raise _wrong("kafka", "host:port", "nothing and a free port")
@@ -41,8 +41,8 @@ def cluster_of(settings: Settings) -> Cluster:
     return Cluster(servers, tls, _login(settings))
 
 
-def _wrong(name: str, expected: str, found: str) -> SettingsWrong:
-    return SettingsWrong(f"{PREFIX}{name.upper()}: expected {expected}, found {found}")
+def _wrong(name: str, expected: str, found: str) -> SettingsUnusable:
+    return SettingsUnusable(f"{PREFIX}{name.upper()}: expected {expected}, found {found}")
 
 
 def _refuse_what_is_not_used(settings: Settings) -> None:

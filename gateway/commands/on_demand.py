@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called: all of them together take long to load."""
+"""Commands that are imported when they are called: importing all of them is slow."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -7,27 +7,27 @@ from typing import Final
 import click
 from typing_extensions import override
 
-#: Characters of the sentence that lists a command: more than any has.
+#: Limit of a command's summary in a listing; longer than all of them.
 _SENTENCE_MAX: Final = 1_000
 
 
 class OnDemand(click.Command):
-    """Stands for a command of another module; knows its name and the line that lists it."""
+    """Placeholder of a command in another module, with its name and summary."""
 
-    def __init__(self, place: str, summary: str) -> None:
-        """Stands for the command at `place`, module:function, whose name is the function's."""
-        self._module, _, self._function = place.partition(":")
+    def __init__(self, location: str, summary: str) -> None:
+        """Make a placeholder of the command at `location`, module:function."""
+        self._module, _, self._function = location.partition(":")
         super().__init__(self._function.replace("_", "-"), help=summary)
 
     def load(self) -> click.Command:
-        """The command itself."""
+        """Import the command."""
         module = import_module(f"headwater.gateway.commands.{self._module}")
         command: click.Command = getattr(module, self._function)
         return command
 
 
 class Group(click.Group):
-    """A group that lists its commands by whole sentences, and knows what was meant."""
+    """A group that lists commands with whole sentences, and suggests names for typing errors."""
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -50,7 +50,7 @@ class Group(click.Group):
 
 
 class OnDemandGroup(Group):
-    """A group that lists commands as they are, and loads the one that is called."""
+    """A group that lists placeholders, and imports the command that is called."""
 
     @override
     def resolve_command(
@@ -60,7 +60,7 @@ class OnDemandGroup(Group):
         return name, command.load() if isinstance(command, OnDemand) else command, rest
 
 
-#: The commands of other modules.
+#: Commands of other modules.
 COMMANDS: Final = (
     OnDemand(
         "audit:audit",

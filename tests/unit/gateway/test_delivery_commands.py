@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headwater.gateway.commands.deliveries import COLUMNS, DROPS, deliveries
-from headwater.gateway.commands.operate import dlq, journey_rows
+from headwater.gateway.commands.operate import dlq, trace_rows
 from headwater.gateway.commands.terminal import columns_to_leave_out, show_rows
 from tests.fakes.json_server import answering
 
@@ -131,4 +131,4 @@ def test_to_replay_all_without_a_terminal_takes_yes():
 
 
 def test_times_of_a_journey_end_in_z():
-    assert [row["at"] for row in journey_rows([HOP])] == ["2026-07-01T10:00:00.000Z"]
+    assert [row["at"] for row in trace_rows([HOP])] == ["2026-07-01T10:00:00.000Z"]

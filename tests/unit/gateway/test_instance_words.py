@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from headwater.gateway.commands.instance_words import (
+from headwater.gateway.commands.instance_formatting import (
     event_rows,
     listed_rows,
     log_row,

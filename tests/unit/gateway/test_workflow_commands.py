@@ -15,7 +15,7 @@ from headwater.gateway.cli import cli
 from headwater.gateway.commands import output
 from headwater.gateway.commands.on_demand import OnDemand
 from headwater.gateway.commands.times import at
-from headwater.gateway.commands.workflow_service import Surroundings, explained, header_of
+from headwater.gateway.commands.workflow_service import CliEnvironment, explained, header_of
 from tests.unit.gateway.workflow_network import (
     BASE_URL,
     Network,
@@ -44,7 +44,7 @@ def headwater(
     network: Network, *arguments: str, given: str | None = None, **variables: str
 ) -> Result:
     """Runs a command over a network, in an environment of its own."""
-    surroundings = Surroundings(clock=lambda: NOW_MS, network=network)
+    surroundings = CliEnvironment(clock=lambda: NOW_MS, network=network)
     environment = dict.fromkeys(OURS) | variables
     return CliRunner().invoke(cli, arguments, input=given, env=environment, obj=surroundings)
 
@@ -600,8 +600,8 @@ def test_lines_are_aligned_as_they_come(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_clock_of_the_house_is_the_default():
-    assert at(Surroundings().clock()).year >= 2026
-    assert click.Context(cli).find_object(Surroundings) is None
+    assert at(CliEnvironment().clock()).year >= 2026
+    assert click.Context(cli).find_object(CliEnvironment) is None
 
 
 # -- looking into graphs
