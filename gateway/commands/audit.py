@@ -21,7 +21,7 @@ from headwater.gateway.commands.options import (
     settings_from,
 )
 from headwater.gateway.commands.output import counted, print_json, print_rows, say
-from headwater.gateway.commands.paging import limit_option, say_rest
+from headwater.gateway.commands.paging import limit_option, say_more
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ def list_entries(
         return
     rows = [{**row, "runId": _run_of(row["metadata"])} for row in page["entries"]]
     print_rows(rows, _COLUMNS, drops=_DROPS)
-    say_rest(rows, page["cursor"], none="There are none.")
+    say_more(rows, page["cursor"], none="There are none.")
 
 
 def _run_of(metadata: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.operate import trace_rows
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_fields, print_json, print_rows, say
-from headwater.gateway.commands.paging import limit_option, say_rest
+from headwater.gateway.commands.paging import limit_option, say_more
 
 COLUMNS: Final = (
     "received_at",
@@ -121,7 +121,7 @@ def list_deliveries(
         return
     rows = [{**row, "id": row["event_id"] or row["request_id"]} for row in page["rows"]]
     print_rows(rows, COLUMNS, drops=DROPS, styles=_STYLES)
-    say_rest(rows, page["cursor"], none="There are no such deliveries.", by="--after")
+    say_more(rows, page["cursor"], none="There are no such deliveries.", by="--after")
 
 
 @deliveries.command(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headwater.gateway.commands.bulk import one_or_all
-from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_json, say
 from headwater.gateway.commands.workflow_service import (
@@ -53,7 +53,7 @@ def create(
     *,
     workflow: str,
     instance_id: str | None,
-    params: Given | None,
+    params: JsonValue | None,
     labels: dict[str, str],
     as_json: bool,
 ) -> None:
@@ -176,9 +176,9 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     *,
     instance: InstanceName,
     event_type: str,
-    payload: Given | None,
+    payload: JsonValue | None,
     start_if_missing: bool,
-    params: Given | None,
+    params: JsonValue | None,
     as_json: bool,
 ) -> None:
     """Send an event to an instance, which keeps it until a step waits for that type.

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_fields, print_rows, say
 from headwater.gateway.commands.times import moment
@@ -157,7 +157,7 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     instance: InstanceName,
     token: str | None,
     node: str | None,
-    output: Given | None,
+    output: JsonValue | None,
     at: int | None,
     run: int | None,
     as_json: bool,

@@ -26,7 +26,7 @@ from headwater.gateway.commands.output import (
     print_fields,
     print_rows,
 )
-from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_rest
+from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_more
 from headwater.gateway.commands.token_formatting import (
     TOKEN_COLUMNS,
     TOKEN_DROPS,
@@ -144,7 +144,7 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
         print_rows(rows, _LISTED, styles={"status": STATUS_STYLES}, drops=("updated", "age"))
     of_workflow = f" of {workflow}" if workflow else ""
     with_status = f" that are {status}" if status else ""
-    say_rest(listed, more, none=f"There are no instances{of_workflow}{with_status}.")
+    say_more(listed, more, none=f"There are no instances{of_workflow}{with_status}.")
 
 
 @instances.command(
@@ -242,7 +242,7 @@ instances.add_command(show_logs)
 instances.add_command(
     OnDemand(
         "prune:prune",
-        "Remove instances that are past their retention, from rows, snapshots, stores and the log.",
+        "Delete instances past their retention from rows, snapshots, stores and the log.",
     )
 )
 for _command in (*CHANGE_COMMANDS, *INSPECT_COMMANDS):

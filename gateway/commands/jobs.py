@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from typing_extensions import override
 
-from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_json, print_rows, say
-from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_rest
+from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_more
 from headwater.gateway.commands.times import both
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.processors.runs.durations import milliseconds
@@ -113,7 +113,7 @@ def list_jobs(
         print_answer(listed)
     else:
         print_rows([_listed(job, service.now()) for job in listed], _LISTED, drops=_LISTED_DROPS)
-    say_rest(listed, more, none=f"There are no open jobs{f' of {task}' if task else ''}.")
+    say_more(listed, more, none=f"There are no open jobs{f' of {task}' if task else ''}.")
 
 
 @jobs.command(
@@ -174,7 +174,7 @@ def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 )
 @json_option
 @service_options
-def complete(service: Service, job: str, output: Given | None, as_json: bool) -> None:
+def complete(service: Service, job: str, output: JsonValue | None, as_json: bool) -> None:
     """Complete a job with its output. Repeating it has no further effect."""
     value = output.value if output else None
     service.ask(lambda client: client.job(job).complete(value))

@@ -12,7 +12,7 @@ from headwater.gateway.commands.api import Api, admin_options
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import counted, print_fields, print_json, print_rows, say
-from headwater.gateway.commands.paging import limit_option, say_rest
+from headwater.gateway.commands.paging import limit_option, say_more
 from headwater.gateway.commands.times import rfc3339
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
@@ -91,7 +91,7 @@ def list_letters(
     columns = _LETTER_COLUMNS if state == "dead" else _STUCK_COLUMNS
     print_rows([_with_position(row) for row in page["rows"]], columns, drops=_LETTER_DROPS)
     none = "There are no dead letters." if state == "dead" else "There are none."
-    say_rest(page["rows"], page["cursor"], none=none, by="--after")
+    say_more(page["rows"], page["cursor"], none=none, by="--after")
 
 
 def _with_position(row: dict[str, Any]) -> dict[str, Any]:

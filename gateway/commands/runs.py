@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_fields, print_rows, say
-from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_rest
+from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_more
 from headwater.gateway.commands.times import both, moment
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.schemas.statuses import RunState
@@ -91,7 +91,7 @@ def runs() -> None:
 def create(
     service: Service,
     workflow: str,
-    input_: Given | None,
+    input_: JsonValue | None,
     deployment: str | None,
     key: str | None,
     as_json: bool,
@@ -151,7 +151,7 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
         print_answer(listed)
     else:
         print_rows([_row(run) for run in listed], _COLUMNS, drops=_DROPS)
-    say_rest(listed, more, none="There are no such runs.")
+    say_more(listed, more, none="There are no such runs.")
 
 
 @runs.command(epilog=examples("headwater runs show RUN", "headwater runs show RUN --json"))

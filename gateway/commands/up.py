@@ -25,7 +25,7 @@ from headwater.gateway.commands.options import url_of
 from headwater.gateway.commands.output import counted, say
 from headwater.gateway.commands.show_day import DayFailed, DayShow, mentioned
 from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
-from headwater.gateway.commands.starting import not_of_apps, pipeline_rules
+from headwater.gateway.commands.starting import pipeline_rules, rules_without_app
 from headwater.gateway.commands.user_tokens import with_development_issuer
 from headwater.gateway.commands.work import declared_by
 from headwater.gateway.environment import environment
@@ -135,7 +135,7 @@ def _report_app(settings: Settings) -> Declarations:
             f"Schedule {schedule.schedule}: {schedule.cron} in {schedule.timezone} starts "
             f"{schedule.workflow}"
         )
-    undeclared = not_of_apps(rules, declared)
+    undeclared = rules_without_app(rules, declared)
     for rule in rules:
         # Only the worker can check whether it is deployed, once Kafka is running.
         missing = f"; no app here has {rule.workflow}, so it has to be deployed"

@@ -19,9 +19,9 @@ import uvloop
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.commands.process import log_to_stderr, process_name
-from headwater.gateway.commands.starting import rules_of, start_workflows, together
+from headwater.gateway.commands.starting import rules_of, run_until_first_exit, start_workflows
 from headwater.gateway.commands.state import stores_of
-from headwater.gateway.commands.worker_metrics import counted
+from headwater.gateway.commands.worker_metrics import metrics_server
 from headwater.gateway.environment import environment
 from headwater.gateway.privacy import close_environment
 from headwater.gateway.request_ids import ulid_source
@@ -83,7 +83,7 @@ def run_workflows(
 
     Raises:
         AppInvalid: An app cannot be loaded.
-        RulesWrong: The rules cannot be read.
+        RulesUnusable: The rules cannot be read.
         PartUnavailable: A service that it needs does not answer.
         Exit: 70 after a crash, which is logged; 78 if another worker has taken its name.
     """
@@ -192,13 +192,13 @@ async def _work(
         if ticked:
             await exits.enter_async_context(_tick_connections(settings, worker, new_id))
         if settings.worker_metrics_port:
-            exits.enter_context(counted(settings.worker_metrics_port, worker))
+            exits.enter_context(metrics_server(settings.worker_metrics_port, worker))
         starts = start_workflows(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,
         )  # fmt: skip
         exits.enter_context(StandstillWatch(worker.at_work).watching())
-        await together(worker.run(), starts)
+        await run_until_first_exit(worker.run(), starts)
 
 
 async def _step_database(

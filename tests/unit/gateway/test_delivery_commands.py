@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from headwater.gateway.commands.deliveries import COLUMNS, DROPS, deliveries
 from headwater.gateway.commands.operate import dlq, trace_rows
-from headwater.gateway.commands.terminal import columns_to_leave_out, show_rows
+from headwater.gateway.commands.terminal import columns_to_drop, show_rows
 from tests.fakes.json_server import answering
 
 EVENT = "5f1d7a84b2c9e03f6a1b8d7c4e2f9a60"
@@ -92,9 +92,9 @@ def test_columns_drop_out_by_rank_and_ids_are_never_split(
 ) -> None:
     columns = ["id", "user", "message"]
     rows = [{"id": EVENT, "user": "user_amara", "message": "why " * 30}]
-    assert columns_to_leave_out(rows, columns, ("user",), 80) == []
-    assert columns_to_leave_out(rows, columns, ("user",), 60) == ["user"]
-    assert columns_to_leave_out(rows, columns, (), 20) == []
+    assert columns_to_drop(rows, columns, ("user",), 80) == []
+    assert columns_to_drop(rows, columns, ("user",), 60) == ["user"]
+    assert columns_to_drop(rows, columns, (), 20) == []
     for width in (60, 80, 140):
         monkeypatch.setenv("COLUMNS", str(width))
         left_out = show_rows(
@@ -108,7 +108,7 @@ def test_columns_drop_out_by_rank_and_ids_are_never_split(
 
 def test_a_terminal_of_80_columns_shows_what_a_delivery_is():
     rows = [{name: str(({"id": EVENT} | ROW)[name]) for name in COLUMNS}]
-    left_out = columns_to_leave_out(rows, COLUMNS, DROPS, 80)
+    left_out = columns_to_drop(rows, COLUMNS, DROPS, 80)
     assert not {"id", "status", "type", "reason"} & set(left_out)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater.gateway.commands.starting import (
-    RulesWrong,
+    RulesUnusable,
     check_rules,
     not_of_apps,
     pipeline_rules,
@@ -56,7 +56,7 @@ def test_the_rules_of_a_file(tmp_path: Path):
 )
 def test_rules_that_cannot_be_used_are_told_with_their_file(tmp_path: Path, text: str, told: str):
     settings = written(tmp_path, text)
-    with pytest.raises(RulesWrong) as caught:
+    with pytest.raises(RulesUnusable) as caught:
         rules_of(settings)
     assert caught.value.exit_code == 2
     assert caught.value.message.startswith(f"HEADWATER_RULES, {settings.rules}:\n")
@@ -64,13 +64,13 @@ def test_rules_that_cannot_be_used_are_told_with_their_file(tmp_path: Path, text
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(RulesWrong, match=r"expected a file of rules, found: .*No such file"):
+    with pytest.raises(RulesUnusable, match=r"expected a file of rules, found: .*No such file"):
         rules_of(Settings(rules="nowhere/rules.toml"))
 
 
 def test_a_workflow_that_the_app_does_not_have(tmp_path: Path):
     settings = written(tmp_path, RULE)
-    with pytest.raises(RulesWrong, match="expected workflow to be one of order; found 'night-"):
+    with pytest.raises(RulesUnusable, match="expected workflow to be one of order; found 'night-"):
         check_rules(settings, rules_of(settings), {"order"})
 
 
@@ -78,7 +78,7 @@ def test_a_source_that_nobody_posts_as(tmp_path: Path):
     settings = written(tmp_path, RULE.replace('"terra"', '"tera"'))
     assert rules_of(settings)  # workers of workflows need not know the sources
     with pytest.raises(
-        RulesWrong, match=r"review: expected source to be one of .*terra; found 'tera'"
+        RulesUnusable, match=r"review: expected source to be one of .*terra; found 'tera'"
     ):
         pipeline_rules(settings)
 

@@ -44,9 +44,9 @@ def headwater(
     network: Network, *arguments: str, given: str | None = None, **variables: str
 ) -> Result:
     """Runs a command over a network, in an environment of its own."""
-    surroundings = CliEnvironment(clock=lambda: NOW_MS, network=network)
+    cli_environment = CliEnvironment(clock=lambda: NOW_MS, network=network)
     environment = dict.fromkeys(OURS) | variables
-    return CliRunner().invoke(cli, arguments, input=given, env=environment, obj=surroundings)
+    return CliRunner().invoke(cli, arguments, input=given, env=environment, obj=cli_environment)
 
 
 def history(*lines: dict[str, Any], **more: object) -> dict[str, Any]:
