@@ -9,7 +9,7 @@ import click
 import httpx
 
 from headwater.gateway.commands.options import DEPLOYMENT_HINTS, admin_flags, settings_from, url_of
-from headwater.gateway.paths import NothingNamed, path
+from headwater.gateway.paths import EmptyName, path
 
 _TIMEOUT_S: Final = 30.0
 
@@ -104,7 +104,7 @@ def path_of(*segments: str) -> str:
     """
     try:
         return path(*segments)
-    except NothingNamed as error:
+    except EmptyName as error:
         raise click.UsageError(str(error)) from error
 
 

@@ -59,7 +59,7 @@ def doctor(
     postgres: str | None,
     as_json: bool,
 ) -> None:
-    """Check the system: processes, versions, topics, lag, deployment, disk, clock, certificates.
+    """Check the system: processes, versions, topics, lag, deployment, disk, clock, TLS.
 
     Every line shows a finding and what to do about it. Exit code 1 if something needs a repair.
     """

@@ -74,7 +74,7 @@ COMMANDS: Final = (
     OnDemand("operate:dlq", "Look at dead letters and put them back into their topics."),
     OnDemand(
         "doctor:doctor",
-        "Check the system: processes, versions, topics, lag, deployment, disk, clock, certificates.",
+        "Check the system: processes, versions, topics, lag, deployment, disk, clock, TLS.",
     ),
     OnDemand("export:export", "Write a table or view to a file, as of one moment."),
     OnDemand("graph:graph", "Check, deploy and look at graphs."),
@@ -89,7 +89,7 @@ COMMANDS: Final = (
     OnDemand("jobs:jobs", "List the jobs of graphs, activate them, and end them."),
     OnDemand(
         "rebuild:rebuild",
-        "Build a table, or the workflows, again with this release's code from offset 0, and compare.",
+        "Build a table, or the workflows, again from offset 0 with this release, and compare.",
     ),
     OnDemand("replay:replay", "Process deliveries again: those that match all options."),
     OnDemand("runs:runs", "Create runs once per idempotency key, show and cancel them."),

@@ -42,7 +42,7 @@ def rebuild(  # noqa: PLR0913 (its options)
     api: Api,
     as_json: bool,
 ) -> None:
-    """Build a table, or the workflows, again with this release's code from offset 0, and compare.
+    """Build a table, or the workflows, again from offset 0 with this release, and compare.
 
     The old version serves reads meanwhile. A rebuild continues if this command or the projector
     ends. A table is compared with its topic: rows that were changed in Postgres by hand are no

@@ -18,7 +18,7 @@ from headwater.gateway.http.front import front_of
 from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.http.server import serve as serve_app
 from headwater.gateway.http.wiping import Wiping
-from headwater.gateway.request_ids import drawn_ahead, ulid_source
+from headwater.gateway.request_ids import buffered_random, ulid_source
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows.authorization import load_hooks
@@ -77,7 +77,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             new_id=new_id,
         ),
         clock=clock,
-        new_request_id=ulid_source(clock, drawn_ahead(os.urandom)),
+        new_request_id=ulid_source(clock, buffered_random(os.urandom)),
     )
     app = create_app(settings, sources, ports)
     # Deliveries are accepted at once, also without Kafka, in schemas that all releases read.

@@ -31,11 +31,11 @@ from headwater.gateway.commands.work import declared_by
 from headwater.gateway.environment import environment
 from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.local.demo_day import demo_people
-from headwater.gateway.local.parts import says_more_than_news
-from headwater.gateway.local.supervisor import Part, Supervisor
+from headwater.gateway.local.processes import is_above_info
+from headwater.gateway.local.supervisor import ProcessSpec, Supervisor
 from headwater.gateway.privacy import close_environment
 from headwater.gateway.request_ids import ulid_source
-from headwater.gateway.settings import HOUSE_APP, Settings
+from headwater.gateway.settings import BUILTIN_APP, Settings
 from headwater.gateway.sources import (
     sources_with_secrets,
     with_development_sources,
@@ -108,7 +108,7 @@ def run_up(
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
         settings, stand_in = _with_terra(settings)
-        supervisor.start(*stand_in, *parts_of(settings, reload=reload))
+        supervisor.start(*stand_in, *process_specs(settings, reload=reload))
         if show_day:
             show = _Show(settings, clock, result, then_stop=then_stop)
             threading.Thread(target=show.run, name="demo day", daemon=True).start()
@@ -188,7 +188,7 @@ def _with_servers(settings: Settings, supervisor: Supervisor) -> Settings:
     return settings.model_copy(update={"kafka": kafka, "postgres": postgres})
 
 
-def _with_terra(settings: Settings) -> tuple[Settings, tuple[Part, ...]]:
+def _with_terra(settings: Settings) -> tuple[Settings, tuple[ProcessSpec, ...]]:
     """Return settings with Terra: its stand-in, unless a developer id is set."""
     if settings.terra_dev_id:
         return settings, ()
@@ -205,7 +205,7 @@ def _with_terra(settings: Settings) -> tuple[Settings, tuple[Part, ...]]:
     file = ("--file", str(settings.data_dir / "terra-stand-in.sqlite"))
     say(f"Terra is played by a stand-in at {url}/stand-in, with made-up data")
     return settings, (
-        Part(
+        ProcessSpec(
             name="terra-stand-in",
             argv=(*argv, *file),
             env=environment(settings),
@@ -232,28 +232,28 @@ def _answers(url: str) -> bool:
         return False
 
 
-def parts_of(settings: Settings, *, reload: bool = False) -> tuple[Part, ...]:
+def process_specs(settings: Settings, *, reload: bool = False) -> tuple[ProcessSpec, ...]:
     """Return Headwater's own processes, in the order in which they are started."""
     url = url_of(settings)
-    app = ("--app", settings.app or HOUSE_APP, *(["--reload"] if reload else []))
+    app = ("--app", settings.app or BUILTIN_APP, *(["--reload"] if reload else []))
 
-    def part(
+    def spec(
         name: str,
         *command: str,
         ready: Callable[[], bool] = lambda: True,
         shown: Callable[[str], bool] | None = None,
-    ) -> Part:
+    ) -> ProcessSpec:
         argv = (sys.executable, "-m", "headwater", *command)
         # With an app, the pipeline worker would be a workflow worker.
         own = settings.model_copy(update={"member": f"up-{name}", "app": ""})
-        return Part(name=name, argv=argv, env=environment(own), ready=ready, shown=shown)
+        return ProcessSpec(name=name, argv=argv, env=environment(own), ready=ready, shown=shown)
 
     return (
-        part("gateway", "serve", ready=lambda: _answers(f"{url}/health/ready")),
+        spec("gateway", "serve", ready=lambda: _answers(f"{url}/health/ready")),
         # They listen on no port; if one fails, the demo's rows do not arrive.
-        part("pipeline", "worker"),
-        part("projector", "project"),
-        part("workflows", "worker", *app, shown=says_more_than_news if reload else None),
+        spec("pipeline", "worker"),
+        spec("projector", "project"),
+        spec("workflows", "worker", *app, shown=is_above_info if reload else None),
     )
 
 

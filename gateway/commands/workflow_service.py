@@ -23,7 +23,7 @@ from headwater.gateway.commands.options import (
 )
 from headwater.gateway.commands.times import at
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
-from headwater.gateway.paths import NothingNamed
+from headwater.gateway.paths import EmptyName
 from headwater.schemas.failures import (
     INSTANCE_EXISTS,
     INSTANCE_NOT_ERRORED,
@@ -133,7 +133,7 @@ class Service:
         try:
             async with client:
                 yield client
-        except NothingNamed as error:
+        except EmptyName as error:
             raise click.UsageError(str(error)) from error
         except ClientError as error:
             raise click.ClickException(explained(error.code, error.detail)) from error

@@ -19,7 +19,7 @@ from headwater.gateway.http.problems import CODES, Problem, retry_headers
 from headwater.gateway.http.request_scope import AnyRequest, request_id_of
 from headwater.gateway.http.wrong_keys import check_key
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS
-from headwater.gateway.paths import NothingNamed
+from headwater.gateway.paths import EmptyName
 
 _LOG: Final = logging.getLogger("headwater.gateway.console")
 
@@ -197,9 +197,9 @@ def _on_problem(_request: AnyRequest, error: Problem) -> Response[bytes]:
     return found
 
 
-def _on_nothing_named(request: AnyRequest, error: NothingNamed) -> Response[bytes]:
+def _on_nothing_named(request: AnyRequest, error: EmptyName) -> Response[bytes]:
     """An address that leaves out what it is about."""
     return _on_problem(request, Problem("not_found", str(error)))
 
 
-_HANDLERS: Final[ExceptionHandlersMap] = {Problem: _on_problem, NothingNamed: _on_nothing_named}
+_HANDLERS: Final[ExceptionHandlersMap] = {Problem: _on_problem, EmptyName: _on_nothing_named}

@@ -15,7 +15,7 @@ from typing_extensions import override
 from headwater.gateway.http.json_checks import NameTwice, check_text
 from headwater.gateway.http.limited_bodies import JsonRequest
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.patterns import in_words
+from headwater.gateway.patterns import with_descriptions
 from headwater.processors.json_texts import TooDeep
 from headwater.processors.texts import fault_of
 
@@ -77,7 +77,7 @@ def _misfit(message: str, kind: type[msgspec.Struct], at: str, code: str) -> Pro
     what, path = (found[1], found[2] or "") if found else (message, "")
     named = _FIELD.fullmatch(what)
     if named is None:
-        return invalid(f"{at}{path}".rstrip(".") or "body", in_words(what), code)
+        return invalid(f"{at}{path}".rstrip(".") or "body", with_descriptions(what), code)
     name = ascii(named[1][:_FIELD_SHOWN])[1:-1]
     said = what.replace(named[1], name)
     if "unknown" in what:

@@ -26,7 +26,7 @@ from headwater.gateway.http.request_scope import (
     request_id_of,
 )
 from headwater.gateway.http.segments import shown
-from headwater.gateway.patterns import in_words
+from headwater.gateway.patterns import with_descriptions
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import REFUSALS
 
@@ -277,7 +277,7 @@ def _fault(request: AnyRequest, key: str, message: str) -> dict[str, str]:
     found = _parameter(request, key)
     if found is None or not isinstance(found.kwarg_definition, ParameterKwarg):
         return {"field": key, "detail": message}
-    name, message = found.kwarg_definition.name or key, in_words(message)
+    name, message = found.kwarg_definition.name or key, with_descriptions(message)
     kinds = [each.annotation for each in (found, *found.inner_types)]
     enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)]
     choices = [str(each.value) for kind in enums for each in kind]

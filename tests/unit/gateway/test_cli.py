@@ -18,7 +18,7 @@ from headwater.gateway.cli import cli
 from headwater.gateway.commands.api import explain
 from headwater.gateway.commands.on_demand import OnDemand
 from headwater.gateway.commands.output import print_rows
-from headwater.gateway.commands.up import parts_of
+from headwater.gateway.commands.up import process_specs
 from headwater.gateway.commands.work import steps_dsn_of
 from headwater.gateway.environment import load_settings
 
@@ -357,7 +357,7 @@ def test_a_worker_ends_in_order_at_sigterm_even_while_it_waits_for_kafka(tmp_pat
 
 
 def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
-    parts = parts_of(load_settings(app="mine.workflows"), reload=True)
+    parts = process_specs(load_settings(app="mine.workflows"), reload=True)
     assert {part.name: " ".join(part.argv[2:]) for part in parts} == {
         "gateway": "headwater serve",
         "pipeline": "headwater worker",
@@ -367,7 +367,7 @@ def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
     assert {part.env["HEADWATER_APP"] for part in parts} == {""}
     members = [part.env["HEADWATER_MEMBER"] for part in parts]
     assert len(set(members)) == len(members)
-    assert parts_of(load_settings())[-1].argv[3:] == ("worker", "--app", "headwater")
+    assert process_specs(load_settings())[-1].argv[3:] == ("worker", "--app", "headwater")
 
 
 @pytest.mark.parametrize(

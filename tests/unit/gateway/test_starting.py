@@ -13,7 +13,7 @@ from headwater.gateway.commands.starting import (
     rules_of,
     together,
 )
-from headwater.gateway.commands.up import parts_of
+from headwater.gateway.commands.up import process_specs
 from headwater.gateway.settings import Settings
 from headwater.streams.code_host.apps import Declarations
 
@@ -84,7 +84,7 @@ def test_a_source_that_nobody_posts_as(tmp_path: Path):
 
 
 def test_the_pipeline_of_a_house_gets_the_rules_and_so_does_its_worker_of_workflows():
-    parts = parts_of(Settings(app="mine.workflows", rules="rules.toml"))
+    parts = process_specs(Settings(app="mine.workflows", rules="rules.toml"))
     rules = {part.name: part.env["HEADWATER_RULES"] for part in parts}
     assert rules["workflows"] == rules["pipeline"] == "rules.toml"
 
