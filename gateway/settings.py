@@ -248,8 +248,8 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
             reasons = ", ".join(f"{name}: {why}" for name, why in weak.items())
             raise ValueError(
                 f"{PREFIX}HOST: expected a loopback address while secrets can be guessed "
-                f"({reasons}), found '{self.host}'; set {', '.join(weak)} to secrets of "
-                f"your own, of at least {SECRET_MIN} characters, such as `openssl rand -hex 24` prints"
+                f"({reasons}), found '{self.host}'; set {', '.join(weak)} to secrets of your "
+                f"own, of at least {SECRET_MIN} characters, such as `openssl rand -hex 24` prints"
             )
         return self
 

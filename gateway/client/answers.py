@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from headwater.gateway.client.errors import UnexpectedAnswerError
-from headwater.gateway.client.requests import Answered
+from headwater.gateway.client.requests import HttpAnswer
 from headwater.schemas.answers import (
     CommandAccepted,
     CommandsAccepted,
@@ -36,7 +36,7 @@ class StreamItem(msgspec.Struct, Generic[T], frozen=True):
     data: T
 
 
-def accepted(answer: Answered) -> list[CommandAccepted]:
+def accepted(answer: HttpAnswer) -> list[CommandAccepted]:
     """Return commands that the server accepted but no worker has decided; empty if decided.
 
     This happens to clients that prefer not to wait, while no worker is running.
@@ -49,7 +49,7 @@ def accepted(answer: Answered) -> list[CommandAccepted]:
     return value_of(answer, CommandsAccepted).accepted
 
 
-def status_in(answer: Answered, kind: type[Managed | EventSent]) -> InstanceStatus:
+def status_in(answer: HttpAnswer, kind: type[Managed | EventSent]) -> InstanceStatus:
     """Return the status of an instance after a write; `accepted` if it is not decided yet.
 
     Raises:
@@ -61,7 +61,7 @@ def status_in(answer: Answered, kind: type[Managed | EventSent]) -> InstanceStat
         return InstanceStatus(status=RunStatus("accepted"))
 
 
-def value_of(answer: Answered, kind: type[T]) -> T:
+def value_of(answer: HttpAnswer, kind: type[T]) -> T:
     """Decode an answer.
 
     Raises:

@@ -43,7 +43,7 @@ from headwater.streams.authoring.values import encode_object, encode_params
 from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, name_of
 
 if TYPE_CHECKING:
-    from headwater.gateway.client.requests import Answered
+    from headwater.gateway.client.requests import HttpAnswer
     from headwater.gateway.client.session import Session
 
 A = TypeVar("A")
@@ -267,7 +267,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
 
     async def _command(
         self, name: str, repeat: Repeat, body: str = "{}", key: str | None = None
-    ) -> "Answered":
+    ) -> "HttpAnswer":
         where = f"{self._path}/{name}"
         return await self._session.write(where, body, repeat=repeat, instance=self._key, key=key)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from headwater.gateway.client.answers import value_of
-from headwater.gateway.client.requests import Answered, Query, Request, members
+from headwater.gateway.client.requests import HttpAnswer, Query, Request, members
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
@@ -92,7 +92,7 @@ class JobHandle:
         answer = await self._report("extend", members(leaseMs=str(lease_ms)))
         return value_of(answer, JobExtended).lease_until
 
-    async def _report(self, action: str, body: str) -> Answered:
+    async def _report(self, action: str, body: str) -> HttpAnswer:
         where = self._session.sibling_path("jobs", self.key, action)
         repeat = Repeat.SAFE
         return await self._session.write(where, body, repeat=repeat, instance=self._instance)

@@ -10,7 +10,7 @@ from headwater.gateway.client.errors import UnavailableError
 from headwater.gateway.client.event_stream import EventStream, Message
 from headwater.gateway.client.positions import Positions
 from headwater.gateway.client.requests import (
-    Answer,
+    HttpAnswer,
     Query,
     Request,
     encoded_query,
@@ -99,7 +99,7 @@ class Session:
         instance: str | None = None,
         key: str | None = None,
         query: Query | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Write; later reads wait for the outcome.
 
         Args:

@@ -15,7 +15,7 @@ from headwater.gateway.client.errors import (
     UnavailableError,
     UnexpectedAnswerError,
 )
-from headwater.gateway.client.requests import Answer, Request
+from headwater.gateway.client.requests import HttpAnswer, Request
 from headwater.gateway.client.retries import (
     Failure,
     Policy,
@@ -54,7 +54,7 @@ class Transport:
         """Base URL of the server."""
         return str(self._http.base_url).rstrip("/")
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> HttpAnswer:
         """Send a request, repeating it as far as the policy allows.
 
         Raises:
@@ -78,7 +78,9 @@ class Transport:
                 problem, retry_after_s = self._unanswered(request, error, repeated=repeated), None
             else:
                 if answer.is_success:
-                    return Answer(self.url, answer.content, _position(answer), answer.status_code)
+                    return HttpAnswer(
+                        self.url, answer.content, _position(answer), answer.status_code
+                    )
                 failure = failure_of(answer.status_code, _problem(answer).get("code", ""))
                 problem = self._error_of(request, answer, repeated=repeated)
                 retry_after_s = _retry_after(answer)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headwater.gateway.commands.output import print_answer, print_rows, say
+from headwater.gateway.commands.output import counted, print_answer, print_rows, say
 from headwater.gateway.commands.workflow_service import Service, instance_named, label_option
 from headwater.schemas.statuses import RunStatus
 
@@ -81,7 +81,7 @@ def _change(
         rows = [_named(workflow, result) | {"status": result.status} for result in results]
         if not as_json:
             print_rows(rows, ("instance", "status"))
-        say(f"{action} would change {len(results)} instances; nothing was changed.")
+        say(f"{action} would change {counted(len(results), 'instance')}; nothing was changed.")
         return
     refused = [result for result in results if result.code]
     rows = [

@@ -35,7 +35,7 @@ def _position_text(group: "TokensAt", now: datetime) -> str:
     status = group.status.replace("_", " ")
     retry_at = group.next_retry_at
     if retry_at is not None:
-        status = f"{status}, retried {relative(retry_at, now)}"
+        status = f"{status}, tried again {relative(retry_at, now)}"
     elif group.wake_at is not None and group.status.startswith("waiting"):
         status = f"{status}, until {both(group.wake_at, now)}"
     many = f"{group.tokens} " if group.tokens > 1 else ""
@@ -74,7 +74,7 @@ def _what(  # noqa: PLR0911 (a return per status)
     until = f", until {both(token.wake_at, now)}" if token.wake_at else ""
     match token.status:
         case "pending" if token.next_retry_at is not None:
-            waiting = f"waiting to be retried {relative(token.next_retry_at, now)}"
+            waiting = f"waiting to be tried again {relative(token.next_retry_at, now)}"
             return f"{waiting}: {error}" if error else waiting
         case "waiting_for_siblings":
             return f"waiting for its siblings{until}"

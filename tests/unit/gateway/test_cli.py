@@ -172,9 +172,9 @@ def test_help_works_from_outside() -> None:
         (
             ["terra-stand-in", "--port", "47113", "--file", __file__],
             2,
-            "headwater terra-stand-in: --file: expected one that a stand-in keeps, found",
+            "headwater terra-stand-in: --file: expected a file of a stand-in, found",
         ),
-        (["graph", "show", ""], 2, "headwater graph show: expected the name or the id of what is"),
+        (["graph", "show", ""], 2, "headwater graph show: expected a name or an id, found nothing"),
         (["instances", "get", "-w", "order", "-i", ""], 2, "headwater instances get: expected "),
         (
             ["user", "show", b"\xff"],
@@ -191,7 +191,7 @@ def test_help_works_from_outside() -> None:
             2,
             "headwater instances create: Invalid value for '--params': expected JSON, found '[",
         ),
-        (["user", "show", ""], 2, "headwater user show: expected the name or the id of what is "),
+        (["user", "show", ""], 2, "headwater user show: expected a name or an id, found nothing"),
     ],
 )
 def test_every_failure_is_one_line_on_stderr(
@@ -222,7 +222,7 @@ def test_who_has_no_postgres_hears_where_one_is() -> None:
 @pytest.mark.parametrize(
     ("header", "hint"),
     [
-        ("x-admin-key", "; set HEADWATER_ADMIN_KEY, or give --admin-key"),
+        ("x-admin-key", "; set HEADWATER_ADMIN_KEY, or use --admin-key"),
         ("authorization", ""),  # whose token it is, or which key, the answer says
     ],
 )

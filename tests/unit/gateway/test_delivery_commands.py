@@ -117,7 +117,7 @@ def test_the_place_of_a_dead_letter_is_listed_as_other_commands_take_it():
     with answering(lambda _: {"rows": [letter], "cursor": None}) as (url, _):
         result = CliRunner().invoke(dlq, ["list", "--url", url])
     names, values = (line.split("\t") for line in result.stdout.splitlines())
-    assert dict(zip(names, values, strict=True))["place"] == "3/17"
+    assert dict(zip(names, values, strict=True))["position"] == "3/17"
 
 
 def test_to_replay_all_without_a_terminal_takes_yes():

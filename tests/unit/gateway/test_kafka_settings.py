@@ -119,7 +119,7 @@ def test_tokens_come_from_a_file_or_an_endpoint(files: Path):
         ),
         (
             ENDPOINT | {"kafka_token_file": "@text"},
-            "KAFKA_TOKEN_URL: expected nothing beside HEADWATER_KAFKA_TOKEN_FILE",
+            "KAFKA_TOKEN_URL: expected nothing with HEADWATER_KAFKA_TOKEN_FILE",
         ),
         (
             {"kafka_sasl": "OAUTHBEARER", "kafka_token_file": "@none"},
@@ -221,7 +221,7 @@ class TestSecretsFromFiles:
             ),
             (
                 {"HEADWATER_ADMIN_KEY_FILE": "/none", "HEADWATER_ADMIN_KEY": "a long key"},
-                "HEADWATER_ADMIN_KEY_FILE: expected nothing beside HEADWATER_ADMIN_KEY, found both",
+                "HEADWATER_ADMIN_KEY_FILE: expected nothing with HEADWATER_ADMIN_KEY, found both",
             ),
         ],
     )

@@ -135,9 +135,9 @@ def test_a_rebuild_for_programs_is_what_the_route_answers():
     [
         (rebuild, (), "expected one of PROJECTION"),
         (rebuild, ("daily_summary", "--switch", "b1"), "expected one of PROJECTION"),
-        (rebuild, ("--switch", "b1", "--dry-run"), "expected --dry-run beside a PROJECTION"),
-        (replay, ("--follow", "r1", "--user", "u"), "found user_id beside it"),
-        (prune, ("--follow", "p1", "--workflow", "order"), "found workflow beside it"),
+        (rebuild, ("--switch", "b1", "--dry-run"), "expected --dry-run with a PROJECTION"),
+        (replay, ("--follow", "r1", "--user", "u"), "found user_id as well"),
+        (prune, ("--follow", "p1", "--workflow", "order"), "found workflow as well"),
         (replay, ("--rate", "0"), "--rate"),
         (replay, ("--partition", "x"), "--partition"),
     ],

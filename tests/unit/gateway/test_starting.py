@@ -8,10 +8,10 @@ import pytest
 from headwater.gateway.commands.starting import (
     RulesUnusable,
     check_rules,
-    not_of_apps,
     pipeline_rules,
     rules_of,
-    together,
+    rules_without_app,
+    run_until_first_exit,
 )
 from headwater.gateway.commands.up import process_specs
 from headwater.gateway.settings import Settings
@@ -43,8 +43,8 @@ def test_the_rules_of_a_file(tmp_path: Path):
     (rule,) = rules_of(settings)
     assert rule.workflow == "night-review"
     check_rules(settings, [rule], {"night-review"})
-    assert not_of_apps([rule], Declarations(("night-review",))) == []
-    assert not_of_apps([rule], Declarations()) == [rule]
+    assert rules_without_app([rule], Declarations(("night-review",))) == []
+    assert rules_without_app([rule], Declarations()) == [rule]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_first_error_ends_all_of_them():
         raise LookupError("gone")
 
     with pytest.raises(LookupError, match="gone"):
-        asyncio.run(together(works(), fails()))
+        asyncio.run(run_until_first_exit(works(), fails()))
     assert ended == ["works"]
 
 
@@ -117,7 +117,7 @@ def test_what_has_nothing_to_do_ends_nobody():
             await asyncio.sleep(0)
             done.set()
 
-        await together(nothing(), works())
+        await run_until_first_exit(nothing(), works())
         assert done.is_set()
 
     asyncio.run(scene())

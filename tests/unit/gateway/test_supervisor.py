@@ -192,7 +192,7 @@ def test_a_part_that_keeps_dying_is_tried_on_slowly_and_its_log_is_quoted(
     run: Callable[..., House],
 ):
     house = run(part=PART + "print('the reason', flush=True); signal.sigtimedwait([], .3); exit(3)")
-    said = house.until("something is wrong with it. Trying on every 0.2 s")
+    said = house.until("something is wrong with it. Retrying every 0.2 s")
     assert said.count("  | the reason") >= 3
     assert [line.partition(". ")[0] for line in said if "part died (" in line] == [
         "part died (exit code 3)"

@@ -213,8 +213,8 @@ def test_a_history_is_printed_with_its_events_and_logs():
         "began\tstate\tstep\ttype\tattempts\ttook\twhat",
         "+0 ms\t✓ completed\ta\tdo\t1 of 6\t1 s\t7",
         "# events",
-        "at\ttype\ttaken by\tpayload",
-        "2026-11-21 13:59:59.000 UTC\tgo\tnobody yet\tnull",
+        "at\ttype\tconsumed by\tpayload",
+        "2026-11-21 13:59:59.000 UTC\tgo\tno step yet\tnull",
         "# logs",
         "at\tlevel\tcategory\tstep\tdata\tmessage",
         "2026-11-21 13:59:59.000 UTC\tinfo\tx\t-\t\tline 1",
@@ -266,13 +266,13 @@ def test_a_run_is_followed_until_the_next_begins():
     )
     found = headwater(network, "instances", "logs", *ON, "--follow", "--run", "0")
     assert messages(found) == ["line 1", "line 3", "line 4"]
-    assert found.stderr == "run 0 of order/order-1 has ended: run 1 came after it\n"
+    assert found.stderr == "run 0 of order/order-1 has ended: run 1 has begun\n"
     assert [each.get("runNumber") for each in queries(network.asked)] == ["0", None, "0"]
 
 
 def test_no_lines_are_said_to_be_none():
     found = headwater(Network(answer(history())), "instances", "logs", *ON)
-    assert found.stderr == "order/order-1 has logged nothing that is asked for.\n"
+    assert found.stderr == "order/order-1 has logged no such lines.\n"
 
 
 # -- what is asked
@@ -289,13 +289,13 @@ def test_no_lines_are_said_to_be_none():
         (["cancel", "--reason", "sold"], "/cancel", {"reason": "sold"}, "its code may clean up."),
         (["retry"], "/retry", {}, "from where it failed."),
         (["retry", "--from-step", "a/b"], "/retry", {"fromStep": "a/b"}, "from a/b."),
-        (["send-event", "--type", "go"], "/events", {"type": "go"}, "has the event go."),
+        (["send-event", "--type", "go"], "/events", {"type": "go"}, "has received the event go."),
         (
             ["send-event", "--type", "go", "--payload", '{"a": [1]}', "--start-if-missing",
              "--params", "null"],
             "/events",
             {"type": "go", "payload": {"a": [1]}, "startIfMissing": {}},
-            "has the event go.",
+            "has received the event go.",
         ),
     ],
 )  # fmt: skip
@@ -312,7 +312,7 @@ def test_every_verb_has_its_route(arguments: list[str], route: str, body: object
 @pytest.mark.parametrize(
     ("verb", "status", "said"),
     [
-        ("pause", "paused", "is paused; a step that is under way still ends."),
+        ("pause", "paused", "is paused; a step that is running still completes."),
         ("resume", "waiting", "is waiting."),
         ("resume", "paused", "is paused."),
         *[
@@ -374,7 +374,7 @@ def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
         network, *("instances", "terminate", "-w", "order", "--label", "a=b=c", "--dry-run")
     )
     assert found.stdout == "instance\tstatus\norder/a\twaiting\n"
-    assert found.stderr == "terminate would be done to 1; nothing was done.\n"
+    assert found.stderr == "terminate would change 1 instance; nothing was changed.\n"
     assert network.body()["labels"] == {"a": "b=c"}
     assert network.body()["dryRun"] is True
 
@@ -483,7 +483,7 @@ def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str,
         (["get", "order/o-1", "-w", "order"], "--workflow and --id, found both"),
         (["list", "-w", "order", "--label", "blue"], "expected NAME=VALUE, found 'blue'"),
         (["retry", "--status", "errored"], "expected -w WORKFLOW with --status or --label"),
-        (["retry", *ON, "--status", "errored"], "nothing that is of one instance alone"),
+        (["retry", *ON, "--status", "errored"], "no option of a single instance"),
         (["retry", *ON, "--dry-run"], "--dry-run takes --status or --label"),
         (["list", "-w", "order", "--status", "done"], "'done' is not one of 'active', 'waiting'"),
         (["history", *ON, "--log-level", "info"], "take --include-logs"),
@@ -699,5 +699,5 @@ def test_a_trace_says_where_another_release_decided_otherwise():
         "sequence\tat\twhat\ttoken\tnode\tpayload",
         "3\t2026-11-21 13:59:59 UTC\tdecision.routing.start\t2\tvote\t{}",
     ]
-    assert "decided otherwise at 3" in found.stderr
+    assert "decided differently at 3" in found.stderr
     assert queries(network.asked) == [{"from": "3", "to": "9"}]
