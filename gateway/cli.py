@@ -130,7 +130,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
         "headwater worker --app orders --app billing      two apps, each in a process of its own",
         "headwater worker --app headwater                 only built-in workflows",
         "headwater worker --kafka kafka:9092",
-        "headwater worker --app my_package.workflows --tick    when HEADWATER_TICK_URL is set",
+        "headwater worker --app my_package.workflows --tick    with HEADWATER_TICK_URL",
     )
 )
 @app_option
@@ -318,9 +318,8 @@ def _error_line(error: Exception) -> str:
             return missing.message
         case PartUnavailable() | SourcesInvalid():
             return error.message  # It has several lines: the end of a log, or a list of problems.
-        case StoreUnavailable() if (
-            getattr(error.__cause__, "sqlstate", "") is None
-        ):  # No connection.
+        # A cause without a state is a failed connection.
+        case StoreUnavailable() if getattr(error.__cause__, "sqlstate", "") is None:
             return f"{' '.join(error.message.split())} ({_POSTGRES_ELSEWHERE})"
         case HeadwaterError():
             return " ".join(error.message.split())

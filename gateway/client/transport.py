@@ -150,7 +150,7 @@ class Transport:
     def _unknown(self, request: Request, why: str, **more: Any) -> ClientError:  # noqa: ANN401
         return OutcomeUnknownError(
             f"expected an answer to {request.method} {request.path}, found none ({why}); it may "
-            "have been taken: look how things stand before it is sent again",
+            "have taken effect: check the state before sending it again",
             **more,
         )
 
@@ -195,7 +195,7 @@ def unreached(url: str, why: str) -> ClientError:
     """Return the error of a request that reached no server."""
     return ConnectionFailedError(
         f"expected the workflows API at {url}, found no answer ({why}); start it with "
-        "`headwater up`, or say where it is: --url, HEADWATER_URL"
+        "`headwater up`, or set its URL with --url or HEADWATER_URL"
     )
 
 

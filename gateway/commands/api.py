@@ -72,8 +72,8 @@ class Api:
         except httpx.TransportError as error:
             raise click.ClickException(
                 f"expected Headwater at {self.client.base_url}, found no answer "
-                f"({str(error) or type(error).__name__}); start it with `headwater up`, or say "
-                "where it is: --url, HEADWATER_URL"
+                f"({str(error) or type(error).__name__}); start it with `headwater up`, or set "
+                "its URL with --url or HEADWATER_URL"
             ) from error
         except httpx.InvalidURL as error:
             raise click.UsageError(f"--url: {error}") from error
@@ -121,7 +121,7 @@ def unexpected_answer(answer: httpx.Response) -> str:
     """Return the error text of an answer that is not Headwater's, in one line."""
     return (
         f"expected Headwater at {answer.url.copy_with(path='', query=None)}, found something else "
-        "there; say where it is: --url, HEADWATER_URL"
+        "there; set its URL with --url or HEADWATER_URL"
     )
 
 

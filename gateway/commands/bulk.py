@@ -40,7 +40,7 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
         ) -> None:
             if status is None and not labels:
                 if dry_run:
-                    raise click.UsageError("--dry-run takes --status or --label")
+                    raise click.UsageError("--dry-run needs --status or --label")
                 one(**values)
                 return
             workflow = values.pop("workflow")

@@ -59,22 +59,22 @@ def reconciled(user_id: str, url: str, known: Mapping[str, Any], me: object) -> 
         user_id: The user.
         url: URL of the gateway.
         known: The system's data of the user.
-        me: Answer of /v1/me; None if it was not requested, which takes the user's token.
+        me: Answer of /v1/me; None if it was not requested, which needs the user's token.
     """
     check = "2 reconciled with Terra"
     has_active = any(row["active"] for row in known["connections"])
-    ask = f'curl -H "Authorization: Bearer $(headwater token {quote(user_id)})" {url}/v1/me'
+    command = f'curl -H "Authorization: Bearer $(headwater token {quote(user_id)})" {url}/v1/me'
     if isinstance(me, dict):
         active = [row["provider"] for row in me["connections"] if row["active"]]
         if me.get("reconciled") is False:
-            return Finding(check, "unknown", "Terra does not answer", ask)
+            return Finding(check, "unknown", "Terra does not answer", command)
         if active:
             return Finding(check, "ok", f"Terra has {', '.join(active)}")
-        again = f"the user connects again: POST {url}/v1/connect"
-        return Finding(check, "problem", "Terra has no connection of this user", again)
+        advice = f"the user connects again: POST {url}/v1/connect"
+        return Finding(check, "problem", "Terra has no connection of this user", advice)
     if has_active:
         return Finding(check, "ok", "not needed: a connection is active")
-    return Finding(check, "unknown", "not asked: it takes the user's token (--token)", ask)
+    return Finding(check, "unknown", "not checked: it needs the user's token (--token)", command)
 
 
 def parked(user_id: str, known: Mapping[str, Any]) -> Finding:
@@ -126,7 +126,7 @@ def to_import(
         f'curl -X POST -H "Authorization: Bearer $(headwater token {quote(user_id)})" '
         f"-H 'Content-Type: application/json' -d '{{\"days\": 365}}' {url}/v1/import"
     )
-    return Finding(check, "problem", "nothing is in the way, and there are no days", command)
+    return Finding(check, "problem", "no error was found, and there are no days", command)
 
 
 # --- the system
@@ -147,16 +147,16 @@ def parts(names: Sequence[str]) -> Finding:
     return Finding("parts", "ok", members)
 
 
-def versions(ours: str, gateways: str, older: Mapping[str, Sequence[str]]) -> Finding:
+def versions(release: str, gateway_release: str, older: Mapping[str, Sequence[str]]) -> Finding:
     """Check that all processes are of one release, judged by the schemas that they read."""
-    behind = [f"{name} cannot read {', '.join(schemas)}" for name, schemas in older.items()]
-    if gateways != ours:
-        behind.append(f"the gateway is {gateways}")
-    if behind:
+    differing = [f"{name} cannot read {', '.join(schemas)}" for name, schemas in older.items()]
+    if gateway_release != release:
+        differing.append(f"the gateway is {gateway_release}")
+    if differing:
         return Finding(
-            "versions", "warning", f"this is {ours}; {'; '.join(behind)}", "restart them"
+            "versions", "warning", f"this is {release}; {'; '.join(differing)}", "restart them"
         )
-    return Finding("versions", "ok", f"all {ours}")
+    return Finding("versions", "ok", f"all {release}")
 
 
 def migrations(missing: Sequence[str]) -> Finding:

@@ -150,7 +150,7 @@ def show(
     """
     if instance_id is not None:
         if version is not None or format_ == "json":
-            raise click.UsageError("--instance is drawn: it takes no --version, and no json")
+            raise click.UsageError("expected --instance without --version and --format json")
         sys.stdout.write(_drawn_instance(service, name, instance_id, format_ or "mermaid"))
         return
 

@@ -186,7 +186,7 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     An instance accepts events while it is active, waiting or paused, but not after it has ended.
     """
     if params and not start_if_missing:
-        raise click.UsageError("--params takes --start-if-missing")
+        raise click.UsageError("--params needs --start-if-missing")
     start: bool | Mapping[str, Any] = {"params": params.value} if params else start_if_missing
 
     value = payload.value if payload else None

@@ -209,7 +209,7 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     duration; and what it waits for, its error or its result.
     """
     if (log_level or log_category) and not include_logs:
-        raise click.UsageError("--log-level and --log-category take --include-logs")
+        raise click.UsageError("--log-level and --log-category need --include-logs")
 
     history, longest = service.ask(
         lambda client: instance.handle(client).history(

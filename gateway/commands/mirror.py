@@ -45,7 +45,7 @@ _SQLITE_TYPES: Final[Mapping[type, str]] = {
     float: "REAL",
     bool: "INTEGER",
 }
-#: Key of a row that stands for all rows of a wiped user: the digest of the user id.
+#: Column of a row that represents all rows of a wiped user: the digest of the user id.
 _WIPED: Final = "user_sha256"
 _CURSOR_TABLE: Final = "headwater_cursor"
 

@@ -30,7 +30,7 @@ def prune(*, options: OperationOptions, workflow: str | None) -> None:
     """
     request = {"workflow": workflow} if workflow else {}
     operation = carry_out(
-        "prune", request, options, done="removed for good", count=_counted, progress=_progress
+        "prune", request, options, done="permanently deleted", count=_counted, progress=_progress
     )
     if operation["state"] == "dry_run" and not options.as_json:
         rows = [

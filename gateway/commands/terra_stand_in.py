@@ -20,7 +20,7 @@ from headwater.gateway.terra_stand_in.faults import Fault
 from headwater.gateway.terra_stand_in.setup import StandIn
 from headwater.streams.clock import now_ms
 
-#: Only loopback: whoever reaches the stand-in can read what is uploaded.
+#: Only loopback: a client that reaches the stand-in can read uploaded files.
 _HOST = "127.0.0.1"
 
 
@@ -61,7 +61,7 @@ _HOST = "127.0.0.1"
 @click.option(
     "--fault", "faults", multiple=True, metavar="JSON", help="A failure to begin with; repeatable."
 )
-def terra_stand_in(  # noqa: PLR0913, PLR0917 (an option each)
+def terra_stand_in(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     port: int,
     target: str | None,
     file: Path | None,

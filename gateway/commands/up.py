@@ -103,8 +103,8 @@ def run_up(
         refuse_taken_port(settings.host, settings.port)
         external_kafka, external_postgres = bool(settings.kafka), bool(settings.postgres)
         settings = _with_servers(settings, supervisor)
-        asyncio.run(_make_topics(settings, declared, ours=not external_kafka))
-        _migrate(settings, ours=not external_postgres)
+        asyncio.run(_make_topics(settings, declared, embedded=not external_kafka))
+        _migrate(settings, embedded=not external_postgres)
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
         settings, stand_in = _with_terra(settings)
@@ -144,11 +144,11 @@ def _report_app(settings: Settings) -> Declarations:
     return declared
 
 
-def _migrate(settings: Settings, *, ours: bool) -> None:
+def _migrate(settings: Settings, *, embedded: bool) -> None:
     try:
         migrate(settings.postgres, say)
     except MigrationChanged as error:
-        if not ours:
+        if not embedded:
             raise
         folder = settings.data_dir / "postgres"
         raise MigrationChanged(
@@ -158,15 +158,15 @@ def _migrate(settings: Settings, *, ours: bool) -> None:
         ) from error
 
 
-async def _make_topics(settings: Settings, declared: Declarations, *, ours: bool) -> None:
-    """Create missing topics; also alter topics that differ, in a Kafka of our own."""
+async def _make_topics(settings: Settings, declared: Declarations, *, embedded: bool) -> None:
+    """Create missing topics; in an embedded Kafka also alter topics that differ."""
     cluster = cluster_of(settings)
     size = {"partitions": settings.partitions, "replication": settings.replication}
     if made := await create_topics(cluster, **size):
         say(f"Made {counted(len(made), 'topic')}; `headwater topics list` explains them")
     if made := await create_authors_topics(cluster, declared.topics, **size):
         say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}")
-    if ours:
+    if embedded:
         existing = await find_topics(cluster)
         for difference in await alter_topics(cluster, existing, compare(existing)):
             say(f"Altered: {difference.line()}")

@@ -71,7 +71,7 @@ def wipe_user(user_id: str, yes: bool, detach: bool, api: Api, as_json: bool) ->
         counts = {name: n for name, n in api.get(path)["counts"].items() if n}
         summary = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "nothing"
         say(f"{user_id} has: {summary}.")
-        click.confirm("Wipe all of it for good?", abort=True, err=True)
+        click.confirm("Delete all of it permanently?", abort=True, err=True)
     wiped = api.post(f"{path}/wipe", {})
     blobs = wiped["deleted"]["blobs"]
     if not detach:

@@ -275,7 +275,7 @@ class Supervisor:
             with self._interruptible():
                 process.stop()
         except _StopRequested:
-            self._report("Killing what is left")
+            self._report("Killing the remaining processes")
             return True
         return False
 

@@ -67,7 +67,7 @@ def test_the_url_of_the_workflow_service_names_the_gateway_too() -> None:
 def test_a_delivery_is_shown_with_all_that_came_of_it() -> None:
     result, asked = run({"delivery": WHOLE}, "show", "webhooks/3@17")
     assert asked == "/admin/deliveries/3@17"
-    for part in ("journey 1 of 2", "journey 2 of 2", "report/i-1", "starts it", "sends told"):
+    for part in ("trace 1 of 2", "trace 2 of 2", "report/i-1", "starts it", "sends told"):
         assert part in result.stdout
     assert "daily_summary\tu/garmin\tsteps, strain" in result.stdout
     assert "# copies" not in result.stdout

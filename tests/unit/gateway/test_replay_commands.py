@@ -68,7 +68,7 @@ def test_a_dry_run_of_a_prune_counts_by_workflow_and_does_nothing():
     result, asked = run(prune, {"/admin/prunes": counted}, "-w", "order", "--dry-run")
     assert [each.body for each in asked] == [{"workflow": "order", "dry_run": True}]
     assert "order\t3" in result.stdout
-    assert "3 instances would be removed for good." in result.output
+    assert "3 instances would be permanently deleted." in result.output
 
 
 def test_where_nobody_is_asked_nothing_is_counted_first():

@@ -247,7 +247,7 @@ def test_a_second_signal_kills_at_once(run: Callable[..., House]):
         with contextlib.suppress(subprocess.TimeoutExpired):
             house.process.wait(0.2)
     assert house.rest()[-4:] == [
-        "Killing what is left",
+        "Killing the remaining processes",
         "stubborn killed",
         "first killed",
         "the end",
