@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from headwater.gateway.client.answers import value_of
 from headwater.gateway.client.artifacts import artifact_of
-from headwater.gateway.client.requests import Query, Request, encoded_query, members
+from headwater.gateway.client.requests import Query, Request, encoded_query, json_object
 from headwater.gateway.client.retries import Repeat
 from headwater.schemas.deployment_answers import Deployment, DeploymentActive, DeploymentPage
 
@@ -80,7 +80,7 @@ class Deployments:
         """
         id_json = None if deployment_id is None else json.dumps(deployment_id)
         repeat = Repeat.SAFE if replaces or id_json else Repeat.UNSAFE
-        body = members(deploymentId=id_json).encode()
+        body = json_object(deploymentId=id_json).encode()
         return await self._activate("rollback", replaces=replaces, repeat=repeat, body=body)
 
     async def active(self) -> Deployment:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from headwater.gateway.client.answers import StreamItem, accepted, status_in, value_of
 from headwater.gateway.client.listing import PAGE_SIZE, TRIMMED_PAGE_SIZE, Listing
-from headwater.gateway.client.requests import Query, members
+from headwater.gateway.client.requests import Query, json_object
 from headwater.gateway.client.retries import Repeat
 from headwater.gateway.paths import path
 from headwater.processors.runs.durations import Duration, milliseconds
@@ -88,7 +88,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
     @override
     async def steer(self, verb: Verb, reason: str = "") -> InstanceStatus:
         """Perform an action; return the instance's status after it."""
-        body = members(reason=json.dumps(reason) if reason else None)
+        body = json_object(reason=json.dumps(reason) if reason else None)
         repeat = Repeat.SAFE if verb.repeatable else Repeat.UNSAFE
         try:
             return await self._manage(verb.name, repeat, body)
@@ -107,7 +107,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             f"{self._path}/graph/{question.path}",
             question.answer,
             dict(question.numbers),
-            body=None if question.texts is None else members(**question.texts),
+            body=None if question.texts is None else json_object(**question.texts),
             instance=self._key,
         )
 
@@ -120,7 +120,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             from_step: Key of the first step to execute again; None for the one that failed.
         """
         from_step_json = None if from_step is None else json.dumps(from_step)
-        return await self._manage("retry", Repeat.UNSAFE, members(fromStep=from_step_json))
+        return await self._manage("retry", Repeat.UNSAFE, json_object(fromStep=from_step_json))
 
     async def send_event(
         self,
@@ -147,12 +147,12 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
         if start_if_missing is not False:
             options = {} if start_if_missing is True else start_if_missing
             params = options.get("params")
-            start = members(
+            start = json_object(
                 params=None
                 if params is None
                 else encode_params(params, self.workflow_name, VALUE_BYTES_TOP)
             )
-        body = members(
+        body = json_object(
             type=json.dumps(checked_event_type(type)),
             payload=None
             if payload is None
@@ -333,7 +333,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         """
         if id is None and idempotency_key is None:
             id = self._session.new_id()  # noqa: A001 (as authors call it)
-        body = members(
+        body = json_object(
             id=None if id is None else json.dumps(checked_instance_id(id)),
             params=encode_params(params, self.name, VALUE_BYTES_TOP),
             labels=_labels(labels),
@@ -362,7 +362,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
             ValueError: The batch is no list of {"id": …}.
         """
         new = [
-            members(
+            json_object(
                 id=json.dumps(item.id),
                 params=encode_params(item.params, self.name, VALUE_BYTES_TOP),
                 labels=_labels(item.labels),
@@ -371,7 +371,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         ]
         created: list[InstanceHandle[R_co]] = []
         for first in range(0, len(new), BATCH_MAX):
-            body = members(instances=f"[{','.join(new[first : first + BATCH_MAX])}]")
+            body = json_object(instances=f"[{','.join(new[first : first + BATCH_MAX])}]")
             answer = await self._session.write(
                 f"{self._path}/batch", body, repeat=Repeat.SAFE, key=self._session.new_id()
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from headwater.gateway.client.answers import value_of
-from headwater.gateway.client.requests import HttpAnswer, Query, Request, members
+from headwater.gateway.client.requests import HttpAnswer, Query, Request, json_object
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
@@ -58,7 +58,7 @@ class JobHandle:
             ClientError: The request failed.
         """
         await self._report(
-            "complete", members(output=encode(output, "the output of a job", VALUE_BYTES_TOP))
+            "complete", json_object(output=encode(output, "the output of a job", VALUE_BYTES_TOP))
         )
 
     async def fail(
@@ -75,8 +75,8 @@ class JobHandle:
             ClientError: As `complete`.
         """
         after = None if retry_after is None else milliseconds_of("retry_after", retry_after)
-        body = members(
-            error=members(name=json.dumps(name), message=json.dumps(message)),
+        body = json_object(
+            error=json_object(name=json.dumps(name), message=json.dumps(message)),
             retryable=json.dumps(retryable),
             retryAfterMs=None if after is None else str(after),
         )
@@ -89,7 +89,7 @@ class JobHandle:
             ClientError: As `complete`.
         """
         lease_ms = milliseconds_of("lease", lease)
-        answer = await self._report("extend", members(leaseMs=str(lease_ms)))
+        answer = await self._report("extend", json_object(leaseMs=str(lease_ms)))
         return value_of(answer, JobExtended).lease_until
 
     async def _report(self, action: str, body: str) -> HttpAnswer:

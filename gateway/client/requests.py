@@ -48,7 +48,7 @@ class HttpAnswer:
     status: int
 
 
-def members(**texts: str | None) -> str:
+def json_object(**texts: str | None) -> str:
     """Return a JSON object of members that are JSON texts already; None is left out."""
     present = {name: text for name, text in texts.items() if text is not None}
     return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in present.items()) + "}"

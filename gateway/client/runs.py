@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from headwater.gateway.client.answers import value_of
-from headwater.gateway.client.requests import members
+from headwater.gateway.client.requests import json_object
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
 from headwater.schemas.run_answers import Run, RunCreated, RunListed, RunPage
@@ -55,7 +55,7 @@ class Runs:
             IdempotencyConflictError: The key was used for something else.
             ValueError: The key is not valid, for example empty.
         """
-        body = members(
+        body = json_object(
             workflowName=json.dumps(name_of(workflow)),
             input=encode(input, "the input of a run", VALUE_BYTES_TOP),
             deploymentId=None if deployment is None else json.dumps(deployment),
@@ -105,7 +105,7 @@ class Runs:
         """
         answer = await self._session.write(
             self._session.gateway_path("v1", "runs", run_id, "cancel"),
-            members(reason=json.dumps(reason)),
+            json_object(reason=json.dumps(reason)),
             repeat=Repeat.SAFE,
             query={"workflowName": workflow},
         )

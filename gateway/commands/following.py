@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import click
 
 from headwater.gateway.commands.api import Api, admin_options, path_of
-from headwater.gateway.commands.options import json_option, several
+from headwater.gateway.commands.options import combined, json_option
 from headwater.gateway.commands.output import print_json, say
 
 #: The operation, as its route returns it.
@@ -35,7 +35,7 @@ class OperationOptions:
 
 def begin_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of a command that begins and follows an operation; pass it `options`."""
-    decorator = several(
+    decorator = combined(
         click.option("--dry-run", is_flag=True, help="Count them, and change nothing."),
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
         click.option("--detach", is_flag=True, help="Do not wait for its end."),

@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from headwater.gateway.commands.output import cut, json_text
-from headwater.gateway.commands.times import both, moment, relative, span, span_ms
+from headwater.gateway.commands.output import json_text, shortened
+from headwater.gateway.commands.times import absolute_and_relative, moment, relative, span, span_ms
 from headwater.gateway.commands.token_formatting import tokens_at
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
 
@@ -89,9 +89,9 @@ def summary(instance: "Instance", now: datetime, *, full: bool) -> dict[str, obj
         "labels": ", ".join(f"{name}={value}" for name, value in instance.labels.items()) or None,
         "run": meta.run_number,
         "deployment": meta.deployment_id,
-        "started": both(meta.started_at, now) if meta.started_at else None,
-        "updated": both(meta.updated_at, now),
-        "ended": both(meta.completed_at, now) if meta.completed_at else None,
+        "started": absolute_and_relative(meta.started_at, now) if meta.started_at else None,
+        "updated": absolute_and_relative(meta.updated_at, now),
+        "ended": absolute_and_relative(meta.completed_at, now) if meta.completed_at else None,
     }
     if full:
         fields |= _full_fields(instance, now)
@@ -107,7 +107,7 @@ def _position_text(
     key = slot.key if isinstance(slot.key, str) else json_text(slot.key)
     scope = workflow if slot.key is None else f"{workflow}/{key}"
     limit = "" if slot.limit is None else f"limit {slot.limit}, "
-    since = both(slot.since, now)
+    since = absolute_and_relative(slot.since, now)
     return f"waiting for a slot of {scope} ({limit}{slot.before} before it), since {since}"
 
 
@@ -117,7 +117,7 @@ def _full_fields(instance: "Instance", now: datetime) -> dict[str, object]:
         error = step.error
     fields: dict[str, object] = {
         "traceback": error.traceback.rstrip() if error and error.traceback else None,
-        "created": both(meta.created_at, now),
+        "created": absolute_and_relative(meta.created_at, now),
         "took": _between(meta.started_at, meta.completed_at),
     }
     if step:
@@ -167,7 +167,7 @@ def position_text(
 
 def waiting_for(step: "CurrentStep", now: datetime) -> str:
     """Return what an unfinished step waits for, as text."""
-    until = f", until {both(step.wake_at, now)}" if step.wake_at else ""
+    until = f", until {absolute_and_relative(step.wake_at, now)}" if step.wake_at else ""
     match step.type:
         case EntryKind.DO:
             reason = _attempt_text(step, now)
@@ -194,7 +194,11 @@ def _attempt_text(step: "CurrentStep", now: datetime) -> str:
     if step.next_retry_at is None:
         number = _of(step.attempts + 1, step.max_attempts)
         failed = f", after {_error(step.error)}" if step.error else ""
-        since = f", since {both(step.last_attempt_at, now)}" if step.last_attempt_at else ""
+        since = (
+            f", since {absolute_and_relative(step.last_attempt_at, now)}"
+            if step.last_attempt_at
+            else ""
+        )
         return f"running, attempt {number}{since}{failed}"
     failed = f": {_error(step.error)}" if step.error else ""
     when = relative(step.next_retry_at, now)
@@ -292,7 +296,7 @@ def _of(number: int, at_most: float | None) -> str:
 
 def _outcome(details: "InstanceStatus", longest: int | None) -> str | None:
     if details.error:
-        return cut(_error(details.error) or "", None if longest is None else longest * 2)
+        return shortened(_error(details.error) or "", None if longest is None else longest * 2)
     return json_text(details.output, longest) if details.status is RunStatus.COMPLETE else None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import click
 
 from headwater.gateway.commands.instance_formatting import LEVEL_STYLES, LOG_WIDTHS, log_row
-from headwater.gateway.commands.options import examples, json_option, several
+from headwater.gateway.commands.options import combined, examples, json_option
 from headwater.gateway.commands.output import at_terminal, print_line, print_lines_of_json, say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
@@ -25,7 +25,7 @@ _LEVELS: Final = ("debug", "info", "warn", "error")
 
 
 #: Options that select log lines of a run.
-log_options: Final = several(
+log_options: Final = combined(
     click.option(
         "--run", type=click.IntRange(0), help="Number of the run, from 0. Default: the current."
     ),

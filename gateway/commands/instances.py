@@ -26,7 +26,7 @@ from headwater.gateway.commands.output import (
     print_fields,
     print_rows,
 )
-from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_more
+from headwater.gateway.commands.paging import collect_pages, cursor_option, limit_option, say_more
 from headwater.gateway.commands.token_formatting import (
     TOKEN_COLUMNS,
     TOKEN_DROPS,
@@ -134,7 +134,7 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
             )
             return answer.instances, answer.cursor if answer.has_next_page else None
 
-        return await gathered(page, limit=limit, page_size=page_size, cursor=cursor)
+        return await collect_pages(page, limit=limit, page_size=page_size, cursor=cursor)
 
     listed, more = service.ask(ask)
     if as_json:

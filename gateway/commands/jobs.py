@@ -10,8 +10,8 @@ from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_json, print_rows, say
-from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_more
-from headwater.gateway.commands.times import both
+from headwater.gateway.commands.paging import collect_pages, cursor_option, limit_option, say_more
+from headwater.gateway.commands.times import absolute_and_relative
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.processors.runs.durations import milliseconds
 
@@ -106,7 +106,7 @@ def list_jobs(
             answer = await client.jobs(task, page_size=size, cursor=after)
             return answer.jobs, answer.cursor
 
-        return await gathered(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
+        return await collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
 
     listed, more = service.ask(ask)
     if as_json:
@@ -235,7 +235,7 @@ def extend(service: Service, job: str, lease: int, as_json: bool) -> None:
     if as_json:
         print_answer({"key": job, "leaseUntil": until})
     else:
-        say(f"You hold {job} until {both(until, service.now())}.")
+        say(f"You hold {job} until {absolute_and_relative(until, service.now())}.")
 
 
 def _report(key: str, what: str, *, as_json: bool) -> None:
@@ -248,7 +248,7 @@ def _report(key: str, what: str, *, as_json: bool) -> None:
 def _listed(job: "JobListed", now: "datetime") -> dict[str, Any]:
     until = job.lease_until or job.next_retry_at
     return {
-        "since": both(job.created_at, now),
+        "since": absolute_and_relative(job.created_at, now),
         "type": job.type,
         "instance": f"{job.workflow}/{job.instance_id}",
         "node": job.node_ref,
@@ -256,7 +256,7 @@ def _listed(job: "JobListed", now: "datetime") -> dict[str, Any]:
         "attempt": job.attempt,
         "status": job.status,
         "worker": job.worker,
-        "until": until and both(until, now),
+        "until": until and absolute_and_relative(until, now),
     }
 
 
@@ -267,6 +267,6 @@ def _row(job: "TakenJob", now: "datetime") -> dict[str, Any]:
         "instance": f"{job.workflow_name}/{job.instance_id}",
         "node": job.node_ref,
         "attempt": job.attempt,
-        "lease until": both(job.lease_until, now),
+        "lease until": absolute_and_relative(job.lease_until, now),
         "input": job.input,
     }

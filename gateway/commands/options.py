@@ -79,7 +79,7 @@ def url_of(settings: "Settings") -> str:
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
-def several(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combined(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Combine options into one decorator; help lists them in this order."""
 
     def with_all(command: F) -> F:
@@ -100,7 +100,7 @@ kafka_option: Final = click.option(
     help="Kafka brokers. Default: HEADWATER_KAFKA, else the embedded one on this machine.",
 )
 
-topic_options: Final = several(
+topic_options: Final = combined(
     click.option(
         "--partitions", type=int, help="Partitions of a topic. Default: HEADWATER_PARTITIONS."
     ),
@@ -124,7 +124,7 @@ app_option: Final = click.option(
     "Default: HEADWATER_APP.",
 )
 
-listen_options: Final = several(
+listen_options: Final = combined(
     click.option("--host", help="Address to listen on. Default: HEADWATER_HOST, else 127.0.0.1."),
     click.option(
         "--port", type=int, help="Port of the gateway. Default: HEADWATER_PORT, else 8080."
@@ -148,7 +148,7 @@ url_option: Final = click.option(
 )
 
 #: `api.admin_options` passes commands the gateway that they name.
-admin_flags: Final = several(
+admin_flags: Final = combined(
     url_option,
     click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY."),
 )

@@ -41,14 +41,14 @@ def longest_shown(*, full: bool = False) -> int | None:
     return None if full or not at_terminal() else _SHOWN
 
 
-def cut(text: str, longest: int | None) -> str:
+def shortened(text: str, longest: int | None) -> str:
     """Return a text, shortened to `longest` characters."""
     return text if longest is None or len(text) <= longest else text[: longest - 1] + "…"
 
 
 def json_text(value: object, longest: int | None = None) -> str:
     """Return a value as JSON, shortened to `longest` characters."""
-    return cut(json.dumps(value, ensure_ascii=False), longest)
+    return shortened(json.dumps(value, ensure_ascii=False), longest)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -36,7 +36,7 @@ def say_more(rows: Sequence[object], more: str | None, *, none: str, by: str = "
         say(f"There are more: {by} {more}")
 
 
-async def gathered(
+async def collect_pages(
     page: Page[T], *, limit: int, page_size: int, cursor: str | None
 ) -> tuple[list[T], str | None]:
     """Return rows of as many pages as needed, and the cursor after them if there are more."""

@@ -9,8 +9,8 @@ from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_fields, print_rows, say
-from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_more
-from headwater.gateway.commands.times import both, moment
+from headwater.gateway.commands.paging import collect_pages, cursor_option, limit_option, say_more
+from headwater.gateway.commands.times import absolute_and_relative, moment
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.schemas.statuses import RunState
 
@@ -144,7 +144,7 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
             )
             return answer.data, answer.cursor
 
-        return await gathered(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
+        return await collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
 
     listed, more = service.ask(ask)
     if as_json:
@@ -196,9 +196,9 @@ def _print(service: Service, run: "Run", as_json: bool) -> None:
         return
     now = service.now()
     fields = _row(run) | {
-        "created": both(run.created_at, now),
-        "started": both(run.started_at, now),
-        "ended": both(run.completed_at, now) if run.completed_at else None,
+        "created": absolute_and_relative(run.created_at, now),
+        "started": absolute_and_relative(run.started_at, now),
+        "ended": absolute_and_relative(run.completed_at, now) if run.completed_at else None,
         "input": run.input,
         "output": run.output,
     }

@@ -85,8 +85,8 @@ class DayShow:
     def print_hints(self) -> None:
         """Print commands to try next."""
         settings = self._settings
-        read_key = mentioned("read_key", settings.read_key.get_secret_value())
-        admin_key = mentioned("admin_key", settings.admin_key.get_secret_value())
+        read_key = key_for_example("read_key", settings.read_key.get_secret_value())
+        admin_key = key_for_example("admin_key", settings.admin_key.get_secret_value())
         say(
             f"""
 Headwater is up at {self._url}; Ctrl-C stops it. Try, in another terminal:
@@ -186,6 +186,6 @@ def _outcome_rows(
     return [{"delivery": delivery.name, **outcomes[delivery.event_id]} for delivery in posted]
 
 
-def mentioned(name: str, secret: str) -> str:
+def key_for_example(name: str, secret: str) -> str:
     """Return a key for an example: the public development key, else the variable that holds it."""
     return secret if secret == DEVELOPMENT_SECRETS[name] else f"$HEADWATER_{name.upper()}"

@@ -17,14 +17,14 @@ _UNITS: Final = (
 _DIGITS_BELOW_MS: Final = 10 * _SECOND
 
 
-def at(moment_ms: int) -> datetime:
+def from_unix_ms(moment_ms: int) -> datetime:
     """Return a time from Unix milliseconds."""
     return datetime.fromtimestamp(moment_ms / 1000, UTC)
 
 
 def rfc3339(moment_ms: int) -> str:
     """Return a time to the millisecond, as the API writes it: it ends in Z."""
-    return at(moment_ms).isoformat("T", "milliseconds").replace("+00:00", "Z")
+    return from_unix_ms(moment_ms).isoformat("T", "milliseconds").replace("+00:00", "Z")
 
 
 def moment(when: datetime) -> str:
@@ -42,7 +42,7 @@ def relative(when: datetime, now: datetime) -> str:
     return "now"
 
 
-def both(when: datetime, now: datetime) -> str:
+def absolute_and_relative(when: datetime, now: datetime) -> str:
     """Return a time, and its distance from now."""
     return f"{moment(when)} ({relative(when, now)})"
 

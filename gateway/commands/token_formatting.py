@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.gateway.commands.output import json_text
-from headwater.gateway.commands.times import both, relative, span, span_ms
+from headwater.gateway.commands.times import absolute_and_relative, relative, span, span_ms
 
 if TYPE_CHECKING:
     from headwater.schemas.answers import Token, TokensAt
@@ -37,7 +37,7 @@ def _position_text(group: "TokensAt", now: datetime) -> str:
     if retry_at is not None:
         status = f"{status}, tried again {relative(retry_at, now)}"
     elif group.wake_at is not None and group.status.startswith("waiting"):
-        status = f"{status}, until {both(group.wake_at, now)}"
+        status = f"{status}, until {absolute_and_relative(group.wake_at, now)}"
     many = f"{group.tokens} " if group.tokens > 1 else ""
     return f"{group.node_ref}: {many}{status}"
 
@@ -71,7 +71,7 @@ def _what(  # noqa: PLR0911 (a return per status)
 ) -> str | None:
     """Return what a token waits for, its error, or its result."""
     error = f"{token.error.name}: {token.error.message}" if token.error else None
-    until = f", until {both(token.wake_at, now)}" if token.wake_at else ""
+    until = f", until {absolute_and_relative(token.wake_at, now)}" if token.wake_at else ""
     match token.status:
         case "pending" if token.next_retry_at is not None:
             waiting = f"waiting to be tried again {relative(token.next_retry_at, now)}"
@@ -81,7 +81,8 @@ def _what(  # noqa: PLR0911 (a return per status)
         case "waiting_for_subworkflow":
             return f"waiting for {token.child_workflow_name}/{token.child_instance_id}{until}"
         case "executing" if token.worker and token.lease_until:
-            return f"a job that {token.worker} holds until {both(token.lease_until, now)}"
+            expires = absolute_and_relative(token.lease_until, now)
+            return f"a job that {token.worker} holds until {expires}"
         case "cancelled":
             return token.reason
         case "completed":

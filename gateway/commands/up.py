@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import url_of
 from headwater.gateway.commands.output import counted, say
-from headwater.gateway.commands.show_day import DayFailed, DayShow, mentioned
+from headwater.gateway.commands.show_day import DayFailed, DayShow, key_for_example
 from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
 from headwater.gateway.commands.starting import pipeline_rules, rules_without_app
 from headwater.gateway.commands.user_tokens import with_development_issuer
@@ -116,7 +116,7 @@ def run_up(
             say(f"Logs are in {settings.data_dir / 'logs'}")
             if not external_postgres:  # Another database's address may contain a password.
                 say(f"The rows, in SQL: {psql_program()} {shlex.quote(settings.postgres)}")
-            key = mentioned("admin_key", settings.admin_key.get_secret_value())
+            key = key_for_example("admin_key", settings.admin_key.get_secret_value())
             say(f"The console, in a browser: {url_of(settings)}/console; the key is {key}")
             say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
         supervisor.watch()

@@ -17,11 +17,11 @@ from headwater.gateway.commands.options import (
     DEPLOYMENT_HINTS,
     URL_VARIABLE,
     WORKFLOWS_PATH,
+    combined,
     settings_from,
-    several,
     url_of,
 )
-from headwater.gateway.commands.times import at
+from headwater.gateway.commands.times import from_unix_ms
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 from headwater.gateway.paths import EmptyName
 from headwater.schemas.failures import (
@@ -99,7 +99,7 @@ class Service:
 
     def now(self) -> datetime:
         """Return the current time."""
-        return at(self.environment.clock())
+        return from_unix_ms(self.environment.clock())
 
     def ask(self, work: "Callable[[Client], Awaitable[T]]") -> T:
         """Run `work` with a client.
@@ -219,7 +219,7 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _OPTIONS(with_service)
 
 
-_OPTIONS: Final = several(
+_OPTIONS: Final = combined(
     click.option(
         "--url",
         metavar="URL",

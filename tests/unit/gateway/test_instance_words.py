@@ -16,7 +16,7 @@ from headwater.gateway.commands.instance_formatting import (
     summary,
     waiting_for,
 )
-from headwater.gateway.commands.times import at
+from headwater.gateway.commands.times import from_unix_ms
 from headwater.schemas.answers import (
     Answer,
     CurrentStep,
@@ -33,7 +33,7 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.statuses import RunStatus
 
-NOW = at(1_795_269_600_000)
+NOW = from_unix_ms(1_795_269_600_000)
 TOMORROW = NOW + timedelta(hours=23)
 ERROR = Failure(name="CardError", message="declined")
 

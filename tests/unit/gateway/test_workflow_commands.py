@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from headwater.gateway.cli import cli
 from headwater.gateway.commands import output
 from headwater.gateway.commands.on_demand import OnDemand
-from headwater.gateway.commands.times import at
+from headwater.gateway.commands.times import from_unix_ms
 from headwater.gateway.commands.workflow_service import CliEnvironment, explained, header_of
 from tests.unit.gateway.workflow_network import (
     BASE_URL,
@@ -600,7 +600,7 @@ def test_lines_are_aligned_as_they_come(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_clock_of_the_house_is_the_default():
-    assert at(CliEnvironment().clock()).year >= 2026
+    assert from_unix_ms(CliEnvironment().clock()).year >= 2026
     assert click.Context(cli).find_object(CliEnvironment) is None
 
 
