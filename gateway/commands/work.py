@@ -105,10 +105,10 @@ def run_workflows(
         log.warning("%s", error.message)
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606, ourselves
     except MemberFenced as error:
-        log.critical("the worker exits: %s", error)
+        log.critical("the worker ends: %s", error)
         raise click.exceptions.Exit(os.EX_CONFIG) from error
     except Exception as error:
-        log.critical("the worker exits; restart it to continue from committed state", exc_info=True)
+        log.critical("the worker ends, to restart from committed state", exc_info=True)
         raise click.exceptions.Exit(os.EX_SOFTWARE) from error
 
 

@@ -73,7 +73,7 @@ def test_a_read_is_repeated_when_the_server_breaks_off():
 
 def test_an_event_is_not_sent_again_when_the_server_breaks_off():
     async def send(client: Client) -> None:
-        with pytest.raises(OutcomeUnknownError, match="may have been taken"):
+        with pytest.raises(OutcomeUnknownError, match="may have taken effect"):
             await order(client).send_event("go")
 
     assert with_server([b""], send) == (None, 1)

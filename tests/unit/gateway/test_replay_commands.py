@@ -53,7 +53,7 @@ def test_a_replay_is_counted_first_and_asked_for_as_it_was_meant(
     result, asked = run(replay, {REPLAYS: REPLAY}, *arguments, said="y\n")
     assert result.exit_code == 0, result.output
     assert [each.body for each in asked] == [{**order, "dry_run": True}, order]
-    assert "replay r1 done: 3 of 3 deliveries, 1 of which the log has no bytes" in result.output
+    assert "replay r1 done: 3 of 3 deliveries, 1 no longer in the log" in result.output
 
 
 def test_a_dry_run_counts_and_does_nothing():
