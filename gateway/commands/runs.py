@@ -81,7 +81,6 @@ def runs() -> None:
 @click.option("--deployment", metavar="ID", help="Deployment to run on. Default: the active one.")
 @click.option(
     "--idempotency-key",
-    "key",
     metavar="KEY",
     callback=_checked_key,
     help="Within a day, the same key returns the same run.",
@@ -93,13 +92,15 @@ def create(
     workflow: str,
     input_: JsonValue | None,
     deployment: str | None,
-    key: str | None,
+    idempotency_key: str | None,
     as_json: bool,
 ) -> None:
     """Create a run, and print its id."""
     value = input_.value if input_ else None
     run = service.ask(
-        lambda client: client.runs.create(workflow, value, deployment=deployment, key=key)
+        lambda client: client.runs.create(
+            workflow, value, deployment=deployment, key=idempotency_key
+        )
     )
     if as_json:
         print_answer(run)

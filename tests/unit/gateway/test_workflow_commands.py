@@ -81,7 +81,7 @@ def test_instances_are_listed_up_to_a_limit_over_pages():
         *("--limit", "3", "--page-size", "2", "--cursor", "n0"),
     )  # fmt: skip
     assert found.stdout.splitlines() == [
-        "instance\tstatus\tage\tmoved\twhat",
+        "instance\tstatus\tage\tupdated\twhat",
         *[f"order/{each}\twaiting\t0 ms\tnow\tok?: sleeping" for each in "cba"],
     ]
     assert found.stderr == "There are more: --cursor n2\n"
