@@ -1,8 +1,8 @@
-"""Makes `.venv` from the locks; what `make setup` runs. Standard library only.
+"""Create `.venv` from the lock files; `make setup` runs it. Standard library only.
 
-Runs on any Python 3 that a machine calls `python3`, looks for one that is new enough and goes on
-with that. A stamp in `.venv` remembers what was installed, so that a second run does nothing. What
-pip says is kept in a log; people see one line per phase, and on failure one line that says why.
+It runs on any Python 3 that a machine calls `python3`, and searches for one that is new enough. A
+stamp in `.venv` records what was installed, so that a second run does nothing. The output of pip
+goes to a log; the terminal shows a line per phase and, on failure, a line with the cause.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "headwater.stamp"
-#: Where the environment was made; its scripts hold that path and break when it moves.
+#: Records where the environment was created; its scripts contain that path and break if it moves.
 HOME = VENV / "headwater.home"
 LOG = VENV / "setup.log"
 LOCK = ROOT / "requirements-dev.txt"
-#: The provider that is a package of its own, so that `make up` takes what GitHub posts.
+#: The provider that is a package of its own, so that `make up` accepts GitHub's deliveries.
 GITHUB = ROOT / "headwater-github"
-#: What an installation depends on; a change of any of them makes the stamp stale.
+#: Files that determine an installation; changing one makes the stamp stale.
 SOURCES = (
     LOCK,
     ROOT / "pyproject.toml",
@@ -34,12 +34,12 @@ SOURCES = (
 )
 
 OLDEST = (3, 11)
-#: Newest first; the locks are made for these. A later `python3` is tried when none of them is here.
+#: Newest first; the lock files are made for these. A later `python3` is tried last.
 CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3")
 
 #: Lines of a failed step that are shown.
 TAIL_LINES = 8
-#: What pip and venv print, and what that means for the person waiting. The first match counts.
+#: Messages of pip and venv, and explanations for users. The first match counts.
 DIAGNOSES = (
     (
         r"No space left on device|Errno 28|Disk quota exceeded",
@@ -62,83 +62,83 @@ DIAGNOSES = (
     ),
     (
         r"Permission denied|Errno 13",
-        "A file could not be written: this directory, or .venv in it, belongs to somebody else.",
+        "A file could not be written: this directory, or .venv in it, belongs to another user.",
     ),
 )
 
 
 def say(line: str) -> None:
-    """Prints a line now, not when the buffer is full."""
+    """Print a line immediately, without buffering."""
     print(line, flush=True)  # noqa: T201 (a program for the terminal)
 
 
-def wanted_stamp() -> str:
-    """Digests what would be installed, and where: an environment that was moved is a broken one."""
+def expected_stamp() -> str:
+    """Return a digest of what would be installed, and where: a moved environment is broken."""
     digest = hashlib.sha256(str(ROOT).encode())
     for source in SOURCES:
         digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
-def is_set_up(wanted: str) -> bool:
-    """Compares the stamp; the Python of the environment may also have gone with an upgrade."""
-    return STAMP.exists() and STAMP.read_text("utf-8") == wanted and PYTHON.exists()
+def is_set_up(expected: str) -> bool:
+    """Return whether the stamp is current. An upgrade may also have removed the Python."""
+    return STAMP.exists() and STAMP.read_text("utf-8") == expected and PYTHON.exists()
 
 
 def version_of(python: str) -> tuple[int, ...]:
-    """Asks a Python for its version; (0,) if it does not run."""
+    """Return the version of a Python; (0,) if it does not run."""
     program = "import sys; print(*sys.version_info[:3])"
     try:
-        said = subprocess.check_output([python, "-c", program], stderr=subprocess.DEVNULL)  # noqa: S603 (from PATH)
+        output = subprocess.check_output([python, "-c", program], stderr=subprocess.DEVNULL)  # noqa: S603 (from PATH)
     except (OSError, subprocess.CalledProcessError):
         return (0,)
-    return tuple(int(number) for number in said.split())
+    return tuple(int(number) for number in output.split())
 
 
 def find_python() -> tuple[str, str]:
-    """Finds a Python that is new enough, or ends with a line that says which ones were seen."""
+    """Return a Python that is new enough; exit with the versions found if there is none."""
     seen = []
     for name in CANDIDATES:
         path = shutil.which(name)
         version = version_of(path) if path else (0,)
-        written = ".".join(map(str, version))
+        text = ".".join(map(str, version))
         if path and version >= OLDEST:
-            return path, written
+            return path, text
         if path:
-            seen.append(f"{name} is {written}" if version > (0,) else f"{name} does not run")
-    found = "; ".join(seen) or "there is none on the PATH"
+            seen.append(f"{name} is {text}" if version > (0,) else f"{name} does not run")
+    problem = "; ".join(seen) or "there is none on the PATH"
     oldest = ".".join(map(str, OLDEST))
-    sys.exit(f"Headwater needs Python {oldest} or newer ({found}). Install one, then: make setup")
+    sys.exit(f"Headwater needs Python {oldest} or newer ({problem}). Install one, then: make setup")
 
 
 def run(*command: str) -> None:
-    """Runs a step with its output in the log; ends with a diagnosis if it fails."""
+    """Run a step with its output in the log; exit with an explanation if it fails."""
     with LOG.open("a", encoding="utf-8") as log:
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
         start = log.tell()
-        done = subprocess.run(  # noqa: S603 (our own steps, nothing comes from outside)
+        done = subprocess.run(  # noqa: S603 (our own steps, without outside input)
             command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, check=False
         )
     if done.returncode:
         fail(LOG.read_bytes()[start:].decode("utf-8", "replace"))
 
 
-def fail(said: str) -> None:
-    """Shows the end of what a failed step said, then what it means."""
-    for line in deque(filter(str.strip, said.splitlines()), TAIL_LINES):
+def fail(output: str) -> None:
+    """Print the end of a failed step's output, and its explanation; exit."""
+    for line in deque(filter(str.strip, output.splitlines()), TAIL_LINES):
         say(f"  | {line}")
-    meaning = next((text for sign, text in DIAGNOSES if re.search(sign, said)), None)
-    sys.exit(meaning or f"The step failed; all it said is in {LOG.relative_to(ROOT)}.")
+    meaning = next((text for sign, text in DIAGNOSES if re.search(sign, output)), None)
+    sys.exit(meaning or f"The step failed; its whole output is in {LOG.relative_to(ROOT)}.")
 
 
 def make_environment(python: str) -> None:
-    """Creates `.venv`, or empties one whose Python is gone, too old, or was made elsewhere."""
+    """Create `.venv`, or recreate one whose Python is missing or too old, or that was moved."""
     usable = version_of(str(PYTHON)) >= OLDEST
     moved = HOME.exists() and HOME.read_text("utf-8") != str(ROOT)
     if usable and not moved:
         return
-    # Its words go to a pipe: the log would lie in the directory that is being made.
+    # Its output goes to a pipe: the log would be in the directory that is being created.
     command = (python, "-m", "venv", "--clear", str(VENV))
     made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)  # noqa: S603 (found above)
     if made.returncode:
@@ -147,18 +147,18 @@ def make_environment(python: str) -> None:
 
 
 def install() -> None:
-    """Installs what the lock pins, and the project itself as a link to this directory."""
+    """Install the pinned packages, and the project itself as a link to this directory."""
     count = len(re.findall(r"^\S+==", LOCK.read_text("utf-8"), re.MULTILINE))
     pip = (str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2")
     say(f"Installing {count} packages (needs the network once; a minute or two)")
     run(*pip, "install", "--require-hashes", "--requirement", str(LOCK))
     say("Installing Headwater itself")
-    ours = [word for path in (ROOT, GITHUB) for word in ("--editable", str(path))]
-    run(*pip, "install", "--no-deps", "--no-build-isolation", *ours)
+    editable = [word for path in (ROOT, GITHUB) for word in ("--editable", str(path))]
+    run(*pip, "install", "--no-deps", "--no-build-isolation", *editable)
 
 
 def prepare_kafka() -> None:
-    """Lets the project prepare Kafka; it reports its own progress and says why it failed."""
+    """Prepare Kafka; the module prints its progress and its errors."""
     command = [str(PYTHON), "-m", "headwater.streams.kafka.aot_cache"]
     done = subprocess.run(command, cwd=ROOT, check=False)  # noqa: S603 (our own module)
     if done.returncode:
@@ -166,9 +166,9 @@ def prepare_kafka() -> None:
 
 
 def main() -> None:
-    """Sets up what is not set up yet."""
-    wanted = wanted_stamp()
-    if is_set_up(wanted):
+    """Set up what is missing."""
+    expected = expected_stamp()
+    if is_set_up(expected):
         return
     python, version = find_python()
     say(f"Setting up .venv with Python {version}")
@@ -177,7 +177,7 @@ def main() -> None:
     LOG.write_text("", "utf-8")
     install()
     prepare_kafka()
-    STAMP.write_text(wanted, "utf-8")
+    STAMP.write_text(expected, "utf-8")
     say("Ready.")
 
 
@@ -185,6 +185,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("Interrupted; `make setup` goes on where it stopped.")
+        sys.exit("Interrupted; `make setup` continues where it stopped.")
     except OSError as error:
         fail(f"{error.strerror} [Errno {error.errno}] {error.filename or ''}")

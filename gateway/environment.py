@@ -1,8 +1,8 @@
-"""Settings as variables: read from the environment, shown, and handed on to child processes.
+"""Reading settings from the environment, showing them, and passing them to child processes.
 
-They come from environment variables that begin with `HEADWATER_`, and from the command line's
-flags, which win. A secret may come from a file, which the variable of its name and `_FILE` names;
-no other file is read.
+Settings come from environment variables that begin with `HEADWATER_`, and from command line flags,
+which take precedence. A secret may come from a file, which the variable with the suffix `_FILE`
+names; no other file is read.
 """
 
 import os
@@ -16,22 +16,22 @@ from pydantic import Field, SecretStr, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS
-from headwater.gateway.patterns import IN_WORDS
+from headwater.gateway.patterns import DESCRIPTIONS
 from headwater.gateway.providers import provider_names
 from headwater.gateway.redaction import redacted
 from headwater.gateway.settings import PREFIX, Secrets, Settings, revealed, secrets_name
 
-#: Settings that may have a password in them.
+#: Settings that may contain a password.
 _DSNS: Final = ("postgres", "steps_postgres")
-#: Ends the variable that names the file of a secret.
+#: Suffix of the variable that names the file of a secret.
 _FILE: Final = "_FILE"
 
-#: Variables with our prefix that are not settings of a part.
-_OF_OTHERS: Final = frozenset(
+#: Variables with our prefix that are not settings of a process.
+_NOT_SETTINGS: Final = frozenset(
     PREFIX + name for name in ("URL", "DEBUG", "HEADERS", "JARS", "POSTGRES_PASSWORD")
 )
 
-#: What pydantic expected, in words that fit `expected …, found …`.
+#: Expectations of pydantic's errors, to complete `expected …, found …`.
 _EXPECTED: Final[Mapping[str, str]] = {
     "int_parsing": "a whole number",
     "float_parsing": "a number",
@@ -54,23 +54,23 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "beginning with HEADWATER_",
     "not_apps": "apps separated by commas, each once; headwater, which is always served, alone",
 }
-#: What the signing secrets of a provider mean that an installed package has added.
-_SECRETS_MEAN: Final = (
+#: Description of the signing secrets of an installed provider.
+_SECRETS_DESCRIPTION: Final = (
     "Signing secrets of {0}, separated by commas; without one dev-{0}-secret on loopback (in its "
     "scheme's form, such as base64 after whsec_), and elsewhere every delivery is refused."
 )
 
 
 class SettingsInvalid(Exception):
-    """Settings that cannot be used; one line a problem."""
+    """Settings that cannot be used; the message has a line per problem."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
 
 
-class Described(NamedTuple):
-    """One setting, as `headwater settings` shows it."""
+class DescribedSetting(NamedTuple):
+    """A setting, as `headwater settings` shows it."""
 
     name: str
     variable: str
@@ -80,42 +80,44 @@ class Described(NamedTuple):
 
 
 def load_settings(**flags: Any) -> Settings:  # noqa: ANN401 (pydantic checks them)
-    """Reads the settings; flags that are None were not given.
+    """Read the settings. Flags that are None are ignored.
 
-    Errors: SettingsInvalid with one line for each setting that cannot be used.
+    Raises:
+        SettingsInvalid: Settings cannot be used; the message has a line per problem.
     """
     kind = _with_secrets_of(provider_names())
-    given = {name: value for name, value in flags.items() if value is not None}
+    present = {name: value for name, value in flags.items() if value is not None}
     try:
-        return kind(**(_from_files(kind, os.environ) | given))
+        return kind(**(_from_files(kind, os.environ) | present))
     except ValidationError as error:
         raise SettingsInvalid(tuple(map(_problem, error.errors()))) from error
 
 
 def _from_files(kind: type[Settings], variables: Mapping[str, str]) -> dict[str, str]:
-    """The secrets that files hold.
+    """Return the secrets that files contain.
 
-    Errors: SettingsInvalid.
+    Raises:
+        SettingsInvalid: A file cannot be read.
     """
-    found: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     problems: list[str] = []
     for name, variable in _secret_variables(kind).items():
         file = variables.get(variable + _FILE)
         if file and variables.get(variable):
-            problems.append(f"{variable}{_FILE}: expected nothing beside {variable}, found both")
+            problems.append(f"{variable}{_FILE}: expected nothing with {variable}, found both")
         elif file:
             try:
-                found[name] = Path(file).read_text("utf-8").rstrip("\r\n")
+                secrets[name] = Path(file).read_text("utf-8").rstrip("\r\n")
             except (OSError, UnicodeDecodeError) as error:
                 why = error.strerror if isinstance(error, OSError) else "not UTF-8"
                 problems.append(f"{variable}{_FILE}: expected a file, found '{file}': {why}")
     if problems:
         raise SettingsInvalid(tuple(problems))
-    return found
+    return secrets
 
 
 def _secret_variables(kind: type[Settings]) -> dict[str, str]:
-    """The variables of the settings that are secrets, or have one in them, by their name."""
+    """Return the variables of settings that are or contain secrets, by the settings' names."""
     return {
         name: PREFIX + name.upper()
         for name, field in kind.model_fields.items()
@@ -124,9 +126,12 @@ def _secret_variables(kind: type[Settings]) -> dict[str, str]:
 
 
 def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:
-    """The settings, with one more for each provider that an installed package has added."""
+    """Return the settings' type, with a setting for the secrets of every installed provider."""
     added: dict[str, Any] = {
-        secrets_name(name): (Secrets, Field(default=(), description=_SECRETS_MEAN.format(name)))
+        secrets_name(name): (
+            Secrets,
+            Field(default=(), description=_SECRETS_DESCRIPTION.format(name)),
+        )
         for name in providers
         if secrets_name(name) not in Settings.model_fields
     }
@@ -134,8 +139,8 @@ def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:
 
 
 def unknown_variables(settings: Settings, names: Iterable[str]) -> tuple[str, ...]:
-    """A line for each variable that has our prefix and is no setting: it may be a typing error."""
-    known = {PREFIX + name.upper() for name in type(settings).model_fields} | _OF_OTHERS
+    """Return a line for each variable with our prefix that is no setting: maybe a typing error."""
+    known = {PREFIX + name.upper() for name in type(settings).model_fields} | _NOT_SETTINGS
     known |= {variable + _FILE for variable in _secret_variables(type(settings)).values()}
     unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in known)
     return tuple(map(partial(_unknown, known), unknown))
@@ -143,24 +148,24 @@ def unknown_variables(settings: Settings, names: Iterable[str]) -> tuple[str, ..
 
 def _unknown(known: Iterable[str], name: str) -> str:
     near = get_close_matches(
-        name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known], n=1
+        name.removeprefix(PREFIX), [candidate.removeprefix(PREFIX) for candidate in known], n=1
     )
     hint = f"; did you mean {PREFIX}{near[0]}?" if near else "; `headwater settings` lists them"
     return f"{name} is no setting, and changes nothing{hint}"
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The settings as environment variables, for a child process; secrets in the clear."""
+    """Return the settings as environment variables for a child process; secrets in the clear."""
     return {variable + _FILE: "" for variable in _secret_variables(type(settings)).values()} | {
         PREFIX + name.upper(): ",".join(revealed(getattr(settings, name)))
         for name in type(settings).model_fields
     }
 
 
-def describe(settings: Settings) -> list[Described]:
-    """Every setting with its value, default and meaning; secrets are never shown."""
+def describe(settings: Settings) -> list[DescribedSetting]:
+    """Return every setting with its value, default and meaning; secrets are hidden."""
     return [
-        Described(
+        DescribedSetting(
             name=name,
             variable=PREFIX + name.upper(),
             value=_shown(name, getattr(settings, name)),
@@ -176,18 +181,18 @@ def _is_secret(name: str, value: object) -> bool:
 
 
 def _shown(name: str, value: object) -> str:
-    """A value for people: a secret only as what it is not."""
+    """Return a value for display; a secret is hidden, except for the development secrets."""
     if _is_secret(name, value):
         known = DEVELOPMENT_SECRETS.get(name)
         return ", ".join(
-            f"{one} (development)" if one == known else one and "(secret)"
-            for one in revealed(value)
+            f"{text} (development)" if text == known else text and "(secret)"
+            for text in revealed(value)
         )
     return redacted(", ".join(revealed(value)))
 
 
 def _problem(error: ErrorDetails) -> str:
-    """One line: which variable, what was expected, what was found."""
+    """Return a line: the variable, the expected value, the actual value."""
     if not error["loc"]:
         return str(error["msg"]).removeprefix("Value error, ")
     name = str(error["loc"][0])
@@ -195,9 +200,9 @@ def _problem(error: ErrorDetails) -> str:
         return f"{name}: expected the name of a setting; `headwater settings` lists them"
     template = _EXPECTED.get(error["type"], "another value ({type})")
     context = error.get("ctx", {})
-    words = IN_WORDS.get(context.get("pattern", ""))
-    expected = template.format(type=error["type"], words=words, **context)
+    description = DESCRIPTIONS.get(context.get("pattern", ""))
+    expected = template.format(type=error["type"], words=description, **context)
     secret = name.endswith(("_secrets", "_secret", "_password", "_key"))
-    given = error["input"]
-    found = "(secret)" if secret else repr(redacted(given) if isinstance(given, str) else given)
-    return f"{PREFIX}{name.upper()}: expected {expected}, found {found}"
+    value = error["input"]
+    actual = "(secret)" if secret else repr(redacted(value) if isinstance(value, str) else value)
+    return f"{PREFIX}{name.upper()}: expected {expected}, found {actual}"

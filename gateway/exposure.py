@@ -1,4 +1,4 @@
-"""What is safe on one machine only: keys that can be guessed, and addresses without TLS."""
+"""Checks for what is safe on one machine only: weak keys, and addresses without TLS."""
 
 import re
 from collections.abc import Iterable
@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 
 from headwater.gateway.loopback import is_loopback
 
-#: Characters of a key or signing secret, at least, where other machines reach the gateway.
+#: Least number of characters of a key or signing secret if other machines reach the gateway.
 SECRET_MIN: Final = 16
-#: A random key has more different characters; of 16 random hexadecimal digits, 1 in 10^7 has not.
+#: A random key has more different characters; of 16 random hexadecimal digits, 1 in 10^7 does not.
 _DIFFERENT_MIN: Final = 5
-#: Characters that must be left of a key without common words and sequences such as 1234.
+#: Characters that must remain of a key without common words and sequences such as 1234.
 _LEFT_MIN: Final = 6
-#: What keys are made of when they are made up in a hurry; a word before those that are within it.
+#: Common words of keys that are made up in a hurry; a word precedes those that it contains.
 _WORD: Final = re.compile(
     r"development|placeholder|passphrase|production|qwertyuiop|asdfghjkl|headwater|changeit|"
     r"changeme|iloveyou|operator|passw0rd|password|sunshine|workflow|console|default|"
@@ -24,14 +24,14 @@ _WORD: Final = re.compile(
 
 
 def weakness_of(secret: str, published: Iterable[str] = ()) -> str | None:
-    """Return why a key or signing secret can be guessed; None if nothing speaks for it.
+    """Return why a key or signing secret can be guessed; None if no reason is known.
 
-    The check finds what people type, not every weak key: a random key passes, a key made of common
-    words, of one repeated part, or of a sequence does not.
+    The check detects what people type, not every weak key: a random key passes, but not a key of
+    common words, of one repeated part, or of a sequence.
 
     Args:
         secret: The key.
-        published: Keys that everybody can read, such as those of development.
+        published: Public keys, such as those of development.
     """
     if secret in published:
         return "published with Headwater"
@@ -54,7 +54,7 @@ def _is_repetition(secret: str) -> bool:
 
 
 def _without_sequences(text: str) -> str:
-    """Letters and digits of a text, without those that continue a sequence such as abc or 321."""
+    """Return letters and digits of a text, without those that continue a sequence as abc or 321."""
     plain = [letter for letter in text if letter.isalnum()]
     return "".join(
         letter
@@ -64,6 +64,6 @@ def _without_sequences(text: str) -> str:
 
 
 def is_plain_http(url: str) -> bool:
-    """Whether a URL sends what it carries without TLS to another machine."""
-    place = urlsplit(url)
-    return place.scheme == "http" and not is_loopback(place.hostname or "")
+    """Return whether a URL sends data to another machine without TLS."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")

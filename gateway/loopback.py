@@ -1,10 +1,10 @@
-"""What is good for this machine alone: its addresses, and secrets that everybody knows."""
+"""Development on one machine: loopback addresses, and public secrets."""
 
 import ipaddress
 from collections.abc import Mapping
 from typing import Final
 
-#: Known to everybody who reads this repository, so good for a laptop only.
+#: They are public, so they are accepted only while the gateway listens on loopback.
 DEVELOPMENT_SECRETS: Final[Mapping[str, str]] = {
     "terra_secrets": "dev-terra-secret",
     "admin_key": "dev-admin-key",
@@ -13,17 +13,17 @@ DEVELOPMENT_SECRETS: Final[Mapping[str, str]] = {
     "world_key": "dev-world-key",
 }
 
-#: The issuer of users' tokens that `headwater up` plays; its key lies in the folder of the data.
+#: The issuer of users' tokens of `headwater up`; its key is in the data folder.
 DEVELOPMENT_ISSUER: Final = "urn:headwater:development-issuer"
 
 
 def development_secret(provider: str) -> str:
-    """What signs the deliveries of a provider that was given no secret, on this machine alone."""
+    """Return the signing secret of a provider without a configured one, on loopback only."""
     return f"dev-{provider}-secret"
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     if host == "localhost":
         return True
     try:

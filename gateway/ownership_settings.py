@@ -1,30 +1,30 @@
-"""The settings of who executes runs: workers, or a host of somebody else's app."""
+"""Settings of run ownership: whether workers or hosts of remote apps execute runs."""
 
 from typing import Final
 
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
-#: The World that app hosts have to be set to while workers execute the runs.
+#: The World of app hosts while workers execute their runs.
 EXPECTED_WORLD: Final = "headwater/world-remote"
 
 
 class OwnershipSettings(BaseSettings):
-    """Who executes runs, and how severely it is taken if somebody asks another to."""
+    """Which process executes runs, and how violations are reported."""
 
     remote_mode: bool = Field(
         default=True,
-        description="Whether workers execute all runs: a callback of a queue that comes to the "
-        "gateway, as to an app host, is then one that went astray.",
+        description="Whether workers execute all runs: a callback of a queue to the gateway, as to "
+        "an app host, is then unexpected.",
     )
     strict_ownership: bool = Field(
         default=True,
-        description="Whether callbacks that went astray, and a World other than expected, are a "
-        "failure rather than a warning.",
+        description="Whether unexpected callbacks, and another World than expected, are a failure "
+        "rather than a warning.",
     )
     target_world: str = Field(
         default=EXPECTED_WORLD,
         min_length=1,
         max_length=200,
-        description="The World that app hosts are set to, as they name it.",
+        description="The World that app hosts are configured with, by its name.",
     )

@@ -1,11 +1,11 @@
-"""What text may be: as regular expressions, for machines, and in words, for people."""
+"""Patterns of valid texts, with descriptions for error messages."""
 
 from collections.abc import Mapping
 from typing import Final
 
-#: The end of a text; `$` alone, in Python, is also before a last line break.
+#: End of a text; in Python `$` alone also matches before a final line break.
 _END: Final = r"$(?!\n)"
-#: Of workflows, tasks, instances and types of events.
+#: Names of workflows, tasks, instances and types of events.
 NAME: Final = f"^[a-zA-Z0-9_][a-zA-Z0-9_-]*{_END}"
 KEY: Final = f"^[!-~]+{_END}"
 KEY_OR_NONE: Final = f"^[!-~]*{_END}"
@@ -19,8 +19,8 @@ FORM_FIELD: Final = r"^[A-Za-z0-9_\-]+$"
 URL_PATH: Final = r"^/[^\s?#]*$"
 
 _VISIBLE: Final = "characters of ASCII without spaces"
-#: What each takes, in words that fit `expected …, found …`.
-IN_WORDS: Final[Mapping[str, str]] = {
+#: Description of each pattern, to complete `expected …, found …`.
+DESCRIPTIONS: Final[Mapping[str, str]] = {
     NAME: "a name out of a-z, A-Z, 0-9, _ and -, not beginning with -",
     KEY: _VISIBLE,
     KEY_OR_NONE: _VISIBLE,
@@ -35,8 +35,10 @@ IN_WORDS: Final[Mapping[str, str]] = {
 }
 
 
-def in_words(message: str) -> str:
-    """What msgspec says of text that does not match, in words."""
-    for pattern, words in IN_WORDS.items():
-        message = message.replace(f"Expected `str` matching regex {pattern!r}", f"expected {words}")
+def with_descriptions(message: str) -> str:
+    """Replace patterns in a message of msgspec with their descriptions."""
+    for pattern, description in DESCRIPTIONS.items():
+        message = message.replace(
+            f"Expected `str` matching regex {pattern!r}", f"expected {description}"
+        )
     return message

@@ -1,6 +1,6 @@
-"""Prunes as instances of a workflow: its name, params, and how far it says it is.
+"""Prunes as instances of a workflow: its name, params and progress.
 
-What it does is in `gateway.builtin.prune_workflow`; whoever starts one, or looks at it, is here.
+The workflow is `gateway.house.prune_workflow`; this module is for code that starts or reads prunes.
 """
 
 from typing import Final
@@ -11,21 +11,21 @@ from headwater.projections.workflows.expired import FIRST, Expiry, PruneCursor
 
 #: The workflow whose instances are prunes.
 PRUNE: Final = "headwater-prune"
-#: The step that has deleted a page: its result is a `Pruned`.
+#: The step that deletes a page: its result is a `Pruned`.
 PAGE: Final = "page"
-#: The step that has the log forget them: its result is the number of records.
+#: The step that compacts the log: its result is the number of records.
 ERASE: Final = "erase"
 
 
 class PruneParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What a prune is started with."""
+    """Params of a prune."""
 
     asked: Expiry
     matched: int
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a prune is; kept counts instances to which something has happened meanwhile."""
+    """Progress of a prune; `kept` counts instances that changed after they were counted."""
 
     deleted: int = 0
     kept: int = 0

@@ -1,25 +1,26 @@
-"""Passwords in addresses of servers: what may be shown of an address."""
+"""Redaction of passwords in addresses of servers."""
 
 import re
 from typing import Final
 from urllib.parse import unquote
 
 _HIDDEN: Final = "(secret)"
-#: The parameters of libpq that are secrets.
+#: Parameters of libpq that are secrets.
 _SECRET: Final = frozenset({"password", "sslpassword", "oauth_client_secret"})
 
-#: user:password@ of a URL. What is no part of a password unless encoded may be in it all the same,
-#: so everything up to the last @ is hidden.
+#: user:password@ of a URL. Users may forget to encode characters of a password, so everything up to
+#: the last @ is hidden.
 _ACCOUNT: Final = re.compile(r"(?P<before>(?:^|://)[^:/?#@=\s]*):(?!//).*@")
 _PARAMETER: Final = re.compile(r"(?P<before>[?&])(?P<name>[^=&#]+)=[^&#]*")
-#: name=value of libpq's other form, where spaces may stand around = and quotes around the value.
+#: name=value in libpq's other format, with optional spaces around = and quotes around the value.
 _NAMED: Final = re.compile(r"(?P<name>\w+)\s*=\s*(?:'(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)")
 
 
 def redacted(address: str) -> str:
-    """An address, or several, without the secrets in it.
+    """Return an address, or several, without their secrets.
 
-    Shape:  a URL, or names and values as libpq takes them; anything else comes back as it is.
+    Args:
+        address: A URL, or names and values as libpq accepts them; other texts are not changed.
     """
     shown = _ACCOUNT.sub(rf"\g<before>:{_HIDDEN}@", address)
     if "://" in shown:
@@ -27,11 +28,11 @@ def redacted(address: str) -> str:
     return _NAMED.sub(_named, shown)
 
 
-def _parameter(found: re.Match[str]) -> str:
-    if unquote(found["name"]) not in _SECRET:
-        return found[0]
-    return f"{found['before']}{found['name']}={_HIDDEN}"
+def _parameter(match: re.Match[str]) -> str:
+    if unquote(match["name"]) not in _SECRET:
+        return match[0]
+    return f"{match['before']}{match['name']}={_HIDDEN}"
 
 
-def _named(found: re.Match[str]) -> str:
-    return f"{found['name']}={_HIDDEN}" if found["name"] in _SECRET else found[0]
+def _named(match: re.Match[str]) -> str:
+    return f"{match['name']}={_HIDDEN}" if match["name"] in _SECRET else match[0]

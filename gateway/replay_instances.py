@@ -1,6 +1,7 @@
-"""Replays of deliveries as instances of a workflow: its name, params, and how far it says it is.
+"""Replays of deliveries as instances of a workflow: its name, params and progress.
 
-What it does is in `gateway.builtin.replay_workflow`; whoever starts one, or looks at it, is here.
+The workflow is `gateway.house.replay_workflow`; this module is for code that starts or reads
+replays.
 """
 
 from typing import Final
@@ -11,27 +12,29 @@ from headwater.projections.deliveries.replaying import FIRST, ReplayCursor, Sele
 
 #: The workflow whose instances are replays.
 REPLAY: Final = "headwater-replay"
-#: The step that has replayed a page: its result is a `Progress`.
+#: The step that replays a page: its result is a `Progress`.
 PAGE: Final = "page"
 
 
 class ReplayParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay is started with.
+    """Params of a replay.
 
-    Units:  rate in deliveries a second, 0 for as fast as they are appended.
+    Attributes:
+        user_id: User of the deliveries, if it is only one: a wipe of the user finds the replay by
+            it.
+        rate: Deliveries a second; 0 for no limit.
+        dry_run: Whether it was only counted, which happens before it begins.
     """
 
     selection: Selection
     matched: int
-    #: Whom it is about, if it is about one user: a wipe goes by it.
     user_id: str | None = None
     rate: int = 0
-    #: Whether it was only to be counted, which it was before it began.
     dry_run: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a replay is; gone counts deliveries of which the log has no bytes any more."""
+    """Progress of a replay; `gone` counts deliveries that are no longer in the log."""
 
     replayed: int = 0
     gone: int = 0

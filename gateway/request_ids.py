@@ -1,37 +1,41 @@
-"""Request ids: made here as ULIDs, or taken from a caller who sent a usable one."""
+"""Request ids: new ULIDs, or valid ids of callers."""
 
 import re
 from collections.abc import Callable
 from typing import Final
 
-#: Long enough for a ULID, a UUID, a W3C trace id or a proxy's own form; nothing that could break a
-#: header, a log line or a URL.
+#: Long enough for a ULID, a UUID, a W3C trace id or a proxy's own format; no characters that could
+#: break a header, a log line or a URL.
 _USABLE: Final = re.compile(rb"[0-9A-Za-z][0-9A-Za-z._:-]{7,63}").fullmatch
 
 _ALPHABET: Final = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-#: Every byte as one character: its five low bits.
+#: A character for every byte: that of its five low bits.
 _CHARACTER_OF_BYTE: Final = bytes(_ALPHABET[byte & 31] for byte in range(256))
 _TIME_CHARACTERS: Final = 10
 _RANDOM_CHARACTERS: Final = 16
-#: Draws of randomness that `drawn_ahead` makes at once.
-_DRAWN: Final = 256
+#: Ids whose random bytes `buffered_random` draws at once.
+_BUFFERED_IDS: Final = 256
 
 
 def usable(offered: bytes | None) -> str | None:
-    """The caller's own request id, if it can be used as it is."""
+    """Return the caller's own request id, if it is valid."""
     return offered.decode() if offered and _USABLE(offered) else None
 
 
 def ulid_source(clock: Callable[[], int], random: Callable[[int], bytes]) -> Callable[[], str]:
-    """A source of ULIDs: 48 bits of time, then 80 random ones, in Crockford's base 32.
+    """Return a source of ULIDs: 48 bits of time, then 80 random ones, in Crockford's base 32.
 
-    Shape:  a clock in Unix milliseconds, and random bytes by their number, of which five bits each
-            are taken -> 26 characters that sort by time.
+    Args:
+        clock: Unix milliseconds.
+        random: Returns a number of random bytes, of which five bits each are used.
+
+    Returns:
+        A function that returns 26 characters, which sort by time.
     """
     part_ms, part = -1, ""
 
     def new() -> str:
-        # Thousands are made a second: the part that changes once a millisecond is kept.
+        # Thousands are made a second: cache the part that changes once a millisecond.
         nonlocal part_ms, part
         now_ms = clock()
         if now_ms != part_ms:
@@ -41,18 +45,20 @@ def ulid_source(clock: Callable[[], int], random: Callable[[int], bytes]) -> Cal
     return new
 
 
-def drawn_ahead(random: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    """Randomness of many ids, drawn at once: each system call lets the server's threads in between.
+def buffered_random(random: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Return a random source that draws for many ids at once.
 
-    Shape:  asked for the same count each time, by one thread of a process that never forks: nobody
-            else may have what lies ready.
+    Every system call releases the GIL, and lets other threads of the server run first.
+
+    The source must be called with the same count each time, by one thread of a process that does
+    not fork: otherwise random bytes could be used twice.
     """
     ready: list[bytes] = []
 
     def draw(count: int) -> bytes:
         if not ready:
-            drawn = random(_DRAWN * count)
-            ready.extend(drawn[at : at + count] for at in range(0, len(drawn), count))
+            block = random(_BUFFERED_IDS * count)
+            ready.extend(block[at : at + count] for at in range(0, len(block), count))
         return ready.pop()
 
     return draw

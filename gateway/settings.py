@@ -1,4 +1,4 @@
-"""Every setting of Headwater, in one documented type; `environment` reads and shows them."""
+"""All settings of Headwater, with their descriptions; `environment` reads and shows them."""
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -31,9 +31,9 @@ from headwater.gateway.user_settings import UserSettings
 from headwater.gateway.workflow_settings import WorkflowSettings
 
 PREFIX: Final = "HEADWATER_"
-#: The app of the workflows that come with Headwater.
-HOUSE_APP: Final = "headwater"
-#: The name of an environment variable, or several of them with `*`.
+#: The app of the built-in workflows.
+BUILTIN_APP: Final = "headwater"
+#: The name of an environment variable; `*` matches any characters.
 VARIABLE: Final = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -68,28 +68,28 @@ Networks = Annotated[
 
 
 def _key(name: str, description: str) -> Any:  # noqa: ANN401 (a field, as pydantic has it)
-    """A key, which on loopback is one that everybody knows."""
+    """Return the field of a key, which defaults to its public development key."""
     known = SecretStr(DEVELOPMENT_SECRETS[name])
     return Field(default=known, min_length=8, description=description)
 
 
 class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, OwnershipSettings):
-    """All settings; every field says what it means and in which unit."""
+    """All settings; every field describes its meaning and unit."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")
 
     postgres: str = Field(
         default="",
-        description="Postgres as postgresql://user:password@host/database; empty runs one "
-        "embedded.",
+        description="Postgres as postgresql://user:password@host/database; empty starts an "
+        "embedded one.",
     )
     steps_postgres: str = Field(
         default="",
-        description="Login for the SQL of steps, in that same database; empty takes the one that "
-        "`headwater migrate` has made.",
+        description="Login for the SQL of steps, in the same database; empty uses the one that "
+        "`headwater migrate` created.",
     )
     postgres_port: Port = Field(
-        default=15432, description="Port of the embedded Postgres; 0 takes a free one."
+        default=15432, description="Port of the embedded Postgres; 0 chooses a free one."
     )
     host: str = Field(
         default="127.0.0.1",
@@ -98,15 +98,15 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     port: Port = Field(default=8080, description="Port of the gateway.")
     data_dir: Path = Field(
         default=Path(".headwater"),
-        description="Folder of the data on this machine: that of the embedded Kafka and Postgres, "
-        "and what workers keep of their partitions, which may be deleted while they are stopped.",
+        description="Folder of the data on this machine: of the embedded Kafka and Postgres, "
+        "and the stores of workers' partitions, which may be deleted while workers are stopped.",
     )
     state_memory_mib: int = Field(
         default=256,
         ge=8,
         le=1024 * 1024,
-        description="Memory that a worker has for the state of all its partitions, in MiB; the "
-        "rest of it lies on disk.",
+        description="Memory of a worker for the state of all its partitions, in MiB; the "
+        "rest is on disk.",
     )
     terra_secrets: Secrets = Field(
         default=(SecretStr(DEVELOPMENT_SECRETS["terra_secrets"]),),
@@ -116,8 +116,8 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     )
     sources: str = Field(
         default="",
-        description="File of sources, in TOML: who posts deliveries, how they are signed, and who "
-        "reads them; empty takes every provider as a source of its own.",
+        description="File of sources, in TOML: who posts deliveries, how they are signed, and "
+        "which provider reads them; empty makes every provider a source.",
     )
     admin_key: SecretStr = _key("admin_key", "Key of operators, in the header x-admin-key.")
     read_key: SecretStr = _key("read_key", "Key of readers, as Authorization: Bearer.")
@@ -126,19 +126,19 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     )
     world_key: SecretStr = _key(
         "world_key",
-        "Key of programs elsewhere whose runs are here, for /v1/world, as "
+        "Key of remote programs whose runs are here, for /v1/world, as "
         "Authorization: Bearer or x-api-key.",
     )
     workflow_hooks: str = Field(
         default="",
         pattern=HOOKS,
-        description="Who may do what with workflows, as package.module:attribute; empty asks for "
-        "the key of the workflow service alone.",
+        description="Authorization of workflow requests, as package.module:attribute; empty "
+        "requires only the key of the workflow service.",
     )
     user_prefix: str = Field(
         default="user_",
         min_length=1,
-        description="What a reference id of one of your users begins with.",
+        description="Prefix of the reference ids of your users.",
     )
     park_for_s: int = Field(
         default=86_400,
@@ -146,11 +146,9 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
         description="Seconds a delivery waits for its connection before it is a dead letter.",
     )
     partitions: int = Field(
-        default=4, ge=1, le=1000, description="Partitions of every topic that is newly made."
+        default=4, ge=1, le=1000, description="Partitions of newly created topics."
     )
-    replication: int = Field(
-        default=1, ge=1, le=9, description="Copies of every topic that is newly made."
-    )
+    replication: int = Field(default=1, ge=1, le=9, description="Replicas of newly created topics.")
     append_timeout_s: float = Field(
         default=5.0,
         gt=0,
@@ -165,19 +163,18 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     )
     allowed_hosts: Names = Field(
         default=(),
-        description="Names that the gateway may be called by, separated by commas, beside those of "
-        "loopback; off loopback empty allows any. Deliveries may call it by any name.",
+        description="Host names of the gateway, separated by commas, in addition to those of "
+        "loopback; empty allows any unless it listens on loopback. Deliveries may use any name.",
     )
     trusted_proxies: Networks = Field(
         default=(),
-        description="Networks of proxies in front, as 10.0.0.0/8, separated by commas; whom they "
-        "name in X-Forwarded-For counts as the sender.",
+        description="Networks of proxies in front, as 10.0.0.0/8, separated by commas; the "
+        "address that they name in X-Forwarded-For counts as the sender.",
     )
     project: str = Field(
         default="default",
         pattern=LABEL,
-        description="Name of the project; entries of the audit log and keys of idempotency are "
-        "its.",
+        description="Project name. Scopes audit entries and idempotency keys.",
     )
     app_id: str = Field(
         default="headwater",
@@ -186,34 +183,34 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     )
     app: str = Field(
         default="",
-        description="Workflows to run, as package.module or package.module:name; of several apps, "
-        "separated by commas; headwater runs those that come with it alone; empty runs none.",
+        description="Workflows to run, as package.module or package.module:name; several apps are "
+        "separated by commas; headwater runs only the built-in workflows; empty runs none.",
     )
     app_environment: Names = Field(
         default=(),
         description="Environment variables that apps see besides PATH, HOME, PYTHON* and the like, "
-        "separated by commas, * for any characters: AWS_*,STRIPE_KEY. No app sees Headwater's own.",
+        "separated by commas, * for any characters: AWS_*,STRIPE_KEY. Never Headwater's own.",
     )
     rules: str = Field(
         default="",
         description="File of rules, in TOML, by which deliveries start and signal the workflows of "
-        "the app; empty has none. Workers of both kinds read it when they start.",
+        "the app; empty for no rules. Pipeline and workflow workers read it when they start.",
     )
     member: str = Field(
         default="",
         pattern=LABEL_OR_NONE,
-        description="Name that a worker or projector keeps over restarts, no two the same: the "
-        "next one takes its partitions at once instead of after the session timeout.",
+        description="Unique name that a worker or projector keeps over restarts: its next process "
+        "takes its partitions at once instead of after the session timeout.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severe message that is logged."
+        default="info", description="Least severe level that is logged."
     )
 
     @field_validator("app")
     @classmethod
     def _each_once(cls, value: str) -> str:
         names = [name.strip() for name in value.split(",")] if value else []
-        if names != [HOUSE_APP] and len({"", HOUSE_APP, *names}) < len(names) + 2:
+        if names != [BUILTIN_APP] and len({"", BUILTIN_APP, *names}) < len(names) + 2:
             raise PydanticCustomError("not_apps", "")
         return ",".join(names)
 
@@ -228,7 +225,7 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     @field_validator("postgres", "steps_postgres")
     @classmethod
     def _of_postgres(cls, value: str) -> str:
-        # What has no scheme is a list such as host=… dbname=…, which libpq takes as well.
+        # A text without a scheme is a list such as host=… dbname=…, which libpq accepts as well.
         is_list = "://" not in value and ("=" in value or not value)
         if not is_list and urlsplit(value).scheme not in {"postgresql", "postgres"}:
             raise PydanticCustomError("not_postgres", "")
@@ -238,35 +235,35 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
     def _refuse_known_secrets(self) -> "Settings":
         if is_loopback(self.host):
             return self
-        found = {name: getattr(self, name) for name in (*DEVELOPMENT_SECRETS, "tick_key")}
+        secrets = {name: getattr(self, name) for name in (*DEVELOPMENT_SECRETS, "tick_key")}
         if self.sources:
-            del found["terra_secrets"]  # The file says whether there is Terra at all.
+            del secrets["terra_secrets"]  # The file of sources may have no Terra.
         weak = {
             PREFIX + name.upper(): why
-            for name, value in found.items()
+            for name, value in secrets.items()
             for secret in revealed(value)
             if secret and (why := weakness_of(secret, DEVELOPMENT_SECRETS.values()))
         }
         if weak:
-            whys = ", ".join(f"{name}: {why}" for name, why in weak.items())
+            reasons = ", ".join(f"{name}: {why}" for name, why in weak.items())
             raise ValueError(
-                f"{PREFIX}HOST: expected a loopback address while secrets can be guessed ({whys}), "
-                f"found '{self.host}'; set {', '.join(weak)} to secrets of your own, of at least "
-                f"{SECRET_MIN} characters, such as `openssl rand -hex 24` prints"
+                f"{PREFIX}HOST: expected a loopback address while secrets can be guessed "
+                f"({reasons}), found '{self.host}'; set {', '.join(weak)} to secrets of your "
+                f"own, of at least {SECRET_MIN} characters, such as `openssl rand -hex 24` prints"
             )
         return self
 
     @model_validator(mode="after")
-    def _refuse_tokens_that_others_can_make(self) -> "Settings":
+    def _refuse_forgeable_tokens(self) -> "Settings":
         if not self.jwks:
             return self
         exposed = not is_loopback(self.host)
         if is_plain_http(self.jwks) or (exposed and self.jwks.startswith("http://")):
             raise ValueError(
-                f"{PREFIX}JWKS: expected https:// or a file (http:// is taken while both the "
+                f"{PREFIX}JWKS: expected https:// or a file (http:// is accepted while both the "
                 f"issuer and {PREFIX}HOST are on loopback), found '{redacted(self.jwks)}' while "
-                f"{PREFIX}HOST is '{self.host}'; who can change the keys on their way can sign as "
-                "any user"
+                f"{PREFIX}HOST is '{self.host}'; anyone who can change the keys in transit can "
+                "sign as any user"
             )
         problems = []
         if exposed and self.jwt_issuer in ("", DEVELOPMENT_ISSUER):
@@ -279,7 +276,7 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
             problems.append(
                 f"{PREFIX}JWT_AUDIENCE: expected the audience that your tokens name as aud while "
                 f"{PREFIX}HOST is '{self.host}', which others can reach, found nothing; without "
-                "one, tokens that the issuer made for other services are taken"
+                "one, tokens that the issuer made for other services are accepted"
             )
         if problems:
             raise ValueError("\n".join(problems))
@@ -287,35 +284,37 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings, Own
 
     @property
     def apps(self) -> tuple[str, ...]:
-        """The apps whose workflows are run, beside those that come with Headwater."""
-        return tuple(self.app.split(",")) if self.app not in {"", HOUSE_APP} else ()
+        """The apps whose workflows are run, without the built-in one."""
+        return tuple(self.app.split(",")) if self.app not in {"", BUILTIN_APP} else ()
 
     @property
     def blobs_at(self) -> str:
-        """Where blobs are, as `blobs_at` takes it."""
+        """Location of blobs, for the function `blobs_at`."""
         return self.blobs or str(self.data_dir / "blobs")
 
     @property
     def state_dir(self) -> Path:
-        """Where workers keep the state of their partitions."""
+        """Folder of the state of workers' partitions."""
         return self.data_dir / "state"
 
     def secrets_of(self, provider: str) -> tuple[str, ...]:
-        """A provider's signing secrets in the clear, the current one first; none if none is set."""
+        """Return a provider's signing secrets in the clear, the current one first; maybe none."""
         return revealed(getattr(self, secrets_name(provider), ()))
 
 
 def secrets_name(provider: str) -> str:
-    """The name of the setting that holds a provider's signing secrets."""
+    """Return the name of the setting of a provider's signing secrets."""
     return f"{provider.replace('-', '_')}_secrets"
 
 
 def secrets_variable(provider: str) -> str:
-    """The variable that sets a provider's signing secrets."""
+    """Return the variable of a provider's signing secrets."""
     return PREFIX + secrets_name(provider).upper()
 
 
 def revealed(value: object) -> tuple[str, ...]:
-    """A value, or several, as text; secrets in the clear."""
+    """Return a value, or several, as text; secrets in the clear."""
     many = value if isinstance(value, tuple) else (value,)
-    return tuple(one.get_secret_value() if isinstance(one, SecretStr) else str(one) for one in many)
+    return tuple(
+        item.get_secret_value() if isinstance(item, SecretStr) else str(item) for item in many
+    )

@@ -1,7 +1,7 @@
-"""Sources as the settings name them, and their signing secrets from wherever they are.
+"""Sources of the settings, and their signing secrets.
 
-Without a file, every provider is a source of its own name, whose secrets are a setting. The
-pipeline needs the sources alone; secrets are read by those who receive or sign.
+Without a file of sources, every provider is a source of its own name, whose secrets are a setting.
+The pipeline needs only the sources; processes that receive or sign read their secrets.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,21 +25,22 @@ from headwater.processors.sources import (
 )
 from headwater.schemas.errors import HeadwaterError
 
-#: What `headwater up` takes for a file of sources: one of each scheme, for this machine alone.
+#: The sources file of `headwater up`: one source of each scheme, for this machine only.
 DEVELOPMENT_SOURCES: Final = str(files("headwater.gateway.local") / "sources.toml")
 
 
 def with_development_sources(settings: Settings) -> Settings:
-    """The settings; those of this machine alone without a file with one source of each kind."""
+    """Return the settings; those of loopback without a file of sources get the development one."""
     if settings.sources or not is_loopback(settings.host):
         return settings
     return settings.model_copy(update={"sources": DEVELOPMENT_SOURCES})
 
 
 def sources_of(settings: Settings) -> tuple[Source, ...]:
-    """The sources, without their secrets.
+    """Return the sources, without their secrets.
 
-    Errors: SourcesInvalid, ProviderInvalid.
+    Raises:
+        SourcesInvalid, ProviderInvalid: The file or a provider is invalid.
     """
     providers = installed_providers()
     if not settings.sources:
@@ -53,78 +54,80 @@ def sources_of(settings: Settings) -> tuple[Source, ...]:
 
 
 def secret_variables(settings: Settings) -> frozenset[str]:
-    """The variables in which sources have secrets; none if there is no file that can be read."""
+    """Return the variables that contain sources' secrets; none if the file cannot be read."""
     try:
         sources = sources_of(settings)
     except HeadwaterError:
         return frozenset()
-    places = [source.secret_locations for source in sources if source.secret_locations]
-    return frozenset(name for each in places for name in each.variables)
+    locations = [source.secrets_at for source in sources if source.secrets_at]
+    return frozenset(name for location in locations for name in location.variables)
 
 
 def sources_with_secrets(settings: Settings, environment: Mapping[str, str]) -> tuple[Source, ...]:
-    """The sources with their secrets, each of which can be used.
+    """Return the sources with their secrets, after checking all of them.
 
-    Errors: SourcesInvalid, with every problem of every source; ProviderInvalid.
+    Raises:
+        SourcesInvalid: A source is invalid; the message lists every problem of every source.
+        ProviderInvalid: A provider is invalid.
     """
     problems: list[str] = []
-    found = []
+    sources = []
     for source in sources_of(settings):
-        faults: list[str] = []
-        secrets = _secrets(source, settings, environment, faults)
-        faults += _unfit(source, secrets, settings)
-        problems += [f"source {source.name}: {fault}" for fault in faults]
-        found.append(replace(source, secrets=secrets))
+        own_problems: list[str] = []
+        secrets = _secrets(source, settings, environment, own_problems)
+        own_problems += _unusable(source, secrets, settings)
+        problems += [f"source {source.name}: {problem}" for problem in own_problems]
+        sources.append(replace(source, secrets=secrets))
     if problems:
         raise _invalid(settings, problems)
-    return tuple(found)
+    return tuple(sources)
 
 
 def _secrets(
-    source: Source, settings: Settings, environment: Mapping[str, str], faults: list[str]
+    source: Source, settings: Settings, environment: Mapping[str, str], problems: list[str]
 ) -> tuple[str, ...]:
-    places = source.secret_locations
-    if not places:
+    locations = source.secrets_at
+    if not locations:
         return _of_provider(source, settings)
-    found = list(places.inline)
-    for name in places.variables:
-        found += _listed(f"secret_env, {name}", environment.get(name, "").split(","), faults)
-    for name in places.files:
+    secrets = list(locations.inline)
+    for name in locations.variables:
+        secrets += _listed(f"secret_env, {name}", environment.get(name, "").split(","), problems)
+    for name in locations.files:
         path = Path(settings.sources).parent / name
-        found += _listed(f"secret_file, {path}", _lines(path, faults), faults)
-    return tuple(found)
+        secrets += _listed(f"secret_file, {path}", _lines(path, problems), problems)
+    return tuple(secrets)
 
 
 def _of_provider(source: Source, settings: Settings) -> tuple[str, ...]:
-    """The secrets of the provider's setting; on this machine that of development without any."""
+    """Return the secrets of the provider's setting; on loopback the development one without any."""
     name = source.provider.name
-    found = settings.secrets_of(name)
-    if found or not is_loopback(settings.host):
-        return found
+    configured = settings.secrets_of(name)
+    if configured or not is_loopback(settings.host):
+        return configured
     return (secret_of(source.scheme, development_secret(name)),)
 
 
-def _lines(path: Path, faults: list[str]) -> list[str]:
+def _lines(path: Path, problems: list[str]) -> list[str]:
     try:
         return path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        faults.append(f"secret_file: {error}")
+        problems.append(f"secret_file: {error}")
         return []
 
 
-def _listed(place: str, texts: Iterable[str], faults: list[str]) -> list[str]:
-    found = [text.strip() for text in texts if text.strip()]
-    if not found:
-        faults.append(f"{place}: expected a secret, found none")
-    return found
+def _listed(location: str, texts: Iterable[str], problems: list[str]) -> list[str]:
+    secrets = [text.strip() for text in texts if text.strip()]
+    if not secrets:
+        problems.append(f"{location}: expected a secret, found none")
+    return secrets
 
 
-def _unfit(source: Source, secrets: tuple[str, ...], settings: Settings) -> Iterable[str]:
-    """What is wrong with secrets; says which one, never what it is."""
-    ours = [development_secret(name) for name in provider_names()]
-    written = (secret_of(source.scheme, secret) for secret in ours)
-    known = (*DEVELOPMENT_SECRETS.values(), *_development_secrets(), *ours, *written)
-    setting = "" if source.secret_locations else f"{secrets_variable(source.provider.name)}, "
+def _unusable(source: Source, secrets: tuple[str, ...], settings: Settings) -> Iterable[str]:
+    """Yield the problems of secrets; the texts do not contain them."""
+    development = [development_secret(name) for name in provider_names()]
+    prefixed = (secret_of(source.scheme, secret) for secret in development)
+    known = (*DEVELOPMENT_SECRETS.values(), *_development_secrets(), *development, *prefixed)
+    setting = "" if source.secrets_at else f"{secrets_variable(source.provider.name)}, "
     for number, secret in enumerate(secrets, 1):
         which = f"{setting}secret {number}"
         if not key_of(source.scheme, secret):
@@ -133,7 +136,7 @@ def _unfit(source: Source, secrets: tuple[str, ...], settings: Settings) -> Iter
             continue
         elif weakness_of(secret, known):
             yield (
-                f"{which}: expected one of your own that cannot be guessed, of at least "
+                f"{which}: expected a secret of your own that cannot be guessed, of at least "
                 f"{SECRET_MIN} characters, "
                 f"while {PREFIX}HOST is '{settings.host}', which others can reach"
             )
@@ -147,6 +150,6 @@ def _development_secrets() -> tuple[str, ...]:
 
 def _invalid(settings: Settings, problems: list[str]) -> SourcesInvalid:
     lines = "\n".join(problems)
-    named = settings.sources not in ("", DEVELOPMENT_SOURCES)  # the latter is named by nobody
+    named = settings.sources not in ("", DEVELOPMENT_SOURCES)  # Users did not set the latter.
     where = f"{PREFIX}SOURCES, {settings.sources}:\n" if named else ""
     return SourcesInvalid(f"{where}{lines}")

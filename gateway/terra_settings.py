@@ -1,4 +1,4 @@
-"""The settings of Terra's API and of uploaded files: where they are, and who we are to them."""
+"""Settings of Terra's API and of uploaded files: locations and credentials."""
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_core import PydanticCustomError
@@ -9,22 +9,22 @@ from headwater.gateway.terra.access import TerraAccess
 
 
 class TerraSettings(BaseSettings):
-    """Where Terra is asked, and where files for it are kept."""
+    """Access to Terra, and the location of files for it."""
 
     terra_api: str = Field(
         default="https://api.tryterra.co/v2",
         pattern=TERRA_API,
-        description="Terra's API, version 2; `headwater up` plays it unless a developer id is set.",
+        description="Terra's API, version 2; `headwater up` imitates it without a developer id.",
     )
     terra_dev_id: str = Field(
         default="",
-        description="Developer id at Terra; without one nothing is asked of Terra.",
+        description="Developer id at Terra; without one no requests are sent to Terra.",
     )
     terra_api_key: SecretStr = Field(default=SecretStr(""), description="Key of Terra's API.")
     terra_lab_field: str = Field(
         default="files",
         pattern=FORM_FIELD,
-        description="Form field in which Terra wants the file of a lab report.",
+        description="Form field that Terra expects the file of a lab report in.",
     )
     terra_widget_path: str = Field(
         default="/auth/generateWidgetSession",
@@ -35,7 +35,7 @@ class TerraSettings(BaseSettings):
         default=10.0,
         gt=0,
         le=10_000,
-        description="Requests per second that a process of ours sends to Terra at most.",
+        description="Largest number of requests per second that a process sends to Terra.",
     )
     lab_uploads: int = Field(
         default=60,
@@ -51,7 +51,7 @@ class TerraSettings(BaseSettings):
     )
     blobs: str = Field(
         default="",
-        description="Where uploaded files are kept: a folder, or s3://bucket/prefix; empty takes "
+        description="Location of uploaded files: a folder, or s3://bucket/prefix; empty uses "
         "the folder blobs of the data directory.",
     )
 
@@ -64,7 +64,7 @@ class TerraSettings(BaseSettings):
 
     @property
     def terra(self) -> TerraAccess:
-        """Who we are to Terra."""
+        """Access to Terra."""
         return TerraAccess(
             api=self.terra_api,
             dev_id=self.terra_dev_id,

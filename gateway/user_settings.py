@@ -1,4 +1,4 @@
-"""The settings of users' tokens: whose keys sign them, and for whom they are."""
+"""Settings of users' tokens: their issuer, keys and audience."""
 
 from pydantic import Field
 from pydantic_settings import BaseSettings
@@ -7,20 +7,20 @@ from headwater.gateway.patterns import JWKS
 
 
 class UserSettings(BaseSettings):
-    """Where users' tokens come from."""
+    """Verification of users' tokens."""
 
     jwks: str = Field(
         default="",
         pattern=JWKS,
         description="Keys of the issuer of users' tokens: the URL or the file of its JWKS; empty "
-        "takes no tokens, but `headwater up` has an issuer of its own; http:// only on loopback.",
+        "accepts no tokens, but `headwater up` has its own issuer; http:// only on loopback.",
     )
     jwt_issuer: str = Field(
         default="",
-        description="The issuer that users' tokens must name as iss; empty takes any on loopback.",
+        description="The issuer that users' tokens must name as iss; empty allows any on loopback.",
     )
     jwt_audience: str = Field(
         default="",
-        description="The audience that users' tokens must name as aud; empty takes those without, "
-        "on loopback alone.",
+        description="The audience that users' tokens must name as aud; empty accepts tokens "
+        "without one, only on loopback.",
     )

@@ -1,4 +1,4 @@
-"""The settings of workflows: what they may not exceed, how long they are kept, and their ticks."""
+"""Settings of workflows: limits, retention and ticks."""
 
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,33 +23,33 @@ from headwater.processors.runs.limits import (
 from headwater.processors.runs.retention import Retention, read_retention
 from headwater.schemas.history import Limits
 
-#: Characters of a key, at least.
-_KEY_MIN: Final = 8
+#: Least number of characters of a key.
+_KEY_LENGTH_MIN: Final = 8
 
 
 class WorkflowSettings(BaseSettings):
-    """Limits of workflows, the retention of their instances, and who ticks their workers."""
+    """Limits of workflows, retention of their instances, and ticks of their workers."""
 
     max_steps: int = Field(
         default=1_024,
         ge=1,
         le=1_000_000,
-        description="How many entries a run may have; sleeps and forgotten iterations do not count."
-        " Every one is kept in memory, and read again at a replay.",
+        description="Entries that a run may have; sleeps and trimmed iterations do not count."
+        " All are kept in memory, and read again at a replay.",
     )
     cleanup_s: int = Field(
         default=30,
         ge=0,
         le=86_400,
-        description="How many seconds the code of a run that is cancelled may clean up, before it "
-        "is cut off, rolled back and terminated.",
+        description="Seconds that the code of a canceled run may clean up, before it is stopped, "
+        "rolled back and terminated.",
     )
     max_run_bytes: int = Field(
         default=RUN_BYTES_MAX,
         ge=1024 * 1024,
         le=1024 * 1024 * 1024,
-        description="How many bytes the state of a run may have: its results, its errors, its "
-        "mailbox, and what it is about to send. The mailbox may have half of it.",
+        description="Bytes that the state of a run may have: its results, errors, mailbox and "
+        "outgoing messages. The mailbox may have half of it.",
     )
     max_workflow_name: int = Field(
         default=DEFAULT_LIMITS.max_workflow_name,
@@ -73,14 +73,14 @@ class WorkflowSettings(BaseSettings):
         default=DEFAULT_LIMITS.max_step_name,
         ge=64,
         le=1_024,
-        description="Characters that the name of a step, or of any other entry, may have. This and "
-        "what follows of results, log lines and sleeps hold for runs that begin from then on.",
+        description="Characters that the name of a step, or of any other entry, may have. This "
+        "and the limits of results, log lines and sleeps apply to runs that begin later.",
     )
     max_params_bytes: int = Field(
         default=DEFAULT_LIMITS.max_params_bytes,
         ge=16 * 1024,
         le=VALUE_BYTES_TOP,
-        description="Bytes of JSON that an instance may be created with.",
+        description="Bytes of JSON that the params of an instance may have.",
     )
     max_event_bytes: int = Field(
         default=DEFAULT_LIMITS.max_event_bytes,
@@ -123,45 +123,45 @@ class WorkflowSettings(BaseSettings):
         default=THREADS_MAX,
         ge=1,
         le=1_000,
-        description="Threads that the host of an app has for callbacks that are not async; when "
-        "all are held by callbacks that were given up, the host is started again.",
+        description="Threads of an app's host for callbacks that are not async; the host is "
+        "restarted when abandoned callbacks occupy all of them.",
     )
     deployment_hosts: int = Field(
         default=DEPLOYED_HOSTS_MAX,
         ge=1,
         le=1_000,
-        description="Processes that a workflow worker has at once for code of deployments, beside "
-        "that of the active one; work of others waits.",
+        description="Processes of a workflow worker for code of deployments, in addition to that "
+        "of the active one; runs of further deployments wait.",
     )
     worker_metrics_port: int = Field(
         default=0,
         ge=0,
         le=65535,
-        description="Port on loopback where a workflow worker answers GET /metrics; 0 has none.",
+        description="Port on loopback where a workflow worker serves GET /metrics; 0 for none.",
     )
     max_clock_skew_s: int = Field(
         default=10,
         ge=1,
         description="Seconds by which the clock of a workflow worker may differ from Kafka's; "
-        "beyond that Kafka's time counts there until it is right.",
+        "beyond that Kafka's time is used there until the clock is right.",
     )
     retention: str = Field(
         default="",
-        description="How long instances are kept once they have ended, such as order=90 days, 30 "
-        "days: each for a workflow, one for all others; empty keeps all for ever. "
-        "`headwater instances prune` removes what is past it.",
+        description="How long ended instances are kept, such as order=90 days, 30 days: by "
+        "workflow, and one duration for all others; empty keeps them indefinitely. "
+        "`headwater instances prune` deletes those past it.",
     )
 
     tick_url: str = Field(
         default="",
-        description="Where workers with --tick listen, for example http://127.0.0.1:8090, several "
-        "separated by commas: each takes one that is free; empty disables the route that drives "
-        "them.",
+        description="URL where workers with --tick listen, for example http://127.0.0.1:8090; "
+        "several are separated by commas, and each worker uses a free one; empty disables the "
+        "route that sends ticks.",
     )
     tick_key: SecretStr = Field(
         default=SecretStr(""),
-        description="Key of those who may tick, as Authorization: Bearer or x-api-key; without "
-        "one nobody may.",
+        description="Key for sending ticks, as Authorization: Bearer or x-api-key; without one "
+        "they are refused.",
     )
 
     @field_validator("retention")
@@ -169,37 +169,37 @@ class WorkflowSettings(BaseSettings):
     def _of_durations(cls, value: str) -> str:
         try:
             read_retention(value)
-        except ValueError as why:
-            raise PydanticCustomError("not_retention", "") from why
+        except ValueError as error:
+            raise PydanticCustomError("not_retention", "") from error
         return value
 
     @field_validator("tick_url")
     @classmethod
     def _only_here(cls, value: str) -> str:
         urls = [url.strip().rstrip("/") for url in value.split(",")] if value else []
-        for place in map(urlsplit, urls):
-            if not (place.scheme == "http" and is_loopback(place.hostname or "")):
+        for url in map(urlsplit, urls):
+            if not (url.scheme == "http" and is_loopback(url.hostname or "")):
                 raise PydanticCustomError("not_here", "")
         return ",".join(urls)
 
     @field_validator("tick_key")
     @classmethod
     def _long_enough(cls, value: SecretStr) -> SecretStr:
-        if 0 < len(value.get_secret_value()) < _KEY_MIN:
-            raise PydanticCustomError("string_too_short", "", {"min_length": _KEY_MIN})
+        if 0 < len(value.get_secret_value()) < _KEY_LENGTH_MIN:
+            raise PydanticCustomError("string_too_short", "", {"min_length": _KEY_LENGTH_MIN})
         return value
 
     @property
     def tick_urls(self) -> tuple[str, ...]:
-        """Where workers with --tick listen."""
+        """URLs where workers with --tick listen."""
         return tuple(self.tick_url.split(",")) if self.tick_url else ()
 
     @property
     def limits(self) -> Limits:
-        """What names and values of workflows may not exceed."""
+        """Limits of names and values of workflows."""
         return Limits(*(getattr(self, name) for name in Limits.__struct_fields__))
 
     @property
     def kept(self) -> Retention:
-        """How long instances are kept once they have ended."""
+        """How long ended instances are kept."""
         return read_retention(self.retention)

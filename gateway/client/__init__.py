@@ -1,11 +1,10 @@
-"""The client of workflows: everything that a program outside does with them, over HTTP alone.
+"""HTTP client of the workflow service, for programs outside Headwater.
 
-What it answers is described in `schemas.answers`, and how a command is refused in
-`schemas.failures`.
+Answers are described in `schemas.answers`, refused commands in `schemas.failures`.
 """
 
 from headwater.gateway.client.answers import StreamItem
-from headwater.gateway.client.client import Client, World
+from headwater.gateway.client.client import Client, ClientDependencies
 from headwater.gateway.client.errors import (
     ConnectionFailedError,
     OutcomeUnknownError,
@@ -19,6 +18,7 @@ from headwater.schemas.failures import InstanceFailedError
 
 __all__ = (
     "Client",
+    "ClientDependencies",
     "ConnectionFailedError",
     "InstanceFailedError",
     "InstanceHandle",
@@ -30,5 +30,4 @@ __all__ = (
     "UnavailableError",
     "UnexpectedAnswerError",
     "WorkflowHandle",
-    "World",
 )

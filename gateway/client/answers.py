@@ -1,4 +1,4 @@
-"""How a client reads what it is answered."""
+"""Decoding of the server's answers."""
 
 import json
 from http import HTTPStatus
@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from headwater.gateway.client.errors import UnexpectedAnswerError
-from headwater.gateway.client.requests import Answered
+from headwater.gateway.client.requests import HttpAnswer
 from headwater.schemas.answers import (
     CommandAccepted,
     CommandsAccepted,
@@ -23,11 +23,12 @@ _ACCEPTED: Final = b'{"accepted":'
 
 
 class StreamItem(msgspec.Struct, Generic[T], frozen=True):
-    """Something that happened while it was followed.
+    """Something that happened to an instance that is followed.
 
-    Shape:  `event` is status, step, event, log or end; `data` the InstanceStatus, Step, Event or
-            LogLine, or JSON as it came for an event that we do not know; following from `id` on
-            misses nothing.
+    Attributes:
+        event: status, step, event, log or end.
+        id: Following from this id misses nothing.
+        data: InstanceStatus, Step, Event or LogLine; JSON as it came for an unknown event.
     """
 
     event: str
@@ -35,44 +36,49 @@ class StreamItem(msgspec.Struct, Generic[T], frozen=True):
     data: T
 
 
-def accepted(answer: Answered) -> list[CommandAccepted]:
-    """What a server has taken and nobody has decided yet; empty where it was decided.
+def accepted(answer: HttpAnswer) -> list[CommandAccepted]:
+    """Return commands that the server accepted but no worker has decided; empty if decided.
 
-    Shape:  as for those who prefer not to wait, while no worker is there.
-    Errors: UnexpectedAnswerError.
+    This happens to clients that prefer not to wait, while no worker is running.
+
+    Raises:
+        UnexpectedAnswerError: The answer cannot be decoded.
     """
     if answer.status != HTTPStatus.ACCEPTED or not answer.body.startswith(_ACCEPTED):
         return []
     return value_of(answer, CommandsAccepted).accepted
 
 
-def status_in(answer: Answered, kind: type[Managed | EventSent]) -> InstanceStatus:
-    """How an instance stands after a write; `accepted` where nobody has decided it yet.
+def status_in(answer: HttpAnswer, kind: type[Managed | EventSent]) -> InstanceStatus:
+    """Return the status of an instance after a write; `accepted` if it is not decided yet.
 
-    Errors: UnexpectedAnswerError.
+    Raises:
+        UnexpectedAnswerError: The answer cannot be decoded.
     """
     if not accepted(answer):
         return value_of(answer, kind).status
-    with keep_unknown_values():  # No run stands like this: the word is of answers alone.
+    with newer_kept():  # No run has this status: only answers do.
         return InstanceStatus(status=RunStatus("accepted"))
 
 
-def value_of(answer: Answered, kind: type[T]) -> T:
-    """What an answer says.
+def value_of(answer: HttpAnswer, kind: type[T]) -> T:
+    """Decode an answer.
 
-    Errors: UnexpectedAnswerError.
+    Raises:
+        UnexpectedAnswerError: The answer cannot be decoded.
     """
     return read(answer.body, kind, answer.url)
 
 
 def read(text: str | bytes, kind: type[T], url: str) -> T:
-    """Reads what came from a URL.
+    """Decode JSON that came from `url`.
 
-    Errors: UnexpectedAnswerError.
+    Raises:
+        UnexpectedAnswerError: The text is no JSON, or not of this type.
     """
     try:
-        # The values of authors may hold what msgspec's parser refuses: lone surrogates, large ints.
-        with keep_unknown_values():
+        # Authors' values may hold what msgspec's parser refuses: lone surrogates, large integers.
+        with newer_kept():
             return msgspec.convert(json.loads(text), kind)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise UnexpectedAnswerError(

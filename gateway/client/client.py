@@ -1,4 +1,4 @@
-"""`Client`: the workflows of a server, over HTTP alone."""
+"""`Client`: workflows of a server, over HTTP."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from headwater.gateway.client.deployments import Deployments
 from headwater.gateway.client.graphs import Deployable, Graphs
 from headwater.gateway.client.handles import WorkflowHandle
 from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate, open_jobs
-from headwater.gateway.client.listing import Listing, Wanted
+from headwater.gateway.client.listing import InstanceFilter, Listing
 from headwater.gateway.client.retries import Policy
 from headwater.gateway.client.runs import Runs
 from headwater.gateway.redaction import redacted
@@ -35,30 +35,35 @@ _new_ulid: Final = ulid_source(now_ms, os.urandom)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What a client needs of the world beside a network."""
+class ClientDependencies:
+    """What a client needs besides a network; tests replace it.
+
+    Attributes:
+        sleep: Waits a number of seconds.
+        draw: Returns a random number, 0 <= number < 1.
+        new_id: Returns a new ULID.
+    """
 
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    #: 0 <= drawn < 1.
     draw: Callable[[], float] = SystemRandom().random
     new_id: Callable[[], str] = _new_ulid
 
 
-_REAL: Final = World()
+_DEFAULTS: Final = ClientDependencies()
 
 
 class Client:
-    """The workflows of a server.
+    """Client of a server's workflows.
 
-    It reads what it has written: its reads wait for its writes. Requests that may be repeated are,
-    after a delay that grows.
+    A client reads its own writes: its reads wait until the server's rows have what it wrote.
+    Requests that are safe to repeat are repeated with exponential backoff.
 
         async with Client("http://127.0.0.1:8080/api/workflows", key="…") as client:
             instance = await client.workflow("order").create(params={"sku": "x"})
             output = await instance.result(timeout="1 minute")
     """
 
-    def __init__(  # noqa: PLR0913 (each is a setting of its own)
+    def __init__(  # noqa: PLR0913 (independent settings)
         self,
         base_url: str,
         *,
@@ -68,30 +73,36 @@ class Client:
         timeout: Duration = "30 seconds",
         retries: int = 3,
         transport: "httpx.AsyncBaseTransport | None" = None,
-        world: World = _REAL,
+        dependencies: ClientDependencies = _DEFAULTS,
     ) -> None:
-        """Makes a client; it connects when it is entered.
+        """Make a client; it connects when it is entered.
 
-        Shape:  base_url is whole, as in https://host/api/workflows; key goes into Authorization,
-                or, if the headers have one of their own, into x-api-key; admin_key is that of
-                operators, for those who deploy; timeout is that of one
-                attempt, a number is milliseconds; retries is how often an attempt is repeated;
-                transport and world are for tests.
-        Errors: ValueError.
+        Args:
+            base_url: Whole URL, as in https://host/api/workflows.
+            headers: Headers of every request.
+            key: API key. Sent as Authorization, or as x-api-key if `headers` has Authorization.
+            admin_key: Operator's key, needed to deploy code.
+            timeout: Limit of one attempt; a number is milliseconds.
+            retries: How often an attempt is repeated.
+            transport: Network, for tests.
+            dependencies: Clock, randomness and ids, for tests.
+
+        Raises:
+            ValueError: An argument is invalid.
         """
-        self._base_url = _checked(base_url)
+        self._base_url = _checked_url(base_url)
         self._headers = _headers(headers or {}, key)
         self._admin_key = _printable("admin_key", admin_key) if admin_key else None
         self._timeout_s = timeout_of("the timeout of a Client", timeout) / 1000
         self._policy = Policy(retries=retries)
         self._network = transport
-        self._world = world
+        self._dependencies = dependencies
         self._http: httpx.AsyncClient | None = None
         self._session: Session | None = None
 
     async def __aenter__(self) -> Self:
-        # They take longer to load than all else of Headwater, and the processes that run authors'
-        # code import this module without ever needing them.
+        # Imported here because they take longer to load than the rest of Headwater, and processes
+        # that run authors' code import this module without needing them.
         import httpx  # noqa: PLC0415
 
         from headwater.gateway.client.session import Session  # noqa: PLC0415
@@ -103,8 +114,10 @@ class Client:
             timeout=self._timeout_s,
             transport=self._network,
         )
-        transport = Transport(self._http, self._policy, self._world.sleep, self._world.draw)
-        self._session = Session(transport, self._world.new_id)
+        transport = Transport(
+            self._http, self._policy, self._dependencies.sleep, self._dependencies.draw
+        )
+        self._session = Session(transport, self._dependencies.new_id)
         return self
 
     async def __aexit__(
@@ -118,21 +131,25 @@ class Client:
             await http.aclose()
 
     async def workflows(self) -> list[WorkflowListed]:
-        """The workflows that the server knows, each with its `.name`."""
-        found = await self._entered.read("/workflows", WorkflowList)
-        return found.workflows
+        """Return the workflows that the server knows."""
+        listing = await self._entered.read("/workflows", WorkflowList)
+        return listing.workflows
 
     def instances(
-        self, status: str | None = None, **wanted: Unpack[Wanted]
+        self, status: str | None = None, **filters: Unpack[InstanceFilter]
     ) -> AsyncGenerator[InstanceFound]:
-        """Every instance of every workflow, the newest first, as `WorkflowHandle.instances`."""
-        return self._listing.instances(status, **wanted)
+        """Yield instances of all workflows, newest first, as `WorkflowHandle.instances` does."""
+        return self._listing.instances(status, **filters)
 
     async def page(
-        self, status: str | None = None, *, cursor: str | None = None, **wanted: Unpack[Wanted]
+        self,
+        status: str | None = None,
+        *,
+        cursor: str | None = None,
+        **filters: Unpack[InstanceFilter],
     ) -> InstancePage:
-        """A page of the instances of all workflows, as `WorkflowHandle.page`."""
-        return await self._listing.page(status, cursor=cursor, **wanted)
+        """Return a page of instances of all workflows, as `WorkflowHandle.page` does."""
+        return await self._listing.page(status, cursor=cursor, **filters)
 
     @overload
     def workflow(self, workflow: WorkflowOf[P_contra, R_co]) -> WorkflowHandle[P_contra, R_co]: ...
@@ -141,39 +158,47 @@ class Client:
     def workflow(self, workflow: str | Named) -> WorkflowHandle[Any, Any]: ...
 
     def workflow(self, workflow: str | Named) -> WorkflowHandle[Any, Any]:
-        """The handle of a workflow, given itself or by its name; nothing is asked for yet.
+        """Return a handle of a workflow, by the workflow itself or its name; sends no request.
 
-        Shape:  that of a workflow made by @workflow(...) has its types.
-        Errors: TypeError, ValueError.
+        The handle of a workflow made by @workflow(...) has its types.
+
+        Raises:
+            TypeError, ValueError: The workflow or its name is invalid.
         """
         return WorkflowHandle(self._entered, workflow)
 
     async def deploy(
         self, definition: "Mapping[str, Any] | Deployable", *, after: str = ""
     ) -> GraphVersion:
-        """Deploys a graph: the next instance of its name is made from it.
+        """Deploy a graph: later instances of its name run this version.
 
-        Shape:  a definition as JSON has it, or a GraphWorkflow; after is the digest that the newest
-                version has to have, "" for any. The same definition twice is one version.
-        Errors: every ClientError; CommandRefusedError, which says all that is wrong.
+        Deploying the same definition again creates no new version.
+
+        Args:
+            definition: Definition as JSON has it, or a GraphWorkflow.
+            after: Digest that the newest version must have; "" for any.
+
+        Raises:
+            CommandRefusedError: The definition is invalid; the message lists all problems.
+            ClientError: The request failed.
         """
         return await Graphs(self._entered).deploy(definition, after)
 
     async def graphs(self) -> list[GraphVersion]:
-        """The newest version of each graph that is deployed."""
+        """Return the newest version of every deployed graph."""
         return await Graphs(self._entered).newest()
 
     async def graph(self, name: str, version: int | None = None) -> GraphDefinition:
-        """A graph that is deployed, with its `.definition`: the newest version or another."""
+        """Return a deployed graph with its `.definition`: the newest version or the one named."""
         return await Graphs(self._entered).definition(name, version)
 
     async def graph_versions(self, name: str) -> list[GraphVersion]:
-        """The versions of a graph, the newest first."""
+        """Return the versions of a graph, newest first."""
         return await Graphs(self._entered).versions(name)
 
     @property
     def deployments(self) -> Deployments:
-        """The deployments of code: to deploy, activate, roll back, and see."""
+        """Deployments of code: deploy, activate, roll back and read them."""
         return Deployments(self._entered, self._admin_key)
 
     async def activate_jobs(
@@ -185,11 +210,17 @@ class Client:
         lease: Duration = LEASE,
         wait: Duration = 0,
     ) -> list[TakenJob]:
-        """Takes jobs of external nodes of graphs, those that have waited longest first.
+        """Activate jobs of external graph nodes, those that have waited longest first.
 
-        Shape:  types are the tasks of the nodes; worker is who asks, for people; each job is the
-                worker's for the lease; while there are none the server waits, for `wait` at most.
-        Errors: every ClientError.
+        Args:
+            types: Tasks of the nodes.
+            worker: Name of the worker, shown to operators.
+            max: Largest number of jobs to return.
+            lease: How long the worker holds a job.
+            wait: How long the server may wait while there are no jobs.
+
+        Raises:
+            ClientError: The request failed.
         """
         return await activate(self._entered, types, worker=worker, most=max, lease=lease, wait=wait)
 
@@ -200,20 +231,27 @@ class Client:
         page_size: int = 50,
         cursor: str | None = None,
     ) -> "JobPage":
-        """A page of the jobs that have not ended, of one type or of all; `.cursor` goes on.
+        """Return a page of open jobs, oldest first, of one type or all.
 
-        Shape:  taken or not, the oldest first; to look takes none of them.
-        Errors: every ClientError.
+        Activated jobs are included. Listing activates none.
+
+        Args:
+            type: Task of the jobs; None for all.
+            page_size: Rows of the page.
+            cursor: `.cursor` of the previous page.
+
+        Raises:
+            ClientError: The request failed.
         """
         return await open_jobs(self._entered, type, page_size=page_size, cursor=cursor)
 
     @property
     def runs(self) -> Runs:
-        """Runs by their ids alone: to create them once under a key, see and cancel them."""
+        """Runs by their ids alone: create them once per idempotency key, read and cancel them."""
         return Runs(self._entered)
 
     def job(self, key: str) -> JobHandle:
-        """The handle of a job, by the key that it was activated with; nothing is asked for yet."""
+        """Return a handle of a job, by the key it was activated with; sends no request."""
         return JobHandle(self._entered, key)
 
     @property
@@ -227,9 +265,9 @@ class Client:
         return self._session
 
 
-def _checked(base_url: str) -> str:
-    place = urlsplit(base_url)
-    if place.scheme not in ("http", "https") or not place.hostname or place.query or place.fragment:
+def _checked_url(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(
             "expected a whole base URL, as in https://host/api/workflows, found "
             + redacted(base_url)
@@ -237,9 +275,9 @@ def _checked(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
-def _headers(given: Mapping[str, str], key: str | None) -> dict[str, str]:
-    """The headers of every request. Values are not shown in errors: they are secrets."""
-    headers = {name.lower(): value for name, value in given.items()}
+def _headers(provided: Mapping[str, str], key: str | None) -> dict[str, str]:
+    """Return the headers of every request. Values are secrets, so errors do not show them."""
+    headers = {name.lower(): value for name, value in provided.items()}
     if key and "authorization" not in headers:
         headers["authorization"] = f"Bearer {key}"
     elif key:

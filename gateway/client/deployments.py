@@ -1,4 +1,4 @@
-"""Deployments of code, as a program deploys, activates and reads them."""
+"""Deployments of code: deploy, activate and read them."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from headwater.gateway.client.answers import value_of
 from headwater.gateway.client.artifacts import artifact_of
-from headwater.gateway.client.requests import Query, Request, asked_for, members
+from headwater.gateway.client.requests import Query, Request, encoded_query, json_object
 from headwater.gateway.client.retries import Repeat
 from headwater.schemas.deployment_answers import Deployment, DeploymentActive, DeploymentPage
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds that a server may take to import what is deployed.
-_CHECKED_WITHIN_S: Final = 60.0
+#: Seconds that a server may take to import a deployment.
+_IMPORT_TIMEOUT_S: Final = 60.0
 
 
 class Deployments:
-    """The deployments of a server. Each answer is as of now, whoever deployed.
+    """Deployments of a server. Answers are current, also after other clients' deployments.
 
-    To read them takes either key, to change something that of operators.
+    Reading takes either key, changing something takes the operators' key. All methods raise
+    ClientError.
     """
 
     def __init__(self, session: "Session", admin_key: str | None) -> None:
@@ -31,78 +32,80 @@ class Deployments:
         self._key = {"x-admin-key": admin_key} if admin_key else {}
 
     async def deploy(self, artifact: bytes | str | os.PathLike[str], *, app: str) -> Deployment:
-        """Deploys an app, which changes nothing until it is activated.
+        """Deploy an app. It runs nothing until it is activated.
 
-        Shape:  the artifact is a folder, which is zipped; a zip or a wheel; or the bytes of one.
-                The app is that in it, as package.module or package.module:attribute.
-        Errors: every ClientError; CommandRefusedError, which says why it cannot be imported;
-                ValueError, OSError.
+        Args:
+            artifact: A folder, which is zipped; a zip or wheel; or the bytes of one.
+            app: The app in the artifact, as package.module or package.module:attribute.
+
+        Raises:
+            CommandRefusedError: The app cannot be imported; the message says why.
+            ValueError, OSError: The artifact cannot be read.
         """
         content = artifact if isinstance(artifact, bytes) else artifact_of(artifact)
         request = Request(
             method="POST",
-            path=self._session.of_gateway("v1", "deployments"),
+            path=self._session.gateway_path("v1", "deployments"),
             repeat=Repeat.SAFE,
-            query=asked_for({"app": app}),
+            query=encoded_query({"app": app}),
             body=content,
             headers={"content-type": "application/zip", **self._key},
-            waits_s=_CHECKED_WITHIN_S,
+            waits_s=_IMPORT_TIMEOUT_S,
         )
         return await self._send(request, Deployment)
 
     async def activate(self, deployment_id: str, *, replaces: str = "") -> DeploymentActive:
-        """Has new runs begin on a deployment; those under way stay on theirs.
+        """Start new runs on a deployment; existing runs stay on theirs.
 
-        Shape:  replaces is the id of the one that has to be active until then, "" for any.
-        Errors: every ClientError.
+        Args:
+            deployment_id: Deployment to activate.
+            replaces: Id of the deployment that must be active until then; "" for any.
         """
-        return await self._steer(deployment_id, "activate", replaces=replaces, repeat=Repeat.SAFE)
+        return await self._activate(
+            deployment_id, "activate", replaces=replaces, repeat=Repeat.SAFE
+        )
 
     async def rollback(
         self, deployment_id: str | None = None, *, replaces: str = ""
     ) -> DeploymentActive:
-        """Goes back to the deployment that was active before, or to one before that.
+        """Activate the deployment that was active before, or an earlier one.
 
-        Shape:  as activate; replaces makes it safe to ask again, which is done then.
-        Errors: every ClientError; OutcomeUnknownError without replaces: to go back twice is to go
-                back by two.
+        Args:
+            deployment_id: Deployment to go back to; None for the previous one.
+            replaces: As for `activate`; makes the request safe to repeat.
+
+        Raises:
+            OutcomeUnknownError: An answer was lost, and without `replaces` or an id the request is
+                not repeated: it could go back by two deployments.
         """
-        named = None if deployment_id is None else json.dumps(deployment_id)
-        repeat = Repeat.SAFE if replaces or named else Repeat.UNSAFE
-        body = members(deploymentId=named).encode()
-        return await self._steer("rollback", replaces=replaces, repeat=repeat, body=body)
+        id_json = None if deployment_id is None else json.dumps(deployment_id)
+        repeat = Repeat.SAFE if replaces or id_json else Repeat.UNSAFE
+        body = json_object(deploymentId=id_json).encode()
+        return await self._activate("rollback", replaces=replaces, repeat=repeat, body=body)
 
     async def active(self) -> Deployment:
-        """The deployment that new runs begin on.
+        """Return the active deployment, on which new runs start.
 
-        Errors: every ClientError; CommandRefusedError while there is none.
+        Raises:
+            CommandRefusedError: No deployment is active.
         """
         return await self.get("active")
 
     async def get(self, deployment_id: str) -> Deployment:
-        """A deployment.
-
-        Errors: every ClientError.
-        """
+        """Return a deployment."""
         return await self._read(Deployment, {}, deployment_id)
 
     async def page(self, *, limit: int = 50, cursor: str | None = None) -> DeploymentPage:
-        """A page of the deployments, the newest first; `.cursor` goes on.
-
-        Errors: every ClientError.
-        """
+        """Return a page of deployments, newest first; `.cursor` is that of the next page."""
         return await self._read(DeploymentPage, {"limit": limit, "cursor": cursor})
 
     async def all(self) -> AsyncGenerator[Deployment]:
-        """Every deployment, the newest first.
-
-        Errors: every ClientError.
-        """
+        """Yield all deployments, newest first."""
         cursor = None
         while True:
             page = await self.page(limit=100, cursor=cursor)
-            for each in page.deployments:
-                yield each
+            for deployment in page.deployments:
+                yield deployment
             if page.cursor is None:
                 return
             cursor = page.cursor
@@ -110,20 +113,20 @@ class Deployments:
     async def _read(self, kind: type[T], query: Query, *segments: str) -> T:
         request = Request(
             method="GET",
-            path=self._session.of_gateway("v1", "deployments", *segments),
+            path=self._session.gateway_path("v1", "deployments", *segments),
             repeat=Repeat.READ,
-            query=asked_for(query),
+            query=encoded_query(query),
             headers=self._key,
         )
         return await self._send(request, kind)
 
-    async def _steer(
+    async def _activate(
         self, *segments: str, replaces: str, repeat: Repeat, body: bytes | None = None
     ) -> DeploymentActive:
         tag = {"if-match": f'"{replaces}"'} if replaces else {}
         request = Request(
             method="POST",
-            path=self._session.of_gateway("v1", "deployments", *segments),
+            path=self._session.gateway_path("v1", "deployments", *segments),
             repeat=repeat,
             body=body,
             headers={**tag, **self._key},

@@ -1,26 +1,26 @@
-"""What a client raises of itself: each error says what happened, and what to do about it.
+"""Errors of a client: each message states what happened and what to do about it.
 
-A refusal has the class that it has everywhere in Headwater (`schemas.failures`), so that one
-`except InstanceNotFoundError` catches it from a test harness as from a server.
+Refused commands have the same class everywhere in Headwater (`schemas.failures`), so that
+`except InstanceNotFoundError` works with a test harness and with a server.
 """
 
 from headwater.schemas.failures import ClientError
 
 
 class ConnectionFailedError(ClientError, ConnectionError):
-    """Nobody answered, and nothing was taken."""
+    """No server answered, and the request had no effect."""
 
 
 class OutcomeUnknownError(ClientError):
-    """A write was sent and may have been taken; to repeat it could do it twice."""
+    """A write was sent and may have taken effect; repeating it could apply it twice."""
 
 
 class UnavailableError(ClientError):
-    """The server cannot answer for now; a later attempt may succeed."""
+    """The server cannot answer now; a later attempt may succeed."""
 
 
 class UnexpectedAnswerError(ClientError):
-    """Something answered that is not the API of workflows, or not a version that we know."""
+    """The answer is not one of the workflows API, or of an unknown version of it."""
 
 
 class UnauthorizedError(ClientError):

@@ -1,7 +1,7 @@
-"""Server-sent events: bytes in, messages out, as the HTML standard reads them.
+"""Parser of server-sent events, as the HTML standard defines them.
 
-Lines are split here and not by httpx, which also splits where Python does: at U+2028 and others
-that stand unescaped in JSON.
+Lines are split here and not by httpx, which splits where Python does: also at U+2028 and others
+that JSON does not escape.
 """
 
 import re
@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from headwater.gateway.client.errors import UnexpectedAnswerError
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
-#: A message holds a step with its result, of which the largest is 1 MiB; in JSON a character may
-#: take six bytes.
+#: A message holds a step with its result, at most 1 MiB; in JSON a character may take six bytes.
 _MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -25,7 +24,7 @@ class Message(NamedTuple):
 
 
 class EventStream:
-    """The reader of one connection's stream."""
+    """Parser of the stream of one connection."""
 
     def __init__(self, last_id: str = "") -> None:
         self._last_id = last_id
@@ -33,21 +32,22 @@ class EventStream:
         self._data: list[str] = []
         self._rest = b""
         self._held = 0
-        #: Milliseconds until a reconnection, if the server has named them.
+        #: Milliseconds until a reconnection, if the server named them.
         self.retry_ms: int | None = None
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
-        """Takes bytes and gives the messages that are whole with them.
+        """Add bytes; yield the messages that they complete.
 
-        Errors: UnexpectedAnswerError, for a message beyond every limit.
+        Raises:
+            UnexpectedAnswerError: A message is too long.
         """
         self._rest += chunk
         # A \r at the end may be the first half of \r\n.
         end = len(self._rest) - self._rest.endswith(b"\r")
         begin = 0
-        for found in _LINE_END.finditer(self._rest, 0, end):
-            message = self._line(self._rest[begin : found.start()])
-            begin = found.end()
+        for line_end in _LINE_END.finditer(self._rest, 0, end):
+            message = self._line(self._rest[begin : line_end.start()])
+            begin = line_end.end()
             if message is not None:
                 yield message
         self._rest = self._rest[begin:]

@@ -1,4 +1,4 @@
-"""Graphs that are deployed, as a program deploys and reads them."""
+"""Deployed graphs: deploy and read them."""
 
 import json
 from collections.abc import Mapping
@@ -21,23 +21,23 @@ T = TypeVar("T")
 
 
 class Deployable(Protocol):
-    """What has a definition, as a GraphWorkflow does."""
+    """Anything with a definition, for example a GraphWorkflow."""
 
     def to_dict(self) -> dict[str, Any]:
         """The definition."""
 
 
 class Graphs:
-    """The graphs of a server. Each answer is as of now, whoever deployed."""
+    """Graphs of a server. Answers are current, also after other clients' deployments."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
 
     async def deploy(self, definition: Mapping[str, Any] | Deployable, after: str) -> GraphVersion:
-        """Deploys a definition."""
+        """Deploy a definition."""
         document = definition if isinstance(definition, Mapping) else definition.to_dict()
         tag = {"if-match": f'"{after}"'} if after else {}
-        # Whoever sends it again deploys the same, unless another version came between.
+        # Repeating it deploys the same version, unless another one was deployed in between.
         repeat = Repeat.UNSAFE if after else Repeat.SAFE
         name = document.get("name")
         if not isinstance(name, str):
@@ -46,7 +46,7 @@ class Graphs:
         answer = await self._session.transport.send(
             Request(
                 method="PUT",
-                path=self._session.beside("graphs", name),
+                path=self._session.sibling_path("graphs", name),
                 repeat=repeat,
                 body=body,
                 headers=tag,
@@ -55,19 +55,19 @@ class Graphs:
         return value_of(answer, GraphVersion)
 
     async def newest(self) -> list[GraphVersion]:
-        """The newest version of each graph."""
+        """Return the newest version of every graph."""
         return (await self._get(GraphList, "graphs")).graphs
 
     async def versions(self, name: str) -> list[GraphVersion]:
-        """The versions of a graph, the newest first."""
+        """Return the versions of a graph, newest first."""
         return (await self._get(GraphVersions, "graphs", name, "versions")).versions
 
     async def definition(self, name: str, version: int | None) -> GraphDefinition:
-        """A version of a graph, or its newest."""
+        """Return a version of a graph, or its newest."""
         number = () if version is None else ("versions", str(version))
         return await self._get(GraphDefinition, "graphs", name, *number)
 
     async def _get(self, kind: type[T], *segments: str) -> T:
-        where = self._session.beside(*segments)
+        where = self._session.sibling_path(*segments)
         request = Request(method="GET", path=where, repeat=Repeat.READ)
         return value_of(await self._session.transport.send(request), kind)

@@ -1,4 +1,4 @@
-"""Workflows and instances as a program holds them: names to ask by, nothing that could be stale."""
+"""Handles of workflows and instances. A handle holds only names, so it cannot be stale."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from headwater.gateway.client.answers import StreamItem, accepted, status_in, value_of
 from headwater.gateway.client.listing import PAGE_SIZE, TRIMMED_PAGE_SIZE, Listing
-from headwater.gateway.client.requests import Query, members
+from headwater.gateway.client.requests import Query, json_object
 from headwater.gateway.client.retries import Repeat
 from headwater.gateway.paths import path
 from headwater.processors.runs.durations import Duration, milliseconds
@@ -43,19 +43,19 @@ from headwater.streams.authoring.values import encode_object, encode_params
 from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, name_of
 
 if TYPE_CHECKING:
-    from headwater.gateway.client.requests import Answered
+    from headwater.gateway.client.requests import HttpAnswer
     from headwater.gateway.client.session import Session
 
 A = TypeVar("A")
 
-#: What a history has, each with pages of its own.
+#: Lists of a history; each has pages of its own.
 _LISTS: Final = frozenset({"steps", "tokens", "events", "logs"})
 
 
-class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[R_co]):
-    """An instance, by its id. To have a handle does not mean that there is such an instance.
+class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
+    """Handle of an instance, by its id. The instance need not exist.
 
-    Shape:  InstanceHandle[R] is one of a workflow that returns R.
+    InstanceHandle[R] is a handle of an instance whose workflow returns R.
     """
 
     def __init__(
@@ -78,47 +78,49 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         return f"<instance {self._key}>"
 
     async def status(self) -> InstanceStatus:
-        """How it stands: `.status`, `.output`, `.error`."""
+        """Return the instance's `.status`, `.output` and `.error`."""
         return (await self.describe()).details
 
     async def describe(self) -> Instance:
-        """All that there is to know of it but its history: `.details` and `.meta`."""
+        """Return everything about the instance except its history: `.details` and `.meta`."""
         return await self._session.read(self._path, Instance, instance=self._key)
 
     @override
-    async def perform(self, action: Action, reason: str = "") -> InstanceStatus:
-        """Perform an action and return the status of the instance afterwards."""
-        body = members(reason=json.dumps(reason) if reason else None)
-        repeat = Repeat.SAFE if action.repeatable else Repeat.UNSAFE
+    async def steer(self, verb: Verb, reason: str = "") -> InstanceStatus:
+        """Perform an action; return the instance's status after it."""
+        body = json_object(reason=json.dumps(reason) if reason else None)
+        repeat = Repeat.SAFE if verb.repeatable else Repeat.UNSAFE
         try:
             return await self._manage(action.name, repeat, body)
         except InstanceTerminalError as error:
             if action not in (TERMINATE, CANCEL) or not error.repeated:
                 raise
-            # An attempt whose answer was lost may have ended it: then all is as asked for.
-            found = await self.status()
-            if found.status is not RunStatus.TERMINATED:
+            # An earlier attempt, whose answer was lost, may have ended the instance as requested.
+            status = await self.status()
+            if status.status is not RunStatus.TERMINATED:
                 raise
-            return found
+            return status
 
     @override
     async def inspect(self, query: InspectionQuery[A]) -> A:
         return await self._session.read(
-            f"{self._path}/graph/{query.path}",
-            query.answer,
-            dict(query.numbers),
-            body=None if query.texts is None else members(**query.texts),
+            f"{self._path}/graph/{question.path}",
+            question.answer,
+            dict(question.numbers),
+            body=None if question.texts is None else json_object(**question.texts),
             instance=self._key,
         )
 
     async def retry(self, from_step: str | None = None) -> InstanceStatus:
-        """Begins a new run of an errored instance that keeps what was done.
+        """Begin a new run of an errored instance that keeps the completed steps.
 
-        Shape:  from_step is the key of the first step that is done again; without it, the one that
-                failed. A request whose outcome is unknown is not repeated.
+        A retry whose outcome is unknown is not repeated.
+
+        Args:
+            from_step: Key of the first step to execute again; None for the one that failed.
         """
-        wanted = None if from_step is None else json.dumps(from_step)
-        return await self._manage("retry", Repeat.UNSAFE, members(fromStep=wanted))
+        from_step_json = None if from_step is None else json.dumps(from_step)
+        return await self._manage("retry", Repeat.UNSAFE, json_object(fromStep=from_step_json))
 
     async def send_event(
         self,
@@ -128,24 +130,29 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         start_if_missing: bool | Mapping[str, Any] = False,
         idempotency_key: str | None = None,
     ) -> InstanceStatus:
-        """Sends an event, once; it is kept until the instance waits for it.
+        """Send an event, once; the instance keeps it until it waits for it.
 
-        Shape:  gives how the instance stands then, `accepted` where no worker has decided and the
-                client prefers not to wait for one (`Prefer: respond-async`); start_if_missing
-                creates the instance if there is none: True, or {"params": …}; what is sent under an
-                idempotency key that was used for it within a day does nothing; without one, each
-                call has a key of its own.
+        Args:
+            type: Type of the event.
+            payload: JSON object, or None.
+            start_if_missing: Create the instance if there is none: True, or {"params": …}.
+            idempotency_key: A key that was used for this instance within a day sends nothing.
+                Without one, each call has a key of its own.
+
+        Returns:
+            Status of the instance after the event. It is `accepted` if no worker has decided it yet
+            and the client prefers not to wait (`Prefer: respond-async`).
         """
         start = None
         if start_if_missing is not False:
-            given = {} if start_if_missing is True else start_if_missing
-            params = given.get("params")
-            start = members(
+            options = {} if start_if_missing is True else start_if_missing
+            params = options.get("params")
+            start = json_object(
                 params=None
                 if params is None
                 else encode_params(params, self.workflow_name, VALUE_BYTES_TOP)
             )
-        body = members(
+        body = json_object(
             type=json.dumps(checked_event_type(type)),
             payload=None
             if payload is None
@@ -165,10 +172,14 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         log_level: str | None = None,
         log_category: str | None = None,
     ) -> History:
-        """What happened: `.steps`, or `.tokens` of a graph, `.events` and `.logs`.
+        """Return what happened: `.steps`, or `.tokens` of a graph, `.events` and `.logs`.
 
-        Shape:  of the current run, or of another; with `include_trimmed` also what loops have
-                forgotten, which is read from the log and takes longer.
+        Args:
+            run_number: Run to read; None for the current one.
+            include_trimmed: Include what loops have trimmed, which is read from the log and slower.
+            include_logs: Include log lines.
+            log_level: Lowest level of the log lines.
+            log_category: Category of the log lines.
         """
         query: Query = {"runNumber": run_number}
         if include_trimmed:
@@ -195,7 +206,7 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         category: str | None = None,
         order: Literal["asc", "desc"] = "asc",
     ) -> AsyncGenerator[LogLine]:
-        """Lines of the current run or of another, as they are asked for."""
+        """Yield log lines of the current run, or of another one."""
         query: Query = {"runNumber": run_number, "includeLogs": True, "order": order}
         query |= {"logLevel": level, "logCategory": category}
         async for page in self._history_pages(query, logs_alone=True):
@@ -203,11 +214,12 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
                 yield line
 
     async def follow(self, last_id: str = "") -> AsyncGenerator[StreamItem[Any]]:
-        """What happens to it, until it has ended; goes on over lost connections.
+        """Yield what happens to the instance until it has ended, reconnecting as needed.
 
-        After a lost connection the last few items may come again.
+        After a lost connection the last few items may be repeated.
 
-        Shape:  last_id is the `.id` of an item: goes on behind it.
+        Args:
+            last_id: `.id` of the item after which to continue.
         """
         stream = self._session.follow(f"{self._path}/events-stream", self._key, last_id)
         async with aclosing(stream) as items:
@@ -215,10 +227,14 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
                 yield item
 
     async def result(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 (as authors call it)
-        """Waits until it has ended, and gives its output.
+        """Wait until the instance has ended; return its output.
 
-        Units:  a number is milliseconds, text is as in "10 seconds".
-        Errors: InstanceFailedError if it ended otherwise; TimeoutError.
+        Args:
+            timeout: How long to wait: a number of milliseconds, or text as in "10 seconds".
+
+        Raises:
+            InstanceFailedError: The instance ended without completing.
+            TimeoutError: It has not ended in time.
         """
         limit = None if timeout is None else milliseconds(timeout) / 1000
         waiting = asyncio.timeout(limit)
@@ -251,34 +267,34 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
 
     async def _command(
         self, name: str, repeat: Repeat, body: str = "{}", key: str | None = None
-    ) -> "Answered":
+    ) -> "HttpAnswer":
         where = f"{self._path}/{name}"
         return await self._session.write(where, body, repeat=repeat, instance=self._key, key=key)
 
     async def _history_pages(
         self, query: Query, *, logs_alone: bool = False
     ) -> AsyncGenerator[HistoryPage]:
-        """Pages until all was read; what was read whole is left out of later ones."""
-        asked: Query = {"pageSize": PAGE_SIZE, **query}
+        """Yield pages until every list is read; later pages leave out lists that are complete."""
+        request: Query = {"pageSize": PAGE_SIZE, **query}
         left = set() if logs_alone else _LISTS - {"logs"}
         left |= {"logs"} if query.get("includeLogs") else set()
         while left:
             page = await self._session.read(
-                f"{self._path}/history", HistoryPage, asked, instance=self._key
+                f"{self._path}/history", HistoryPage, request, instance=self._key
             )
             yield msgspec.structs.replace(page, **{name: [] for name in _LISTS - left})
             left = {name for name in left if getattr(page, f"{name}_has_next_page")}
             if "steps" not in left:
-                asked |= {"includeTrimmed": None, "pageSize": PAGE_SIZE}
-            # The run may be followed by another while its pages are read.
-            asked |= {"runNumber": page.run_number}
-            asked |= {f"{name}Cursor": getattr(page, f"{name}_cursor") for name in left}
+                request |= {"includeTrimmed": None, "pageSize": PAGE_SIZE}
+            # A new run may begin while the pages of this one are read.
+            request |= {"runNumber": page.run_number}
+            request |= {f"{name}Cursor": getattr(page, f"{name}_cursor") for name in left}
 
 
 class WorkflowHandle(Listing, Generic[P_contra, R_co]):
-    """A workflow, by its name.
+    """Handle of a workflow, by its name.
 
-    Shape:  WorkflowHandle[P, R] is one that takes P and returns R.
+    WorkflowHandle[P, R] is a handle of a workflow that takes P and returns R.
     """
 
     def __init__(self, session: "Session", workflow: str | Named) -> None:
@@ -292,7 +308,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         return f"<workflow {self.name}>"
 
     def get(self, id: str) -> InstanceHandle[R_co]:  # noqa: A002 (as authors call it)
-        """The handle of an instance; nothing is asked for yet."""
+        """Return a handle of an instance; sends no request."""
         return InstanceHandle(self._session, self.name, id, self._declared)
 
     async def create(
@@ -303,16 +319,21 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> InstanceHandle[R_co]:
-        """Creates an instance, once, under an id of its own unless one is given.
+        """Create an instance, once.
 
-        Shape:  labels are texts by which it is found, by name; what is created under an idempotency
-                key that has created it before is there already; without an id, it has one that is
-                made of the key.
-        Errors: every ClientError, InstanceExistsError among them.
+        Args:
+            id: Id of the instance. Without one, it is made from the idempotency key, or random.
+            params: Params of the workflow.
+            labels: Labels by name, which listings can filter by.
+            idempotency_key: If an instance was created under this key, its handle is returned.
+
+        Raises:
+            InstanceExistsError: There is an instance of this id.
+            ClientError: The request failed.
         """
         if id is None and idempotency_key is None:
             id = self._session.new_id()  # noqa: A001 (as authors call it)
-        body = members(
+        body = json_object(
             id=None if id is None else json.dumps(checked_instance_id(id)),
             params=encode_params(params, self.name, VALUE_BYTES_TOP),
             labels=_labels(labels),
@@ -332,30 +353,30 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
     async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[InstanceHandle[R_co]]:
         """Create instances of {"id": …, "params": …, "labels": …}; return handles of the new ones.
 
-        Ids that exist are skipped and left out. More than 100 are sent in several requests, one
-        after the other. A request whose answer was lost is repeated; those that it created are not
-        left out. Where no worker has decided yet, all are returned.
+        Existing ids are skipped and left out. More than 100 instances are sent in several requests,
+        one after the other. A request is repeated if its answer was lost; the instances that it
+        created are not left out. Where no worker has decided yet, all are returned.
 
         Raises:
             ClientError: A request was refused; instances of earlier requests stay.
             ValueError: The batch is no list of {"id": …}.
         """
         new = [
-            members(
-                id=json.dumps(each.id),
-                params=encode_params(each.params, self.name, VALUE_BYTES_TOP),
-                labels=_labels(each.labels),
+            json_object(
+                id=json.dumps(item.id),
+                params=encode_params(item.params, self.name, VALUE_BYTES_TOP),
+                labels=_labels(item.labels),
             )
-            for each in parse_batch(batch)
+            for item in batch_of(batch)
         ]
         created: list[InstanceHandle[R_co]] = []
         for first in range(0, len(new), BATCH_MAX):
-            body = members(instances=f"[{','.join(new[first : first + BATCH_MAX])}]")
+            body = json_object(instances=f"[{','.join(new[first : first + BATCH_MAX])}]")
             answer = await self._session.write(
                 f"{self._path}/batch", body, repeat=Repeat.SAFE, key=self._session.new_id()
             )
-            found = accepted(answer) or value_of(answer, InstancesCreated).instances
-            created += [self.get(each.id) for each in found]
+            instances = accepted(answer) or value_of(answer, InstancesCreated).instances
+            created += [self.get(instance.id) for instance in instances]
         return created
 
     async def change_all(
@@ -367,30 +388,37 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         dry_run: bool = False,
         reason: str = "",
     ) -> AsyncGenerator[BulkPage]:
-        """Retries, pauses, resumes, cancels or terminates all instances with a status, or labels.
+        """Retry, pause, resume, cancel or terminate all instances with a status, or labels.
 
-        Shape:  page by page as it is done, the newest first; an instance that refuses has a
-                `.code`. Those that are ended can be told why. With a dry run nothing is done.
+        Yields a page as soon as it is done, newest instances first. An instance that refuses has a
+        `.code`.
+
+        Args:
+            action: The action.
+            status: Status of the instances; None for any.
+            labels: Labels that the instances must have.
+            dry_run: Only list the instances.
+            reason: Reason that is recorded of instances that the action ends.
         """
-        asked: dict[str, Any] = {"action": action, "status": status, "labels": dict(labels or {})}
-        asked["dryRun"] = dry_run
+        request: dict[str, Any] = {"action": action, "status": status, "labels": dict(labels or {})}
+        request["dryRun"] = dry_run
         if reason:
-            asked["reason"] = reason
+            request["reason"] = reason
         where = path("workflows", self.name, "bulk")
         while True:
-            answer = await self._session.write(where, json.dumps(asked), repeat=Repeat.SAFE)
+            answer = await self._session.write(where, json.dumps(request), repeat=Repeat.SAFE)
             page = value_of(answer, BulkPage)
             yield page
             if not page.has_next_page:
                 return
-            asked["cursor"] = page.cursor
+            request["cursor"] = page.cursor
 
 
-def _labels(given: object) -> str | None:
+def _labels(labels: object) -> str | None:
     """Return labels as JSON, or None where there are none.
 
     Raises:
-        InvalidLabelsError: They break the rules.
+        InvalidLabelsError: A label breaks the rules.
     """
-    labels = {each.name: each.value for each in checked_labels(given or {})}
-    return json.dumps(labels) if labels else None
+    by_name = {label.name: label.value for label in checked_labels(labels or {})}
+    return json.dumps(by_name) if by_name else None

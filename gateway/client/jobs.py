@@ -1,4 +1,4 @@
-"""Jobs of graphs: which there are, and how a worker outside takes and ends them."""
+"""Jobs of graphs: listing, activation, and what an external worker reports of them."""
 
 import json
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from headwater.gateway.client.answers import value_of
-from headwater.gateway.client.requests import Answered, Query, Request, members
+from headwater.gateway.client.requests import HttpAnswer, Query, Request, json_object
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
@@ -18,17 +18,23 @@ from headwater.streams.authoring.values import encode
 if TYPE_CHECKING:
     from headwater.gateway.client.session import Session
 
-#: How long a worker has a job unless it says otherwise.
+#: Default lease of a job.
 LEASE: Final = "1 minute"
 
 
 class JobHandle:
-    """A job, by the key of one attempt. To have a handle does not mean that the job is yours."""
+    """Handle of a job, by the key of one attempt. Having it does not mean holding the lease."""
 
     def __init__(self, session: "Session", key: str, instance: str | None = None) -> None:
-        """Makes a handle; with its instance, as workflow/id, reads of that wait for what is said.
+        """Make a handle.
 
-        Errors: ValueError.
+        Args:
+            session: Session with the server.
+            key: Key of the job's attempt.
+            instance: workflow/id of the job's instance; later reads of it wait for reports.
+
+        Raises:
+            ValueError: The key is empty.
         """
         if not key:
             raise ValueError("expected the key of a job, as it was activated with, found nothing")
@@ -41,14 +47,18 @@ class JobHandle:
         return f"<job {self.key}>"
 
     async def complete(self, output: Any = None) -> None:  # noqa: ANN401 (any JSON)
-        """Ends the job with its result.
+        """Complete the job with its output.
 
-        What is said twice counts once, so it is repeated; here and below.
+        Reporting twice counts once, so the request is repeated if needed; so are `fail` and
+        `extend`.
 
-        Errors: every ClientError; JobLeaseLostError, JobAlreadyEndedError, JobCancelledError.
+        Raises:
+            JobLeaseLostError, JobAlreadyEndedError, JobCancelledError: The job is no longer the
+                worker's.
+            ClientError: The request failed.
         """
-        await self._say(
-            "complete", members(output=encode(output, "the output of a job", VALUE_BYTES_TOP))
+        await self._report(
+            "complete", json_object(output=encode(output, "the output of a job", VALUE_BYTES_TOP))
         )
 
     async def fail(
@@ -59,37 +69,39 @@ class JobHandle:
         retryable: bool = True,
         retry_after: Duration | None = None,
     ) -> None:
-        """Ends this attempt; the job is tried again as its node says, if it may be.
+        """End this attempt; the node's retry policy decides about another one.
 
-        Errors: as `complete`.
+        Raises:
+            ClientError: As `complete`.
         """
         after = None if retry_after is None else milliseconds_of("retry_after", retry_after)
-        body = members(
-            error=members(name=json.dumps(name), message=json.dumps(message)),
+        body = json_object(
+            error=json_object(name=json.dumps(name), message=json.dumps(message)),
             retryable=json.dumps(retryable),
             retryAfterMs=None if after is None else str(after),
         )
-        await self._say("fail", body)
+        await self._report("fail", body)
 
     async def extend(self, lease: Duration = LEASE) -> datetime:
-        """Keeps the job for longer, counted from now; gives until when it is yours.
+        """Extend the lease, counted from now; return when it expires.
 
-        Errors: as `complete`.
+        Raises:
+            ClientError: As `complete`.
         """
         lease_ms = milliseconds_of("lease", lease)
-        answer = await self._say("extend", members(leaseMs=str(lease_ms)))
+        answer = await self._report("extend", json_object(leaseMs=str(lease_ms)))
         return value_of(answer, JobExtended).lease_until
 
-    async def _say(self, what: str, body: str) -> Answered:
-        where = self._session.beside("jobs", self.key, what)
+    async def _report(self, action: str, body: str) -> HttpAnswer:
+        where = self._session.sibling_path("jobs", self.key, action)
         repeat = Repeat.SAFE
         return await self._session.write(where, body, repeat=repeat, instance=self._instance)
 
 
 class TakenJob(JobHandle):
-    """A job that was activated: what it is, and what it was given.
+    """A job that was activated, with its input.
 
-    Shape:  attributes as the answer over HTTP has them, in snake case; `details` is that answer.
+    Attributes have the names of the HTTP answer in snake case; `details` is the answer itself.
     """
 
     def __init__(self, session: "Session", job: Job) -> None:
@@ -103,7 +115,7 @@ class TakenJob(JobHandle):
         self.node_ref = job.node_ref
         self.attempt = job.attempt
         self.input = job.input
-        #: As of its activation; `extend` gives a later one.
+        #: As of the activation; `extend` returns a later one.
         self.lease_until = job.lease_until
         self.idempotency_token = job.idempotency_token
 
@@ -117,13 +129,12 @@ async def activate(
     lease: Duration,
     wait: Duration,
 ) -> list[TakenJob]:
-    """Takes jobs for a worker.
+    """Activate jobs for a worker.
 
-    Jobs of an answer that was lost come back when their leases end, whether this is repeated or
-    not: so it is repeated.
+    It is repeated if its answer is lost: the leases of jobs in a lost answer expire either way.
     """
     wait_ms = milliseconds_of("wait", wait)
-    wanted = {
+    request_body = {
         "types": [types] if isinstance(types, str) else list(types),
         "worker": worker,
         "max": most,
@@ -132,9 +143,9 @@ async def activate(
     }
     request = Request(
         method="POST",
-        path=session.beside("jobs", "activate"),
+        path=session.sibling_path("jobs", "activate"),
         repeat=Repeat.SAFE,
-        body=json.dumps(wanted).encode(),
+        body=json.dumps(request_body).encode(),
         waits_s=wait_ms / 1000,
     )
     answer = await session.transport.send(request)
@@ -144,6 +155,6 @@ async def activate(
 async def open_jobs(
     session: "Session", task: str | None, *, page_size: int, cursor: str | None
 ) -> JobPage:
-    """A page of the jobs that have not ended."""
+    """Return a page of the jobs that have not ended."""
     query: Query = {"type": task, "pageSize": page_size, "cursor": cursor}
-    return await session.read(session.beside("jobs"), JobPage, query)
+    return await session.read(session.sibling_path("jobs"), JobPage, query)

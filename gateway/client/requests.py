@@ -1,4 +1,4 @@
-"""Requests as data: what is sent, what comes back, and how paths, queries and bodies are put."""
+"""Requests and answers as data, and the encoding of queries, bodies and keys."""
 
 import json
 import re
@@ -8,17 +8,21 @@ from typing import Final, TypeAlias
 
 from headwater.gateway.client.retries import Repeat
 
-#: Parameters by name; those that are None are not asked for, and lists are asked for one by one.
+#: Parameters by name. None is left out; a list is repeated as a parameter for every value.
 Query: TypeAlias = dict[str, str | int | bool | list[str] | None]
 
 
-#: As the service takes them.
+#: Pattern of the service.
 _IDEMPOTENCY_KEY: Final = re.compile("[!-~]{1,255}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request, and what it means to send it twice."""
+    """A request, and whether it is safe to repeat.
+
+    Attributes:
+        waits_s: Seconds that the server may wait before it answers, on top of the usual timeout.
+    """
 
     method: str
     path: str
@@ -26,47 +30,52 @@ class Request:
     query: Mapping[str, str | list[str]] = field(default_factory=dict)
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: Seconds for which the server may wait before it answers, beside the time of an answer.
     waits_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer that is a success, from a server at a URL."""
+class HttpAnswer:
+    """A successful answer of the server at `url`.
+
+    Attributes:
+        position: Positions of the outcome in the log, as the header has them.
+        status: HTTP status.
+    """
 
     url: str
     body: bytes
     position: str
-    #: The HTTP status.
     status: int
 
 
-def members(**texts: str | None) -> str:
-    """A JSON object of members that are JSON texts already; those that are None are left out."""
-    given = {name: text for name, text in texts.items() if text is not None}
-    return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in given.items()) + "}"
+def json_object(**texts: str | None) -> str:
+    """Return a JSON object of members that are JSON texts already; None is left out."""
+    present = {name: text for name, text in texts.items() if text is not None}
+    return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in present.items()) + "}"
 
 
-def idempotency_key(given: str) -> str:
-    """A key, as it can be sent.
+def idempotency_key(key: str) -> str:
+    """Return a valid idempotency key.
 
-    Errors: ValueError for what the service does not take, and for none: what is sent without a key
-            is done again, and whoever gives one does not want that.
+    An empty key is refused: the request would be sent without one, and be done again when repeated.
+
+    Raises:
+        ValueError: The service would refuse the key.
     """
-    if not _IDEMPOTENCY_KEY.fullmatch(given):
+    if not _IDEMPOTENCY_KEY.fullmatch(key):
         raise ValueError(
             "expected an idempotency key of 1 to 255 printable ASCII characters without spaces, "
-            f"found {given[:60]!r}"
+            f"found {key[:60]!r}"
         )
-    return given
+    return key
 
 
-def asked_for(query: Query) -> dict[str, str | list[str]]:
-    """A query as it is written."""
-    return {name: _written(value) for name, value in query.items() if value is not None}
+def encoded_query(query: Query) -> dict[str, str | list[str]]:
+    """Return a query as it is sent."""
+    return {name: _encoded(value) for name, value in query.items() if value is not None}
 
 
-def _written(value: str | int | list[str]) -> str | list[str]:
+def _encoded(value: str | int | list[str]) -> str | list[str]:
     if isinstance(value, list):
         return value
     return json.dumps(value) if isinstance(value, bool) else str(value)

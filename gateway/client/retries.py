@@ -1,49 +1,54 @@
-"""Whether a request is sent again, and when: decisions without a clock.
+"""Decides whether and when to repeat a request. Pure functions, without a clock.
 
-A read may always be repeated. A write may, if it surely was not taken (nobody accepted the
-connection, or the server says that it is too busy to begin), or if to do it twice is to do it once.
-Everything else is told to the caller, who alone knows what a second time would mean.
+A read may always be repeated. A write may be repeated if it certainly had no effect (no connection
+was made, or the server was too busy to begin), or if it is idempotent. Otherwise the error is
+raised: only the caller knows what a second attempt would do.
 """
 
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-#: A server that asks for more patience than this is not waited for.
-_PATIENCE_S: Final = 60.0
+#: A server that names a longer delay is not retried.
+_RETRY_AFTER_MAX_S: Final = 60.0
 
-#: Statuses that say: later.
+#: Statuses of a failure that may be temporary.
 _LATER: Final = frozenset({408, 429, 502, 503, 504})
-#: Of those, and of the codes of a 503, the ones that say that nothing was begun.
+#: Statuses, and codes of a 503, that mean that the server did not begin the request.
 _NOT_BEGUN: Final = frozenset({408, 429})
 _NOT_BEGUN_CODES: Final = frozenset({"overloaded", "not_yet_readable"})
 
 
 class Repeat(Enum):
-    """What it means to send a request twice."""
+    """The effect of sending a request twice."""
 
     READ = auto()
-    #: A write that has the same outcome the second time.
+    #: An idempotent write.
     SAFE = auto()
-    #: A write that would be done twice.
+    #: A write that would be applied twice.
     UNSAFE = auto()
 
 
 class Failure(Enum):
-    """What is known of a request that had no usable answer."""
+    """What is known about a request that had no usable answer."""
 
     NOT_TAKEN = auto()
     UNKNOWN = auto()
-    #: Answered, and another attempt would be answered alike.
+    #: Another attempt would have the same answer.
     FINAL = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How often a request is sent again, and how long between.
+    """How often to repeat a request, and how long to wait in between.
 
-    Units:  seconds. The delay before repeat k (0, 1, …) is drawn from 0 to base_s · 2^k, at most
-            longest_s: "full jitter", which spreads clients that failed together.
+    The delay before repeat k (0, 1, …) is random, from 0 to base_s · 2^k, at most longest_s:
+    "full jitter", which spreads clients that failed together.
+
+    Attributes:
+        retries: Largest number of repeats.
+        base_s: Seconds.
+        longest_s: Seconds.
     """
 
     retries: int = 3
@@ -52,7 +57,7 @@ class Policy:
 
 
 def failure_of(status: int, code: str) -> Failure:
-    """What an answer that is no success says of the request."""
+    """Classify an answer that is no success."""
     if status in _NOT_BEGUN or code in _NOT_BEGUN_CODES:
         return Failure.NOT_TAKEN
     if status in _LATER:
@@ -61,7 +66,7 @@ def failure_of(status: int, code: str) -> Failure:
 
 
 def may_repeat(repeat: Repeat, failure: Failure) -> bool:
-    """Whether a request may be sent again after a failure."""
+    """Return whether a request may be repeated after a failure."""
     if failure is Failure.UNKNOWN:
         return repeat is not Repeat.UNSAFE
     return failure is Failure.NOT_TAKEN
@@ -70,11 +75,15 @@ def may_repeat(repeat: Repeat, failure: Failure) -> bool:
 def delay_s(
     policy: Policy, repeats: int, drawn: float, retry_after_s: float | None = None
 ) -> float | None:
-    """Seconds until the next attempt; None when there is to be none.
+    """Return the delay before the next attempt in seconds; None for no further attempt.
 
-    Shape:  (policy, repeats so far, 0 <= drawn < 1, what the server asked for) -> seconds.
+    Args:
+        policy: How often and how long.
+        repeats: Repeats so far.
+        drawn: Random number, 0 <= drawn < 1.
+        retry_after_s: Seconds that the server named.
     """
-    if repeats >= policy.retries or (retry_after_s or 0.0) > _PATIENCE_S:
+    if repeats >= policy.retries or (retry_after_s or 0.0) > _RETRY_AFTER_MAX_S:
         return None
     backoff = drawn * min(policy.longest_s, policy.base_s * 2.0**repeats)
     return max(backoff, retry_after_s or 0.0)

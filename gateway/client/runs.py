@@ -1,11 +1,11 @@
-"""Runs by their ids alone, as a program creates, reads and cancels them."""
+"""Runs by their ids alone: create, read and cancel them."""
 
 import json
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from headwater.gateway.client.answers import value_of
-from headwater.gateway.client.requests import members
+from headwater.gateway.client.requests import json_object
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
 from headwater.schemas.run_answers import Run, RunCreated, RunListed, RunPage
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from headwater.gateway.client.session import Session
 
 
-class WantedRuns(TypedDict, total=False):
-    """Which runs are listed: those that stand so, of this workflow, on this deployment."""
+class RunFilter(TypedDict, total=False):
+    """Filters of a listing of runs: their status, workflow and deployment."""
 
     status: str | None
     workflow: str | None
@@ -26,9 +26,9 @@ class WantedRuns(TypedDict, total=False):
 
 
 class Runs:
-    """The runs of a server: its instances, each by its id alone.
+    """Runs of a server: its instances, identified by their ids alone.
 
-    Errors: every ClientError from every method.
+    All methods raise ClientError.
     """
 
     def __init__(self, session: "Session") -> None:
@@ -42,20 +42,26 @@ class Runs:
         deployment: str | None = None,
         key: str | None = None,
     ) -> RunCreated:
-        """Creates a run, on the active deployment or on one that is named.
+        """Create a run, on the active deployment or the one named.
 
-        Shape:  what is created again under a key, within a day, is the same run; without one it has
-                a key of its own, so that it may be sent again while there is no answer.
-        Errors: IdempotencyConflictError for a key of something else; ValueError for one that cannot
-                be a key, as an empty one.
+        Args:
+            workflow: The workflow or its name.
+            input: Any JSON.
+            deployment: Id of a deployment.
+            key: Idempotency key: within a day, the same key returns the same run. Without one the
+                request has a key of its own, so that it is safe to repeat.
+
+        Raises:
+            IdempotencyConflictError: The key was used for something else.
+            ValueError: The key is not valid, for example empty.
         """
-        body = members(
+        body = json_object(
             workflowName=json.dumps(name_of(workflow)),
             input=encode(input, "the input of a run", VALUE_BYTES_TOP),
             deploymentId=None if deployment is None else json.dumps(deployment),
         )
         answer = await self._session.write(
-            self._session.of_gateway("v1", "runs"),
+            self._session.gateway_path("v1", "runs"),
             body,
             repeat=Repeat.SAFE,
             key=self._session.new_id() if key is None else key,
@@ -63,42 +69,43 @@ class Runs:
         return value_of(answer, RunCreated)
 
     async def get(self, run_id: str, *, workflow: str | None = None) -> Run:
-        """A run, whole; an id that is in several workflows takes the name of one."""
-        where = self._session.of_gateway("v1", "runs", run_id)
+        """Return a run. If several workflows have the id, `workflow` names one of them."""
+        where = self._session.gateway_path("v1", "runs", run_id)
         return await self._session.read(where, Run, {"workflowName": workflow})
 
     async def page(
-        self, *, limit: int = 50, cursor: str | None = None, **wanted: Unpack[WantedRuns]
+        self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[RunFilter]
     ) -> RunPage:
-        """A page of runs, the newest first; `.cursor` goes on behind it."""
+        """Return a page of runs, newest first; `.cursor` is that of the next page."""
         query: Query = {
-            "status": wanted.get("status"),
-            "workflowName": wanted.get("workflow"),
-            "deploymentId": wanted.get("deployment"),
+            "status": filters.get("status"),
+            "workflowName": filters.get("workflow"),
+            "deploymentId": filters.get("deployment"),
             "limit": limit,
             "cursor": cursor,
         }
-        return await self._session.read(self._session.of_gateway("v1", "runs"), RunPage, query)
+        return await self._session.read(self._session.gateway_path("v1", "runs"), RunPage, query)
 
-    async def all(self, **wanted: Unpack[WantedRuns]) -> AsyncGenerator[RunListed]:
-        """Every run that is wanted, the newest first."""
+    async def all(self, **filters: Unpack[RunFilter]) -> AsyncGenerator[RunListed]:
+        """Yield all runs that the filters select, newest first."""
         cursor = None
         while True:
-            page = await self.page(limit=1_000, cursor=cursor, **wanted)
-            for each in page.data:
-                yield each
+            page = await self.page(limit=1_000, cursor=cursor, **filters)
+            for run in page.data:
+                yield run
             if page.cursor is None:
                 return
             cursor = page.cursor
 
     async def cancel(self, run_id: str, reason: str = "", *, workflow: str | None = None) -> Run:
-        """Cancels a run: its code may clean up. One that is cancelled stays so.
+        """Cancel a run; its code may clean up. Canceling a canceled run changes nothing.
 
-        Errors: InstanceTerminalError, where it has ended otherwise.
+        Raises:
+            InstanceTerminalError: The run ended otherwise.
         """
         answer = await self._session.write(
-            self._session.of_gateway("v1", "runs", run_id, "cancel"),
-            members(reason=json.dumps(reason)),
+            self._session.gateway_path("v1", "runs", run_id, "cancel"),
+            json_object(reason=json.dumps(reason)),
             repeat=Repeat.SAFE,
             query={"workflowName": workflow},
         )

@@ -1,4 +1,4 @@
-"""What the handles of a client share: a server, what was written to it, and a source of ids."""
+"""Session with a server, shared by a client's handles: transport, written positions and ids."""
 
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, TypeVar
@@ -10,10 +10,10 @@ from headwater.gateway.client.errors import UnavailableError
 from headwater.gateway.client.event_stream import EventStream, Message
 from headwater.gateway.client.positions import Positions
 from headwater.gateway.client.requests import (
-    Answered,
+    HttpAnswer,
     Query,
     Request,
-    asked_for,
+    encoded_query,
     idempotency_key,
 )
 from headwater.gateway.client.retries import Repeat
@@ -24,26 +24,27 @@ from headwater.schemas.failures import ClientError, CommandRefusedError
 
 T = TypeVar("T")
 
-#: A stream that ends as soon as it begins is not opened again at once.
+#: Delay before a stream that ended at once is opened again.
 _REOPEN_S: Final = 0.25
 
 
 class Session:
-    """A conversation with a server."""
+    """Session with a server."""
 
     def __init__(self, transport: Transport, new_id: Callable[[], str]) -> None:
         self.transport = transport
         self.new_id = new_id
         self._positions = Positions()
 
-    def beside(self, *segments: str) -> str:
-        """The path of what is not of a workflow: it is beside them, whatever is before those."""
+    def sibling_path(self, *segments: str) -> str:
+        """Return a path of the server outside of the workflows: next to /workflows."""
         return self.transport.url.rpartition("/")[0] + path(*segments)
 
-    def of_gateway(self, *segments: str) -> str:
-        """The path of what is no part of the workflow service: it is where the gateway is.
+    def gateway_path(self, *segments: str) -> str:
+        """Return a path of the gateway outside of the workflow service.
 
-        Errors: ValueError, where the service is elsewhere.
+        Raises:
+            ValueError: The base URL is not that of a gateway.
         """
         gateway, *service = self.transport.url.rsplit("/", 2)
         if service != ["api", "workflows"]:
@@ -62,17 +63,26 @@ class Session:
         body: str | None = None,
         instance: str | None = None,
     ) -> T:
-        """Reads, no earlier than what was written here; a question with a body is posted.
+        """Read, including what this session wrote. A request with a body is posted.
 
-        Shape:  str is the answer as it is; of any other kind it is JSON.
-        Errors: every ClientError.
+        Args:
+            path: Path below the base URL.
+            kind: Type of the answer; str is the text as it is, any other type is JSON.
+            query: Query parameters.
+            body: JSON text.
+            instance: workflow/id, where only its writes matter.
+
+        Raises:
+            ClientError: The request failed.
         """
-        asked = asked_for({**(query or {}), "min_position": self._positions.seen(instance)})
+        parameters = encoded_query(
+            {**(query or {}), "min_position": self._positions.seen(instance)}
+        )
         request = Request(
             method="GET" if body is None else "POST",
             path=path,
             repeat=Repeat.READ,
-            query=asked,
+            query=parameters,
             body=None if body is None else body.encode(),
         )
         answer = await self.transport.send(request)
@@ -89,18 +99,27 @@ class Session:
         instance: str | None = None,
         key: str | None = None,
         query: Query | None = None,
-    ) -> Answered:
-        """Writes; later reads wait for it.
+    ) -> HttpAnswer:
+        """Write; later reads wait for the outcome.
 
-        Shape:  key is an idempotency key, by which a request that is repeated is done once.
-        Errors: every ClientError; ValueError for a key that cannot be one.
+        Args:
+            path: Path below the base URL.
+            body: JSON text.
+            repeat: Whether it is safe to repeat.
+            instance: workflow/id that is written to, if only one.
+            key: Idempotency key, under which a repeated request is applied once.
+            query: Query parameters.
+
+        Raises:
+            ClientError: The request failed.
+            ValueError: The key is invalid.
         """
         headers = {} if key is None else {"idempotency-key": idempotency_key(key)}
         request = Request(
             method="POST",
             path=path,
             repeat=repeat,
-            query=asked_for(query or {}),
+            query=encoded_query(query or {}),
             body=body.encode(),
             headers=headers,
         )
@@ -115,16 +134,17 @@ class Session:
     async def follow(
         self, path: str, instance: str, last_id: str = ""
     ) -> AsyncGenerator[StreamItem[Any]]:
-        """What a stream tells until its end, over as many connections as that takes.
+        """Yield the items of a stream until its end, reconnecting as needed.
 
-        Errors: every ClientError.
+        Raises:
+            ClientError: The stream cannot be opened again.
         """
-        seen = asked_for({"min_position": self._positions.seen(instance)})
+        seen = encoded_query({"min_position": self._positions.seen(instance)})
         request = Request(method="GET", path=path, repeat=Repeat.READ, query=seen)
         failures = 0
         while True:
             stream, opened = EventStream(last_id), False
-            found: ClientError = unreached(self.transport.url, "the stream ended too early")
+            problem: ClientError = unreached(self.transport.url, "the stream ended too early")
             try:
                 async with self.transport.stream(request, last_id) as chunks:
                     opened = True
@@ -136,19 +156,19 @@ class Session:
                             if message.event == "end":
                                 return
             except UnavailableError as error:
-                found = error
+                problem = error
             except httpx.RequestError as error:
-                found = unreached(self.transport.url, str(error) or type(error).__name__)
+                problem = unreached(self.transport.url, str(error) or type(error).__name__)
                 if opened and isinstance(error, httpx.ReadTimeout):
-                    failures = -1  # to have nothing to tell is no failure
+                    failures = -1  # A silent stream is no failure.
             failures += 1
-            await self._reopen(failures, stream.retry_ms, found)
+            await self._reopen(failures, stream.retry_ms, problem)
 
-    async def _reopen(self, failures: int, retry_ms: int | None, found: ClientError) -> None:
-        """Waits until a stream is opened again."""
+    async def _reopen(self, failures: int, retry_ms: int | None, problem: ClientError) -> None:
+        """Wait before a stream is opened again."""
         wait = self.transport.pause(max(0, failures - 1))
         if wait is None:
-            raise found
+            raise problem
         await self.transport.sleep(max(wait, _REOPEN_S, (retry_ms or 0) / 1000))
 
     def _item(self, message: Message) -> StreamItem[Any]:

@@ -1,4 +1,4 @@
-"""Requests over HTTP: sent, repeated where that is safe, and answered with a value or an error."""
+"""HTTP transport: sends requests, repeats those that are safe, raises errors."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ from headwater.gateway.client.errors import (
     UnavailableError,
     UnexpectedAnswerError,
 )
-from headwater.gateway.client.requests import Answered, Request
+from headwater.gateway.client.requests import HttpAnswer, Request
 from headwater.gateway.client.retries import (
     Failure,
     Policy,
@@ -26,16 +26,16 @@ from headwater.gateway.client.retries import (
 )
 from headwater.schemas.failures import ClientError, refused
 
-#: How much of an answer that nobody expected is shown.
+#: Characters of an unexpected answer that are shown.
 _SHOWN: Final = 120
 #: A stream that is silent for longer is opened again; servers send a comment every few seconds.
 _SILENCE_S: Final = 60.0
-#: Nobody has taken a request of which httpx says one of these.
+#: Errors of httpx of requests that reached no server.
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class Transport:
-    """Sends requests to one server, with the headers of its user."""
+    """Sends requests to one server, with the client's headers."""
 
     def __init__(
         self,
@@ -51,13 +51,14 @@ class Transport:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """Base URL of the server."""
         return str(self._http.base_url).rstrip("/")
 
-    async def send(self, request: Request) -> Answered:
-        """Sends a request until it is answered, as often as the policy allows.
+    async def send(self, request: Request) -> HttpAnswer:
+        """Send a request, repeating it as far as the policy allows.
 
-        Errors: every ClientError.
+        Raises:
+            ClientError: No attempt succeeded.
         """
         repeats, repeated = 0, False
         while True:
@@ -69,46 +70,50 @@ class Transport:
                     params=dict(request.query),
                     content=request.body,
                     headers={**kind, **request.headers},
-                    timeout=self._patience(request),
+                    timeout=self._timeout(request),
                 )
             except httpx.RequestError as error:
                 never = isinstance(error, _NEVER_SENT)
                 failure = Failure.NOT_TAKEN if never else Failure.UNKNOWN
-                found, wanted = self._unanswered(request, error, repeated=repeated), None
+                problem, retry_after_s = self._unanswered(request, error, repeated=repeated), None
             else:
                 if answer.is_success:
-                    return Answered(self.url, answer.content, _position(answer), answer.status_code)
+                    return HttpAnswer(
+                        self.url, answer.content, _position(answer), answer.status_code
+                    )
                 failure = failure_of(answer.status_code, _problem(answer).get("code", ""))
-                found = self._answered_badly(request, answer, repeated=repeated)
-                wanted = _retry_after(answer)
-            wait = self.pause(repeats, wanted)
+                problem = self._error_of(request, answer, repeated=repeated)
+                retry_after_s = _retry_after(answer)
+            wait = self.pause(repeats, retry_after_s)
             if wait is None or not may_repeat(request.repeat, failure):
-                raise found
+                raise problem
             repeats += 1
             repeated = repeated or failure is Failure.UNKNOWN
             await self._sleep(wait)
 
-    def _patience(self, request: Request) -> httpx.Timeout:
-        """How long an attempt may take: longer if the server was asked to wait."""
+    def _timeout(self, request: Request) -> httpx.Timeout:
+        """Return the timeout of an attempt: longer if the server may wait before it answers."""
         usual = self._http.timeout
         if not request.waits_s or usual.read is None:
             return usual
         longer = usual.read + request.waits_s
         return httpx.Timeout(connect=usual.connect, read=longer, write=usual.write, pool=usual.pool)
 
-    def pause(self, repeats: int, wanted: float | None = None) -> float | None:
-        """Seconds until the next attempt; None when there is to be none."""
-        return delay_s(self._policy, repeats, self._draw(), wanted)
+    def pause(self, repeats: int, retry_after_s: float | None = None) -> float | None:
+        """Return the delay before the next attempt in seconds; None for no further attempt."""
+        return delay_s(self._policy, repeats, self._draw(), retry_after_s)
 
     async def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Wait."""
         await self._sleep(seconds)
 
     @asynccontextmanager
     async def stream(self, request: Request, last_id: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Opens a stream of server-sent events, once.
+        """Open a stream of server-sent events, once.
 
-        Errors: every ClientError, when it is opened; httpx.RequestError while it is read.
+        Raises:
+            ClientError: It cannot be opened.
+            httpx.RequestError: It failed while it was read.
         """
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
         if last_id:
@@ -124,11 +129,11 @@ class Transport:
         async with opened as answer:
             if not answer.is_success:
                 await answer.aread()
-                raise self._answered_badly(request, answer, repeated=False)
+                raise self._error_of(request, answer, repeated=False)
             kind = answer.headers.get("content-type", "")
             if not kind.startswith("text/event-stream"):
                 await answer.aread()
-                raise self._strange(answer)
+                raise self._unexpected(answer)
             yield answer.aiter_bytes()
 
     def _unanswered(
@@ -145,24 +150,22 @@ class Transport:
     def _unknown(self, request: Request, why: str, **more: Any) -> ClientError:  # noqa: ANN401
         return OutcomeUnknownError(
             f"expected an answer to {request.method} {request.path}, found none ({why}); it may "
-            "have been taken: look how things stand before it is sent again",
+            "have taken effect: check the state before sending it again",
             **more,
         )
 
-    def _answered_badly(
-        self, request: Request, answer: httpx.Response, *, repeated: bool
-    ) -> ClientError:
-        """The error that an answer is."""
+    def _error_of(self, request: Request, answer: httpx.Response, *, repeated: bool) -> ClientError:
+        """Return the error of an answer that is no success."""
         status, problem = answer.status_code, _problem(answer)
         code, detail = problem.get("code", ""), problem.get("detail", "")
         known: dict[str, Any] = {"code": code, "status": status}
         if not code or code == "not_found":
             later = status >= HTTPStatus.INTERNAL_SERVER_ERROR
             if not later and status != HTTPStatus.TOO_MANY_REQUESTS:
-                return self._strange(answer)
+                return self._unexpected(answer)
             code = detail = f"status {status}"
         if status == HTTPStatus.FORBIDDEN:
-            # The key was taken: another one is no way out.
+            # The server knows the key: another header would not help.
             return UnauthorizedError(detail, **known)
         if status == HTTPStatus.UNAUTHORIZED:
             return UnauthorizedError(
@@ -177,40 +180,40 @@ class Transport:
         known |= {"field": problem.get("field"), "position": _position(answer)}
         return refused(detail=detail, repeated=repeated, **known)
 
-    def _strange(self, answer: httpx.Response) -> ClientError:
+    def _unexpected(self, answer: httpx.Response) -> ClientError:
         moved = answer.headers.get("location")
         text = " ".join(answer.text[:_SHOWN].split())
-        found = f"a redirection to {moved}" if moved else f"{answer.status_code} {text}".rstrip()
+        actual = f"a redirection to {moved}" if moved else f"{answer.status_code} {text}".rstrip()
         return UnexpectedAnswerError(
-            f"expected the workflows API at {self.url}, found {found}; is the base URL whole, as "
+            f"expected the workflows API at {self.url}, found {actual}; is the base URL whole, as "
             "in https://host/api/workflows?",
             status=answer.status_code,
         )
 
 
 def unreached(url: str, why: str) -> ClientError:
-    """The error when nobody answers."""
+    """Return the error of a request that reached no server."""
     return ConnectionFailedError(
         f"expected the workflows API at {url}, found no answer ({why}); start it with "
-        "`headwater up`, or say where it is: --url, HEADWATER_URL"
+        "`headwater up`, or set its URL with --url or HEADWATER_URL"
     )
 
 
 def _problem(answer: httpx.Response) -> dict[str, Any]:
-    """The problem document of an answer; empty when it is none."""
+    """Return the problem document of an answer; empty if it has none."""
     try:
-        found = json.loads(answer.content)
+        document = json.loads(answer.content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("code"), str) else {}
+    return document if isinstance(document, dict) and isinstance(document.get("code"), str) else {}
 
 
 def _position(answer: httpx.Response) -> str:
-    """Where in the log lies what an answer tells of."""
+    """Return the position in the log of the outcome of a request."""
     return str(answer.headers.get("headwater-position", ""))
 
 
 def _retry_after(answer: httpx.Response) -> float | None:
-    """Seconds after which a server wants to be asked again, if it says so in seconds."""
-    given = answer.headers.get("retry-after", "").strip()
-    return float(given) if given.isdecimal() else None
+    """Return the seconds of a Retry-After header; None without one, or if it is a date."""
+    header = answer.headers.get("retry-after", "").strip()
+    return float(header) if header.isdecimal() else None

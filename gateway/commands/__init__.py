@@ -1,1 +1,1 @@
-"""The commands of the command line, by what they act on."""
+"""Commands of the command line, by what they act on."""

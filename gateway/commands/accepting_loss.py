@@ -1,4 +1,4 @@
-"""`headwater topics accept-loss`: lets projections go on after a broker lost the end of its log."""
+"""`headwater topics accept-loss`: lets projections continue after a broker lost its log's end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -37,23 +37,22 @@ from headwater.streams.kafka.partition_reader import read_partition
     "accept-loss",
     epilog=examples("headwater topics accept-loss", "headwater topics accept-loss --yes"),
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @kafka_option
 @postgres_option
 @json_option
 def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: bool) -> None:
-    """Go on after Kafka has lost records that Postgres has.
+    """Continue after Kafka has lost records that Postgres has.
 
     A single broker that loses power may lose records that it had acknowledged. The projector then
-    waits, and says so in its log. This command names what was lost and moves the projections to
-    where the log was cut. Rows of lost records stay in Postgres; `headwater rebuild` compares
-    a table with what Kafka has. Not for a Kafka whose data was removed: start with an empty
-    database then.
+    waits, and logs why. This command lists what was lost and moves the projections to where the log
+    was cut. Rows of lost records stay in Postgres; `headwater rebuild` compares a table with Kafka.
+    It is not for a Kafka whose data was removed: start with an empty database then.
     """
     settings = settings_from(kafka=kafka, postgres=postgres)
     cluster = cluster_of(settings)
     with (
-        store_edge("say what was applied"),
+        store_edge("read the applied offsets"),
         psycopg.connect(own_dsn(dsn_of(settings)), autocommit=True) as connection,
     ):
         applied = applied_offsets(connection, PROJECTIONS)
@@ -68,13 +67,13 @@ def accept_loss(yes: bool, kafka: str | None, postgres: str | None, as_json: boo
     elif not lost:
         say("Kafka has all that Postgres has; nothing to do.")
     else:
-        say(f"{counted(len(moved), 'partition')} accepted; the projector goes on within a minute.")
+        say(f"{counted(len(moved), 'partition')} accepted; the projector continues in a minute.")
 
 
 async def _losses(cluster: Cluster, applied: Iterable[Applied]) -> list[Loss]:
     offsets = Offsets(cluster, "headwater-accept-loss")
     try:
-        return await losses(applied, lambda one: offsets.cut_before(*one[1:]))
+        return await losses(applied, lambda position: offsets.cut_before(*position[1:]))
     finally:
         await offsets.stop()
 

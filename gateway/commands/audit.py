@@ -1,4 +1,4 @@
-"""`headwater audit`: who has done what, and whether the record of it is still what it was."""
+"""`headwater audit`: list, verify and export the audit log."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ from headwater.gateway.commands.options import (
     settings_from,
 )
 from headwater.gateway.commands.output import counted, print_json, print_rows, say
-from headwater.gateway.commands.paging import limit_option, say_rest
+from headwater.gateway.commands.paging import limit_option, say_more
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from headwater.projections.postgres.reader import PooledReader
 
 _COLUMNS: Final = ("createdAt", "action", "resource", "result", "keyId", "ip", "runId", "offset")
-#: What a narrow terminal does without, the first one first.
+#: Columns that a narrow terminal drops, in this order.
 _DROPS: Final = ("offset", "ip", "runId", "keyId", "result")
-#: Rows that are written at a time.
+#: Rows of a query.
 _PAGE: Final = 1000
 _ANCHOR: Final = re.compile(r"([0-9]{1,18}):([0-9a-fA-F]{64})")
 
@@ -48,20 +48,20 @@ _ANCHOR: Final = re.compile(r"([0-9]{1,18}):([0-9a-fA-F]{64})")
     ),
 )
 def audit() -> None:
-    """Look at who has done what, and verify that nobody has changed the record of it."""
+    """Show who has done what, and verify that the audit log was not changed."""
 
 
 @audit.command(
     "list", epilog=examples("headwater audit list", "headwater audit list --result failure --json")
 )
-@click.option("--action", help="Only those of this action, as deployments.activate.")
-@click.option("--result", type=click.Choice(["success", "failure"]), help="Only those.")
-@click.option("--key-id", metavar="ID", help="Only those of this key, as admin:9f86d081.")
-@click.option("--run-id", metavar="ID", help="Only those that touched this run.")
-@click.option("--since", metavar="RFC3339", help="Only those since then.")
-@click.option("--until", metavar="RFC3339", help="Only those before.")
+@click.option("--action", help="Only this action, as deployments.activate.")
+@click.option("--result", type=click.Choice(["success", "failure"]), help="Only this result.")
+@click.option("--key-id", metavar="ID", help="Only this key, as admin:9f86d081.")
+@click.option("--run-id", metavar="ID", help="Only entries that concern this run.")
+@click.option("--since", metavar="RFC3339", help="Only entries since this time.")
+@click.option("--until", metavar="RFC3339", help="Only entries before this time.")
 @limit_option(1000)
-@click.option("--cursor", metavar="CURSOR", help="Go on after an earlier page.")
+@click.option("--cursor", metavar="CURSOR", help="Continue after an earlier page.")
 @admin_options
 @json_option
 def list_entries(
@@ -71,18 +71,18 @@ def list_entries(
     run_id: str | None,
     **filters: str | int | None,
 ) -> None:
-    """List entries, the newest first."""
+    """List entries, newest first."""
     page = api.get("/v1/audit", keyId=key_id, runId=run_id, **filters)
     if as_json:
         print_json(page)
         return
     rows = [{**row, "runId": _run_of(row["metadata"])} for row in page["entries"]]
     print_rows(rows, _COLUMNS, drops=_DROPS)
-    say_rest(rows, page["cursor"], none="There are none.")
+    say_more(rows, page["cursor"], none="There are none.")
 
 
 def _run_of(metadata: Mapping[str, Any]) -> str | None:
-    """The run of an entry; the first one of several, with the number of the others."""
+    """Return an entry's run; of several, the first and the number of the others."""
     several: list[str] = metadata.get("runIds") or []
     if not several:
         return metadata.get("runId")
@@ -90,7 +90,7 @@ def _run_of(metadata: Mapping[str, Any]) -> str | None:
 
 
 class Anchor(click.ParamType):
-    """A hash that was kept elsewhere, OFFSET:HASH."""
+    """Parameter type of a hash that was kept elsewhere, OFFSET:HASH."""
 
     name = "OFFSET:HASH"
 
@@ -100,21 +100,21 @@ class Anchor(click.ParamType):
     ) -> tuple[int, bytes]:
         if isinstance(value, tuple):
             return value
-        found = _ANCHOR.fullmatch(str(value))
-        if found is None:
+        match = _ANCHOR.fullmatch(str(value))
+        if match is None:
             self.fail(f"expected OFFSET:HASH as `audit verify` prints the head, found {value!r}")
-        return int(found[1]), bytes.fromhex(found[2])
+        return int(match[1]), bytes.fromhex(match[2])
 
 
 @audit.command(
     epilog=examples(
         "headwater audit verify",
-        "headwater audit verify --anchor 1200:9f86d081884c7d65…    a head that was kept elsewhere",
+        "headwater audit verify --anchor 1200:9f86d081884c7d65…    a head that you kept",
         "headwater audit verify --json",
     )
 )
 @click.option("--anchor", "anchors", type=Anchor(), multiple=True,
-              help="A head that an earlier verify has printed; repeatable.")  # fmt: skip
+              help="A head that an earlier verify printed; repeatable.")  # fmt: skip
 @kafka_option
 @postgres_option
 @json_option
@@ -123,43 +123,48 @@ def verify(
 ) -> None:
     """Compare the rows of the audit log with the log itself; exit code 1 when something differs.
 
-    It reads Kafka and Postgres, and asks no gateway. Keep the head that it prints where nobody can
-    change it who could write to both: --anchor compares with it.
+    Reads Kafka and Postgres, and needs no gateway. Keep the printed head where writers of Kafka and
+    Postgres cannot change it: --anchor compares with it.
     """
     settings = settings_from(kafka=kafka, postgres=postgres)
-    found = asyncio.run(_verified(settings, dict(anchors)))
+    verification = asyncio.run(_verified(settings, dict(anchors)))
     if as_json:
-        print_json(_as_json(found))
+        print_json(_as_json(verification))
     else:
-        _report(found)
-    if found.found:
+        _report(verification)
+    if verification.found:
         raise click.exceptions.Exit(1)
 
 
-def _as_json(found: "Verification") -> dict[str, Any]:
+def _as_json(verification: "Verification") -> dict[str, Any]:
     return {
-        "entries": found.entries,
-        "unreadable": found.unreadable,
-        "head": _head(found),
-        "found": found.found,
-        "findings": [{"offset": each.offset, "what": each.what} for each in found.findings],
+        "entries": verification.entries,
+        "unreadable": verification.unreadable,
+        "head": _head(verification),
+        "found": verification.found,
+        "findings": [
+            {"offset": finding.offset, "what": finding.what} for finding in verification.findings
+        ],
     }
 
 
-def _head(found: "Verification") -> str | None:
-    return f"{found.offset}:{found.head.hex()}" if found.entries else None
+def _head(verification: "Verification") -> str | None:
+    return f"{verification.offset}:{verification.head.hex()}" if verification.entries else None
 
 
-def _report(found: "Verification") -> None:
-    if found.found:
-        rows = [{"offset": each.offset, "what": each.what} for each in found.findings]
-        print_rows(rows, ("offset", "what"), title=counted(found.found, "finding"))
+def _report(verification: "Verification") -> None:
+    if verification.found:
+        rows = [
+            {"offset": finding.offset, "what": finding.what} for finding in verification.findings
+        ]
+        print_rows(rows, ("offset", "what"), title=counted(verification.found, "finding"))
     else:
-        say(f"{counted(found.entries, 'entry', 'entries')}, all as written.")
-    if found.unreadable:
-        say(f"{counted(found.unreadable, 'record')} of the log cannot be read, and have no row.")
-    if found.entries:
-        sys.stdout.write(f"head {_head(found)}\n")
+        say(f"{counted(verification.entries, 'entry', 'entries')}, all as written.")
+    if verification.unreadable:
+        unreadable = counted(verification.unreadable, "record")
+        say(f"{unreadable} of the log are unreadable, and have no row.")
+    if verification.entries:
+        sys.stdout.write(f"head {_head(verification)}\n")
 
 
 async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verification":
@@ -178,9 +183,11 @@ async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verific
             async for records in batches:
                 rows = await between(reader, last + 1, records[-1].offset)
                 last = records[-1].offset
-                verification.compare([LogEntry(each.offset, each.value) for each in records], rows)
+                verification.take(
+                    [LogEntry(record.offset, record.value) for record in records], rows
+                )
         beyond = await between(reader, last + 1, limit=_PAGE)
-        # Those that were appended meanwhile are no finding.
+        # Rows of records that were appended meanwhile are no finding.
         async for records in read_partition(cluster, [AUDIT], PARTITION, start=last + 1):
             last = records[-1].offset
         verification.report_unmatched([row for row in beyond if row.entry.offset > last])
@@ -203,17 +210,17 @@ async def _rows(settings: "Settings") -> "AsyncIterator[PooledReader]":
 @audit.command(
     epilog=examples(
         "headwater audit export > audit.ndjson",
-        "headwater audit export --after 1200 >> audit.ndjson    what came since",
+        "headwater audit export --after 1200 >> audit.ndjson    the entries since",
     )
 )
 @click.option("--after", type=click.IntRange(min=-1), default=-1, metavar="OFFSET",
-              help="Only entries behind this one.")  # fmt: skip
+              help="Only entries after this one.")  # fmt: skip
 @postgres_option
 def export(after: int, postgres: str | None) -> None:
-    """Write all entries to standard output, the oldest first, a JSON object a line.
+    """Write all entries to standard output, oldest first, a JSON object a line.
 
     Without its member `hash`, and with the others in order and no spaces, a line is what was
-    hashed: SHA-256 of the hash of the line before, as bytes, and of that.
+    hashed: SHA-256 of the previous line's hash, as bytes, followed by the line.
     """
     written = asyncio.run(_exported(settings_from(postgres=postgres), after))
     say(counted(written, "entry", "entries"))

@@ -1,4 +1,4 @@
-"""What a command does to one instance, done to all that have a status or labels."""
+"""Commands on one instance, or on all instances that have a status or labels."""
 
 import functools
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headwater.gateway.commands.output import print_answer, print_rows, say
+from headwater.gateway.commands.output import counted, print_answer, print_rows, say
 from headwater.gateway.commands.workflow_service import Service, instance_named, label_option
 from headwater.schemas.statuses import RunStatus
 
@@ -18,42 +18,42 @@ STATUSES: Final = [status.value for status in RunStatus]
 
 
 def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Which instance, as `instance_named` says, or all of a workflow with a status or labels.
+    """Add options for one instance, as `instance_named`, or all with a status or labels.
 
-    Shape:  beneath `service_options`, whose service the command is given.
+    Apply it below `service_options`, whose service the command receives.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         one = instance_named(command)
 
         @click.option("--status", type=click.Choice(STATUSES),
-                      help="With -w: all instances that stand so.")  # fmt: skip
-        @label_option("With -w: all instances that have this label; several times for several.")
-        @click.option("--dry-run", is_flag=True, help="Of all: only say which they are.")
+                      help="With -w: all instances with this status.")  # fmt: skip
+        @label_option("With -w: all instances with this label; repeatable.")
+        @click.option("--dry-run", is_flag=True, help="With --status or --label: only list them.")
         @functools.wraps(one)
         def chosen(
             *,
             status: str | None,
             labels: dict[str, str],
             dry_run: bool,
-            **given: Any,  # noqa: ANN401 (what the command takes)
+            **values: Any,  # noqa: ANN401 (the command's own parameters)
         ) -> None:
             if status is None and not labels:
                 if dry_run:
-                    raise click.UsageError("--dry-run takes --status or --label")
-                one(**given)
+                    raise click.UsageError("--dry-run needs --status or --label")
+                one(**values)
                 return
-            workflow = given.pop("workflow")
-            service = given.pop("service")
-            as_json = given.pop("as_json")
-            reason = given.pop("reason", "")
-            if workflow is None or any(given.values()):
+            workflow = values.pop("workflow")
+            service = values.pop("service")
+            as_json = values.pop("as_json")
+            reason = values.pop("reason", "")
+            if workflow is None or any(values.values()):
                 raise click.UsageError(
-                    "expected -w WORKFLOW with --status or --label, and nothing that is of one "
-                    "instance alone"
+                    "expected -w WORKFLOW with --status or --label, and no option of a single "
+                    "instance"
                 )
-            asked = {"status": status, "labels": labels, "dry_run": dry_run, "reason": reason}
-            _change(service, action, workflow, asked, as_json=as_json)
+            changes = {"status": status, "labels": labels, "dry_run": dry_run, "reason": reason}
+            _change(service, action, workflow, changes, as_json=as_json)
 
         return chosen
 
@@ -61,41 +61,43 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def _change(
-    service: Service, action: str, workflow: str, asked: dict[str, Any], *, as_json: bool
+    service: Service, action: str, workflow: str, changes: dict[str, Any], *, as_json: bool
 ) -> None:
-    """Does it, says how far it is page by page, and shows those that refused."""
+    """Change the instances, printing progress by page, and show those that refused."""
 
-    async def ask(client: "Client") -> "list[BulkChanged]":
-        found: list[BulkChanged] = []
-        pages = client.workflow(workflow).change_all(action, **asked)
+    async def change(client: "Client") -> "list[BulkChanged]":
+        changed: list[BulkChanged] = []
+        pages = client.workflow(workflow).change_all(action, **changes)
         async for page in pages:
-            found += page.instances
+            changed += page.instances
             if page.has_next_page:
-                say(f"{action}: {_count(found)} so far")
-        return found
+                say(f"{action}: {_count(changed)} so far")
+        return changed
 
-    found = service.ask(ask)
+    results = service.ask(change)
     if as_json:
-        print_answer(found)
-    if asked["dry_run"]:
-        rows = [_named(workflow, one) | {"status": one.status} for one in found]
+        print_answer(results)
+    if changes["dry_run"]:
+        rows = [_named(workflow, result) | {"status": result.status} for result in results]
         if not as_json:
             print_rows(rows, ("instance", "status"))
-        say(f"{action} would be done to {len(found)}; nothing was done.")
+        say(f"{action} would change {counted(len(results), 'instance')}; nothing was changed.")
         return
-    refused = [one for one in found if one.code]
-    rows = [_named(workflow, one) | {"code": one.code, "why": one.detail} for one in refused]
+    refused = [result for result in results if result.code]
+    rows = [
+        _named(workflow, result) | {"code": result.code, "why": result.detail} for result in refused
+    ]
     if rows and not as_json:
         print_rows(rows, ("instance", "code", "why"), drops=("code",))
-    say(f"{action}: {_count(found)}.")
+    say(f"{action}: {_count(results)}.")
     if refused:
         raise click.exceptions.Exit(1)
 
 
-def _named(workflow: str, one: "BulkChanged") -> dict[str, str | None]:
-    return {"instance": f"{workflow}/{one.id}"}
+def _named(workflow: str, result: "BulkChanged") -> dict[str, str | None]:
+    return {"instance": f"{workflow}/{result.id}"}
 
 
-def _count(found: "list[BulkChanged]") -> str:
-    refused = sum(one.code is not None for one in found)
-    return f"{len(found) - refused} done" + (f", {refused} refused" if refused else "")
+def _count(results: "list[BulkChanged]") -> str:
+    refused = sum(result.code is not None for result in results)
+    return f"{len(results) - refused} done" + (f", {refused} refused" if refused else "")

@@ -1,6 +1,6 @@
-"""The Kafka cluster that the settings name, ready for clients.
+"""The Kafka cluster of the settings.
 
-Whatever does not fit is an error that names the setting, before anything connects.
+Contradictory settings are errors that name the setting, raised before anything connects.
 """
 
 import ssl
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from headwater.gateway.commands.options import LOOPBACK, SettingsWrong
+from headwater.gateway.commands.options import LOOPBACK, SettingsUnusable
 from headwater.gateway.loopback import is_loopback
 from headwater.gateway.settings import PREFIX, Settings
 from headwater.streams.kafka.cluster import Cluster, Login, PasswordLogin, TokenLogin
@@ -25,28 +25,29 @@ _TOKEN: Final = ("kafka_token_file", *_ENDPOINT, "kafka_token_scope")
 
 
 def cluster_of(settings: Settings) -> Cluster:
-    """Kafka: the one given, else the embedded one on this machine.
+    """Return the configured Kafka, else the embedded one on this machine.
 
-    Errors: SettingsWrong.
+    Raises:
+        SettingsUnusable: A setting is invalid.
     """
     if not settings.kafka and not settings.kafka_port:
         raise _wrong("kafka", "host:port", "nothing and a free port")
     if not settings.kafka and (settings.kafka_tls or settings.kafka_sasl):
         raise _wrong("kafka", "the brokers to be reached by TLS or SASL", "nothing")
     servers = settings.kafka or f"{LOOPBACK}:{settings.kafka_port}"
-    _refuse_what_is_not_used(settings)
+    _refuse_unused(settings)
     tls = _tls(settings) if settings.kafka_tls else None
     if settings.kafka_sasl and tls is None:
-        _refuse_secrets_in_the_clear(servers)
+        _require_tls(servers)
     return Cluster(servers, tls, _login(settings))
 
 
-def _wrong(name: str, expected: str, found: str) -> SettingsWrong:
-    return SettingsWrong(f"{PREFIX}{name.upper()}: expected {expected}, found {found}")
+def _wrong(name: str, expected: str, found: str) -> SettingsUnusable:
+    return SettingsUnusable(f"{PREFIX}{name.upper()}: expected {expected}, found {found}")
 
 
-def _refuse_what_is_not_used(settings: Settings) -> None:
-    """What was set and would have no effect is a mistake somewhere."""
+def _refuse_unused(settings: Settings) -> None:
+    """Refuse settings that have no effect: they are mistakes."""
     used = {
         *(_TLS if settings.kafka_tls else ()),
         *(_PASSWORD if settings.kafka_sasl not in ("", "OAUTHBEARER") else ()),
@@ -62,7 +63,7 @@ def _refuse_what_is_not_used(settings: Settings) -> None:
                 raise _wrong(name, f"nothing without {needs}", "something")
 
 
-def _refuse_secrets_in_the_clear(servers: str) -> None:
+def _require_tls(servers: str) -> None:
     for server in servers.split(","):
         if not is_loopback(server.rpartition(":")[0].strip("[]")):
             raise _wrong(
@@ -84,13 +85,13 @@ def _login(settings: Settings) -> Login | None:
 
 
 def _tokens(settings: Settings) -> "FileTokens | EndpointTokens":
-    # Takes long to load, and few need it.
+    # Slow to import, and rarely needed.
     from headwater.streams.kafka.tokens import EndpointTokens, FileTokens  # noqa: PLC0415
 
     if settings.kafka_token_file:
         for name in (*_ENDPOINT, "kafka_token_scope"):
             if _text(settings, name):
-                raise _wrong(name, f"nothing beside {PREFIX}KAFKA_TOKEN_FILE", "something")
+                raise _wrong(name, f"nothing with {PREFIX}KAFKA_TOKEN_FILE", "something")
         _readable("kafka_token_file", settings.kafka_token_file)
         return FileTokens(Path(settings.kafka_token_file))
     for name in _ENDPOINT:
@@ -116,19 +117,19 @@ def _tls(settings: Settings) -> ssl.SSLContext:
         raise _wrong("kafka_tls_ca", "certificates in PEM", repr(ca)) from error
     context.check_hostname = settings.kafka_tls_check_hostname
     if settings.kafka_tls_certificate:
-        _take_certificate(context, settings)
+        _load_certificate(context, settings)
     elif settings.kafka_tls_key:
         _require(settings, "kafka_tls_certificate", "the certificate of the key that is set")
     return context
 
 
-def _take_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
     certificate = settings.kafka_tls_certificate
     key = settings.kafka_tls_key or certificate
     password = settings.kafka_tls_key_password.get_secret_value()
     _readable("kafka_tls_certificate", certificate)
     _readable("kafka_tls_key", key)
-    # Alone at first: what is wrong with it would otherwise be said of the key.
+    # Checked without the key first, so that an error is not blamed on the key.
     try:
         ssl.create_default_context().load_verify_locations(certificate)
     except ssl.SSLError as error:

@@ -1,4 +1,4 @@
-"""`headwater deliveries`: which deliveries there were, and all that is known of one."""
+"""`headwater deliveries`: list deliveries, and show everything about one."""
 
 import base64
 import sys
@@ -9,10 +9,10 @@ import click
 
 from headwater.gateway.commands.api import Api, admin_options, path_of
 from headwater.gateway.commands.on_demand import Group
-from headwater.gateway.commands.operate import journey_rows
+from headwater.gateway.commands.operate import trace_rows
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_fields, print_json, print_rows, say
-from headwater.gateway.commands.paging import limit_option, say_rest
+from headwater.gateway.commands.paging import limit_option, say_more
 
 COLUMNS: Final = (
     "received_at",
@@ -26,17 +26,17 @@ COLUMNS: Final = (
     "request_id",
     "reason",
 )
-#: What a narrow terminal does without, the first one first. The newest are on top anyway, so the
-#: time goes before the type.
+#: Columns that a narrow terminal drops, in this order. Rows are sorted by time, so the time goes
+#: before the type.
 DROPS: Final = ("request_id", "rejected", "rows", "source", "received_at", "user_id", "type")
-#: What a delivery came to, and the columns of each.
-_PARTS: Final = {
+#: Effects of a delivery, with the columns of their tables.
+_EFFECT_COLUMNS: Final = {
     "workflows": ("at", "rule", "instance", "does"),
     "rows": ("table", "key", "columns"),
-    "dead letters": ("place", "reason", "rule", "dead_at", "replayed_at", "message"),
+    "dead letters": ("position", "reason", "rule", "dead_at", "replayed_at", "message"),
     "copies": ("request_id", "at"),
 }
-_PART_DROPS: Final = ("replayed_at", "dead_at", "rule", "at")
+_EFFECT_DROPS: Final = ("replayed_at", "dead_at", "rule", "at")
 _STATUSES: Final = ("processed", "skipped", "parked", "dead", "refused")
 _STYLES: Final = {"status": {"dead": "red", "refused": "red", "parked": "yellow"}}
 
@@ -62,21 +62,21 @@ def deliveries() -> None:
     ),
 )
 @click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True,
-              help="How many, at most; those looked at longest ago come first.")  # fmt: skip
+              help="How many, at most; those retried longest ago come first.")  # fmt: skip
 @click.option("--user", help="Only those of this user's connections.")
 @admin_options
 @json_option
 def drain(limit: int, user: str | None, api: Api, as_json: bool) -> None:
-    """Look again, now, at deliveries that wait for their user.
+    """Retry deliveries that wait for their user, now.
 
-    What still has nobody to belong to goes on waiting, from when its wait began.
+    A delivery whose user is still unknown keeps waiting, and its waiting time is not reset.
     """
-    asked = {"limit": limit} | ({} if user is None else {"user_id": user})
-    drained = api.post("/admin/drain", asked)
+    body = {"limit": limit} | ({} if user is None else {"user_id": user})
+    drained = api.post("/admin/drain", body)
     if as_json:
         print_json(drained)
     elif drained["enqueued"]:
-        say(f"Looked at again: {drained['enqueued']}.")
+        say(f"Retried: {drained['enqueued']}.")
     else:
         say("No delivery waits.")
 
@@ -90,15 +90,15 @@ def drain(limit: int, user: str | None, api: Api, as_json: bool) -> None:
     ),
 )
 @click.option("--source", help="Only those of this source.")
-@click.option("--type", "kind", help="Only those of this type, as the producer calls it.")
+@click.option("--type", "kind", help="Only those of this type, as the source names it.")
 @click.option("--user", help="Only those of this user.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Only those that came to this.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only those with this status.")
 @click.option("--refused", is_flag=True, help="The same as --status refused.")
-@click.option("--reason", help="Only those of this reason, as it is printed.")
-@click.option("--since", metavar="RFC3339", help="Only those received since then.")
-@click.option("--until", metavar="RFC3339", help="Only those received before then.")
+@click.option("--reason", help="Only those with this reason, as it is printed.")
+@click.option("--since", metavar="RFC3339", help="Only those received at or after this time.")
+@click.option("--until", metavar="RFC3339", help="Only those received before this time.")
 @limit_option(10_000)
-@click.option("--after", metavar="CURSOR", help="Go on after the cursor of an earlier page.")
+@click.option("--after", metavar="CURSOR", help="Continue after an earlier page.")
 @admin_options
 @json_option
 def list_deliveries(
@@ -109,19 +109,19 @@ def list_deliveries(
     refused: bool,
     api: Api,
     as_json: bool,
-    **asked: Any,  # noqa: ANN401 (what the route takes by the same names)
+    **filters: Any,  # noqa: ANN401 (parameters of the route, by the same names)
 ) -> None:
-    """List deliveries and requests that were refused, the newest first."""
+    """List deliveries and refused requests, newest first."""
     if refused and status not in (None, "refused"):
         raise click.UsageError(f"expected --refused or --status {status}, found both")
-    wanted = "refused" if refused else status
-    page = api.get("/admin/deliveries", **asked, type=kind, user_id=user, status=wanted)
+    status = "refused" if refused else status
+    page = api.get("/admin/deliveries", **filters, type=kind, user_id=user, status=status)
     if as_json:
         print_json(page)
         return
     rows = [{**row, "id": row["event_id"] or row["request_id"]} for row in page["rows"]]
     print_rows(rows, COLUMNS, drops=DROPS, styles=_STYLES)
-    say_rest(rows, page["cursor"], none="There are no such deliveries.", by="--after")
+    say_more(rows, page["cursor"], none="There are no such deliveries.", by="--after")
 
 
 @deliveries.command(
@@ -132,49 +132,49 @@ def list_deliveries(
         "headwater deliveries show webhooks/3@17",
     ),
 )
-@click.argument("named", metavar="ID")
-@click.option("--body", is_flag=True, help="Print the body alone, byte for byte as it was signed.")
+@click.argument("delivery_id", metavar="ID")
+@click.option("--body", is_flag=True, help="Print only the body, byte for byte as it was signed.")
 @admin_options
 @json_option
-def show_delivery(named: str, body: bool, api: Api, as_json: bool) -> None:
-    """Show all that is known of a delivery: its journeys, rows, workflows and dead letters.
+def show_delivery(delivery_id: str, body: bool, api: Api, as_json: bool) -> None:
+    """Show everything about a delivery: its traces, rows, workflows and dead letters.
 
-    ID is its event id, the id of a request that brought it (the gateway's request_id), or its place
-    in the log, webhooks/PARTITION@OFFSET.
+    ID is its event id, the id of a request that delivered it (the gateway's request_id), or its
+    position in the log, webhooks/PARTITION@OFFSET.
     """
-    path = path_of("admin", "deliveries", named.removeprefix("webhooks/"))
-    found = api.get(path, body="true" if body else None)
+    path = path_of("admin", "deliveries", delivery_id.removeprefix("webhooks/"))
+    answer = api.get(path, body="true" if body else None)
     if as_json:
-        print_json(found)
+        print_json(answer)
     elif body:
-        _write_body(found.get("body"))
-    elif found.get("delivery") is None:
-        print_fields(found["refusal"].items(), title="refused")
+        _write_body(answer.get("body"))
+    elif answer.get("delivery") is None:
+        print_fields(answer["refusal"].items(), title="refused")
     else:
-        _show(found["delivery"])
+        _show(answer["delivery"])
 
 
 def _write_body(body: str | None) -> None:
     if body is None:
-        raise click.ClickException("the log does not have the body of this delivery any more")
+        raise click.ClickException("the log no longer has the body of this delivery")
     sys.stdout.buffer.write(base64.b64decode(body))
 
 
 def _show(delivery: Mapping[str, Any]) -> None:
     print_fields(delivery["outcome"].items(), title="delivery")
-    journeys = delivery["journeys"]
-    for number, journey in enumerate(journeys, 1):
-        title = "journey" if len(journeys) == 1 else f"journey {number} of {len(journeys)}"
+    traces = delivery["journeys"]
+    for number, trace in enumerate(traces, 1):
+        title = "trace" if len(traces) == 1 else f"trace {number} of {len(traces)}"
         columns = ("at", "after_ms", "stage", "position", "detail")
-        print_rows(journey_rows(journey["hops"]), columns, title=title, drops=("after_ms",))
+        print_rows(trace_rows(trace["hops"]), columns, title=title, drops=("after_ms",))
     for name, rows in (
         ("workflows", map(_effect, delivery["effects"])),
         ("rows", map(_changed, delivery["rows"])),
         ("dead letters", map(_letter, delivery["dead_letters"])),
         ("copies", delivery["copies"]),
     ):
-        if found := list(rows):
-            print_rows(found, _PARTS[name], title=name, drops=_PART_DROPS)
+        if effects := list(rows):
+            print_rows(effects, _EFFECT_COLUMNS[name], title=name, drops=_EFFECT_DROPS)
 
 
 def _effect(effect: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,4 +196,4 @@ def _changed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _letter(letter: Mapping[str, Any]) -> dict[str, Any]:
-    return {**letter, "place": f"{letter['partition']}/{letter['offset']}"}
+    return {**letter, "position": f"{letter['partition']}/{letter['offset']}"}

@@ -1,4 +1,4 @@
-"""`headwater deployments`: code of workflows, deployed, activated, rolled back and shown."""
+"""`headwater deployments`: deploy workflow code, activate it, roll it back, show it."""
 
 from datetime import datetime
 from pathlib import Path
@@ -16,13 +16,13 @@ _BASE: Final = "/v1/deployments"
 _COLUMNS: Final = ("id", "active", "app", "workflows", "deployed", "by", "activated")
 _DROPS: Final = ("by", "activated", "deployed")
 _PAGE: Final = 100
-#: Seconds: an artifact is sent whole, and imported before it is taken.
-_WITHIN_S: Final = 120.0
+#: Seconds for uploading an artifact and importing it.
+_DEPLOY_TIMEOUT_S: Final = 120.0
 
 _replaces = click.option(
     "--replaces",
     metavar="ID",
-    help="Only if this deployment is active until then; `none` if none may be.",
+    help="Only if this deployment is active until then; `none` if none is.",
 )
 
 
@@ -37,10 +37,10 @@ _replaces = click.option(
     ),
 )
 def deployments() -> None:
-    """Deploy code of workflows, activate it, roll it back, and see what is active.
+    """Deploy workflow code, activate it, roll it back, and see what is active.
 
-    New runs begin on the active deployment, and stay on it: what is activated later is for runs
-    that begin later. Until one is active, runs are of the app that workers are started with.
+    New runs begin on the active deployment and stay on it; later activations do not move them.
+    While no deployment is active, runs use the app that workers are started with.
     """
 
 
@@ -56,9 +56,9 @@ def deployments() -> None:
     "--app",
     required=True,
     metavar="MODULE[:NAME]",
-    help="The app in it: a module, or a workflow or list of workflows in one.",
+    help="The app in the artifact: a module, or a workflow or list of workflows in one.",
 )
-@click.option("--activate", "at_once", is_flag=True, help="Activate it, too.")
+@click.option("--activate", "at_once", is_flag=True, help="Also activate it.")
 @admin_options
 @json_option
 def deploy(
@@ -70,16 +70,17 @@ def deploy(
 ) -> None:
     """Deploy an app: a folder, or a zip or wheel of one.
 
-    Of a folder all is sent but what is hidden, caches of Python and virtual environments: at most
-    10 MiB. The gateway imports it, and refuses what cannot be imported. What is deployed again is
-    the same deployment. Nothing changes before it is activated.
+    A folder is sent without hidden files, Python's caches and virtual environments: at most
+    10 MiB. The gateway refuses an app that it cannot import. The same content is the same
+    deployment. Nothing changes before it is activated.
     """
-    found = api.upload(_BASE, _content_of(artifact), "application/zip", within_s=_WITHIN_S, app=app)
+    content = _content_of(artifact)
+    deployed = api.upload(_BASE, content, "application/zip", within_s=_DEPLOY_TIMEOUT_S, app=app)
     if at_once:
-        found = api.post(f"{_BASE}/{found['id']}/activate", {})
-    _print(found, as_json=as_json)
-    if not found["active"]:
-        say(f"New runs begin on it after `headwater deployments activate {found['id']}`.")
+        deployed = api.post(f"{_BASE}/{deployed['id']}/activate", {})
+    _print(deployed, as_json=as_json)
+    if not deployed["active"]:
+        say(f"New runs begin on it after `headwater deployments activate {deployed['id']}`.")
 
 
 @deployments.command(
@@ -94,20 +95,20 @@ def deploy(
 @admin_options
 @json_option
 def list_deployments(limit: int, api: Api, as_json: bool) -> None:
-    """List deployments, the newest first."""
-    found: list[dict[str, Any]] = []
+    """List deployments, newest first."""
+    listed: list[dict[str, Any]] = []
     cursor = None
-    while len(found) < limit:
-        page = api.get(_BASE, limit=min(_PAGE, limit - len(found)), cursor=cursor)
-        found += page["deployments"]
+    while len(listed) < limit:
+        page = api.get(_BASE, limit=min(_PAGE, limit - len(listed)), cursor=cursor)
+        listed += page["deployments"]
         cursor = page.get("cursor")
         if cursor is None:
             break
     if as_json:
-        print_json(found)
+        print_json(listed)
         return
-    print_rows([_row(each) for each in found], _COLUMNS, drops=_DROPS)
-    if not found:
+    print_rows([_row(deployment) for deployment in listed], _COLUMNS, drops=_DROPS)
+    if not listed:
         say("Nothing is deployed: `headwater deployments deploy FOLDER --app …` deploys an app.")
     if cursor is not None:
         say("There are older ones: --limit shows more.")
@@ -124,15 +125,18 @@ def list_deployments(limit: int, api: Api, as_json: bool) -> None:
 @json_option
 def show(deployment_id: str, api: Api, as_json: bool) -> None:
     """Show a deployment, its workflows and schedules; without an id, the active one."""
-    found = api.get(_path(deployment_id))
-    _print(found, as_json=as_json)
+    deployment = api.get(_path(deployment_id))
+    _print(deployment, as_json=as_json)
     if not as_json:
-        rows = [{"kind": "code", "versioning": "pinned", **each} for each in found["workflows"]]
+        rows = [
+            {"kind": "code", "versioning": "pinned", **workflow}
+            for workflow in deployment["workflows"]
+        ]
         print_rows(rows, ("name", "versioning", "kind"), title="workflows")
-        if found.get("schedules"):
+        if deployment.get("schedules"):
             columns = ("name", "workflow", "cron", "timezone")
-            print_rows(found["schedules"], columns, title="schedules")
-        say(f"{found['size']} bytes, SHA-256 {found['digest']}")
+            print_rows(deployment["schedules"], columns, title="schedules")
+        say(f"{deployment['size']} bytes, SHA-256 {deployment['digest']}")
 
 
 @deployments.command(
@@ -151,16 +155,16 @@ def activate(
     api: Api,
     as_json: bool,
 ) -> None:
-    """Have new runs begin on a deployment; those under way stay on theirs."""
-    found = api.post(f"{_path(deployment_id)}/activate", {}, **_tag(replaces))
-    _print(found, as_json=as_json)
-    _say_what_stays(found)
+    """Start new runs on a deployment; existing runs stay on theirs."""
+    activated = api.post(f"{_path(deployment_id)}/activate", {}, **_tag(replaces))
+    _print(activated, as_json=as_json)
+    _say_previous(activated)
 
 
 @deployments.command(
     epilog=examples(
         "headwater deployments rollback",
-        "headwater deployments rollback dep_5d41402abc4b2a76b971     to one before that",
+        "headwater deployments rollback dep_5d41402abc4b2a76b971     to an earlier one",
     )
 )
 @click.argument("deployment_id", metavar="[ID]", required=False)
@@ -173,14 +177,14 @@ def rollback(
     api: Api,
     as_json: bool,
 ) -> None:
-    """Go back to the deployment that was active before, or to one before that.
+    """Go back to the deployment that was active before, or to an earlier one.
 
-    Runs that began on the present one stay on it. Another rollback goes back by one more.
+    Runs of the present one stay on it. Another rollback goes back by one more.
     """
     body = {} if deployment_id is None else {"deploymentId": deployment_id}
-    found = api.post(f"{_BASE}/rollback", body, **_tag(replaces))
-    _print(found, as_json=as_json)
-    _say_what_stays(found)
+    activated = api.post(f"{_BASE}/rollback", body, **_tag(replaces))
+    _print(activated, as_json=as_json)
+    _say_previous(activated)
 
 
 def _content_of(artifact: Path) -> bytes:
@@ -200,21 +204,21 @@ def _tag(replaces: str | None) -> dict[str, str]:
     return {} if replaces is None else {"if-match": f'"{replaces}"'}
 
 
-def _print(found: dict[str, Any], *, as_json: bool) -> None:
+def _print(deployment: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(deployment)
     else:
-        print_rows([_row(found)], _COLUMNS, drops=_DROPS)
+        print_rows([_row(deployment)], _COLUMNS, drops=_DROPS)
 
 
-def _row(found: dict[str, Any]) -> dict[str, Any]:
-    names = [each["name"] for each in found["workflows"]]
+def _row(deployment: dict[str, Any]) -> dict[str, Any]:
+    names = [workflow["name"] for workflow in deployment["workflows"]]
     return {
-        **found,
+        **deployment,
         "workflows": ", ".join(names),
-        "deployed": _moment(found["deployedAt"]),
-        "by": found["deployedBy"],
-        "activated": _moment(found["activatedAt"]) if "activatedAt" in found else None,
+        "deployed": _moment(deployment["deployedAt"]),
+        "by": deployment["deployedBy"],
+        "activated": _moment(deployment["activatedAt"]) if "activatedAt" in deployment else None,
     }
 
 
@@ -222,7 +226,7 @@ def _moment(text: str) -> str:
     return moment(datetime.fromisoformat(text))
 
 
-def _say_what_stays(found: dict[str, Any]) -> None:
-    before = found.get("replaces")
+def _say_previous(activated: dict[str, Any]) -> None:
+    before = activated.get("replaces")
     if before:
         say(f"Runs that began on {before} stay on it.")

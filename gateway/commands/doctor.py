@@ -1,4 +1,4 @@
-"""`headwater doctor`: what is wrong with the house, or with what is known of one user."""
+"""`headwater doctor`: checks of the whole system, or of one user's data."""
 
 import asyncio
 import shutil
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from headwater.gateway.commands import findings
-from headwater.gateway.commands.api import Api, admin_api, admin_options, path_of, something_else
+from headwater.gateway.commands.api import Api, admin_api, admin_options, path_of, unexpected_answer
 from headwater.gateway.commands.findings import Finding
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import (
@@ -59,27 +59,27 @@ def doctor(
     postgres: str | None,
     as_json: bool,
 ) -> None:
-    """Look at the house: parts, versions, topics, lag, deployment, disk, clock, certificates.
+    """Check the system: processes, versions, topics, lag, deployment, disk, clock, TLS.
 
-    Each line says what was found and what to do about it. Exit code 1 if something is to be mended.
+    Every line shows a finding and what to do about it. Exit code 1 if something needs a repair.
     """
     if context.invoked_subcommand is None:
         settings = settings_from(admin_key=admin_key, kafka=kafka, postgres=postgres)
         api = admin_api(url, admin_key)
-        _report(list(_house(settings, api)), as_json=as_json)
+        _report(list(_system_checks(settings, api)), as_json=as_json)
 
 
 @doctor.command("user", epilog=examples("headwater doctor user user_amara"))
 @click.argument("user_id", metavar="ID")
-@click.option("--token", help="The user's token, to ask Terra through /v1/me as well.")
+@click.option("--token", help="The user's token, to query Terra through /v1/me as well.")
 @admin_options
 @json_option
 def doctor_user(user_id: str, token: str | None, api: Api, as_json: bool) -> None:
-    """Why is data of a user missing? Five steps, in the order in which to look.
+    """Find out why data of a user is missing, in five steps.
 
-    Is there an active connection; does Terra know one; do deliveries wait or are they dead; did
-    any end with an error; and if nothing is in the way, ask Terra for the days again. Each step
-    says what it found, and the command that comes next. Exit code 1 if there is one.
+    Is there an active connection; does Terra know one; do deliveries wait or are they dead; did any
+    end with an error; and if nothing is wrong, import the days again. Every step prints its finding
+    and the next command. Exit code 1 if there is one.
     """
     address = str(api.client.base_url).rstrip("/")
     known = api.get(path_of("admin", "user", user_id))
@@ -101,36 +101,36 @@ def _me(address: str, token: str) -> Any:  # noqa: ANN401 (JSON)
     return Api(address, {"authorization": f"Bearer {token}"}).get("/v1/me")
 
 
-def _report(found: Sequence[Finding], *, as_json: bool) -> None:
-    well = findings.is_well(found)
+def _report(results: Sequence[Finding], *, as_json: bool) -> None:
+    well = findings.is_well(results)
     if as_json:
-        print_json({"well": well, "findings": [each._asdict() for each in found]})
+        print_json({"well": well, "findings": [finding._asdict() for finding in results]})
     else:
-        print_rows([each._asdict() for each in found], Finding._fields, styles=_STYLES)
+        print_rows([finding._asdict() for finding in results], Finding._fields, styles=_STYLES)
     if not well:
         raise click.exceptions.Exit(1)
 
 
-def _house(settings: "Settings", api: Api) -> Iterator[Finding]:
-    """All checks of the house. One that fails is a finding, too, and stops no other."""
+def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:
+    """Run all checks of the system. A check that fails is a finding, and stops no other."""
     gateway = _Gateway(api)
-    yield _tried("gateway", gateway.finding, "headwater serve")
-    yield from _of_kafka(settings, gateway)
-    yield from _of_postgres(settings, gateway)
-    yield _tried("disk", lambda: _disk(settings.data_dir), "")
-    yield _tried("certificates", lambda: _certificates(settings, api), "")
+    yield _checked("gateway", gateway.finding, "headwater serve")
+    yield from _kafka_checks(settings, gateway)
+    yield from _postgres_checks(settings, gateway)
+    yield _checked("disk", lambda: _disk(settings.data_dir), "")
+    yield _checked("certificates", lambda: _certificates(settings, api), "")
 
 
-def _tried(check: str, look: Callable[[], Finding], remedy: str) -> Finding:
+def _checked(check: str, run: Callable[[], Finding], remedy: str) -> Finding:
     try:
-        return look()
+        return run()
     except (HeadwaterError, click.ClickException, OSError) as error:
-        words = error.message if isinstance(error, HeadwaterError | click.ClickException) else error
-        return Finding(check, "problem", " ".join(str(words).split()), remedy)
+        text = error.message if isinstance(error, HeadwaterError | click.ClickException) else error
+        return Finding(check, "problem", " ".join(str(text).split()), remedy)
 
 
 class _Gateway:
-    """What the gateway says, and when it said it."""
+    """Collects what the gateway reports about itself and the projections."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -140,9 +140,10 @@ class _Gateway:
         self.errors: int | None = None
 
     def finding(self) -> Finding:
-        """Asks for all of it.
+        """Collect everything.
 
-        Errors: ClickException.
+        Raises:
+            ClickException: The gateway did not answer as expected.
         """
         client = self._api.client
         self._api.get("/health/live")
@@ -151,89 +152,95 @@ class _Gateway:
             self.version = str(self._api.get("/schema/openapi.json")["info"]["version"])
             parts = dict(ready.json()["parts"])
         except (ValueError, LookupError, TypeError) as error:
-            raise click.ClickException(something_else(ready)) from error
-        told = ready.headers.get("date")
-        if told:
-            there = parsedate_to_datetime(told)
-            self.clock["gateway"] = there.timestamp() - now_ms() / 1000
-        found = ", ".join(f"{name}: {state}" for name, state in parts.items())
+            raise click.ClickException(unexpected_answer(ready)) from error
+        date = ready.headers.get("date")
+        if date:
+            server_time = parsedate_to_datetime(date)
+            self.clock["gateway"] = server_time.timestamp() - now_ms() / 1000
+        summary = ", ".join(f"{name}: {state}" for name, state in parts.items())
         if any(state != "ok" for state in parts.values()):
-            return Finding("gateway", "problem", found, "start what is not connected")
+            return Finding("gateway", "problem", summary, "start what is not connected")
         projections = self._api.get("/admin/projections")
         self.positions, self.errors = projections["positions"], len(projections["errors"])
-        return Finding("gateway", "ok", f"{client.base_url}: {found}")
+        return Finding("gateway", "ok", f"{client.base_url}: {summary}")
 
 
-def _of_kafka(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
+def _kafka_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
     from headwater.streams.kafka.cluster_state import inspect_cluster  # noqa: PLC0415 (loads slowly)
     from headwater.streams.kafka.topics import compare, describe_catalog  # noqa: PLC0415 (loads slowly)
 
     try:
         cluster = cluster_of(settings)
-        seen = asyncio.run(inspect_cluster(cluster))
-        there = asyncio.run(describe_catalog(cluster))
+        status = asyncio.run(look(cluster))
+        existing = asyncio.run(find_topics(cluster))
     except (HeadwaterError, click.ClickException) as error:
         yield Finding("kafka", "problem", " ".join(str(error.message).split()), "start Kafka")
         return
     ours = version("headwater")
-    yield findings.parts([member.name for member in seen.members])
-    older = {member.name: member.older for member in seen.members if member.older}
+    yield findings.parts([member.name for member in status.members])
+    older = {member.name: member.older for member in status.members if member.older}
     yield findings.versions(ours, gateway.version or ours, older)
-    differences = compare(there, partitions=settings.partitions, replication=settings.replication)
+    differences = compare(
+        existing, partitions=settings.partitions, replication=settings.replication
+    )
     yield findings.topics(differences)
     pipeline = settings.app_id
     behind = {
-        "pipeline" if group == pipeline else group: number for group, number in seen.behind.items()
+        "pipeline" if group == pipeline else group: number
+        for group, number in status.behind.items()
     }
-    for each in gateway.positions:
-        end = seen.ends.get((each["topic"], each["partition"]), 0)
-        name = f"projection {each['projection']}"
-        behind[name] = behind.get(name, 0) + max(0, end - each["next_offset"])
+    for row in gateway.positions:
+        end = status.ends.get((row["topic"], row["partition"]), 0)
+        name = f"projection {row['projection']}"
+        behind[name] = behind.get(name, 0) + max(0, end - row["next_offset"])
     yield findings.lag(behind)
-    yield _tried("deployment", lambda: asyncio.run(_deployment(cluster)), "start Kafka")
+    yield _checked("deployment", lambda: asyncio.run(_deployment(cluster)), "start Kafka")
 
 
 async def _deployment(cluster: "Cluster") -> Finding:
-    """Looks for the active deployment, and reads its artifact as a worker would.
+    """Find the active deployment, and read its artifact as a worker does.
 
-    Errors: HeadwaterError.
+    Raises:
+        HeadwaterError: Kafka cannot be read.
     """
     from headwater.streams.workflows.deployment_log import (  # noqa: PLC0415 (loads slowly)
         ArtifactLost,
         DeploymentLog,
     )
 
-    log, fault = DeploymentLog(cluster=cluster, client_id="headwater-doctor"), ""
+    log, problem = DeploymentLog(cluster=cluster, client_id="headwater-doctor"), ""
     try:
         active = (await log.catch_up()).active
         try:
             if active is not None:
                 await log.artifact(active)
         except ArtifactLost as lost:
-            fault = lost.message
+            problem = lost.message
     finally:
         await log.stop()
-    return findings.deployment(active, fault)
+    return findings.deployment(active, problem)
 
 
-def _of_postgres(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
+def _postgres_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
     from headwater.projections.postgres.migrate import unapplied  # noqa: PLC0415 (loads slowly)
 
-    def look() -> Finding:
-        missing, there = unapplied(dsn_of(settings))
-        gateway.clock["postgres"] = there.timestamp() - now_ms() / 1000
+    def check() -> Finding:
+        missing, server_time = unapplied(dsn_of(settings))
+        gateway.clock["postgres"] = server_time.timestamp() - now_ms() / 1000
         return findings.migrations(missing)
 
-    yield _tried("migrations", look, "start Postgres, and `headwater migrate`")
+    yield _checked("migrations", check, "start Postgres, and `headwater migrate`")
     yield findings.refused_records(gateway.errors)
     yield findings.clock(gateway.clock)
 
 
 def _disk(folder: Path) -> Finding:
-    at = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    usage = shutil.disk_usage(at)
-    return findings.disk(str(at), usage.free, usage.total)
+    existing = next(
+        path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
+    )
+    usage = shutil.disk_usage(existing)
+    return findings.disk(str(existing), usage.free, usage.total)
 
 
 def _certificates(settings: "Settings", api: Api) -> Finding:
@@ -241,23 +248,25 @@ def _certificates(settings: "Settings", api: Api) -> Finding:
     if settings.kafka_tls:
         for server in settings.kafka.split(","):
             host, _, port = server.rpartition(":")
-            ends[f"kafka {server}"] = _ends_at(host.strip("[]"), int(port))
+            ends[f"kafka {server}"] = _server_certificate_end(host.strip("[]"), int(port))
         if settings.kafka_tls_certificate:
-            ends[settings.kafka_tls_certificate] = _end_of(
+            ends[settings.kafka_tls_certificate] = _certificate_end(
                 Path(settings.kafka_tls_certificate).read_bytes()
             )
-    at = urlsplit(str(api.client.base_url))
-    if at.scheme == "https" and at.hostname:
-        ends[f"gateway {at.hostname}"] = _ends_at(at.hostname, at.port or 443)
+    address = urlsplit(str(api.client.base_url))
+    if address.scheme == "https" and address.hostname:
+        ends[f"gateway {address.hostname}"] = _server_certificate_end(
+            address.hostname, address.port or 443
+        )
     return findings.certificates(ends, datetime.fromtimestamp(now_ms() / 1000, UTC))
 
 
-def _ends_at(host: str, port: int) -> datetime:
-    """When the certificate of a server ends, whoever has signed it."""
-    return _end_of(ssl.get_server_certificate((host, port), timeout=_TIMEOUT_S).encode())
+def _server_certificate_end(host: str, port: int) -> datetime:
+    """Return when a server's certificate expires, also if it is not trusted."""
+    return _certificate_end(ssl.get_server_certificate((host, port), timeout=_TIMEOUT_S).encode())
 
 
-def _end_of(pem: bytes) -> datetime:
+def _certificate_end(pem: bytes) -> datetime:
     from cryptography import x509  # noqa: PLC0415 (loads slowly)
 
     return x509.load_pem_x509_certificate(pem).not_valid_after_utc

@@ -1,4 +1,4 @@
-"""`headwater export`: a table or view as a file for analysts, read from Postgres."""
+"""`headwater export`: writes a table or view to a file for analysts, read from Postgres."""
 
 import sys
 import time
@@ -29,10 +29,10 @@ _REPORT_EVERY_S: Final = 0.5
 @click.argument("table")
 @click.option(
     "--format",
-    "form",
+    "format_",
     required=True,
     type=click.Choice(list(WRITERS)),
-    help="How rows are written.",
+    help="Format of the file.",
 )
 @click.option(
     "-o",
@@ -41,43 +41,43 @@ _REPORT_EVERY_S: Final = 0.5
     help="The file. Default: standard output.",
 )
 @click.option("--user", "user_id", metavar="ID", help="Only the rows of this user.")
-@click.option("--since", metavar="RFC3339", help="Only rows written since then.")
-@click.option("--json", "as_json", is_flag=True, help="With --output: say as JSON what it has.")
+@click.option("--since", metavar="RFC3339", help="Only rows written at or after this time.")
+@click.option("--json", "as_json", is_flag=True, help="With --output: print a summary as JSON.")
 @postgres_option
 def export(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     table: str,
-    form: str,
+    format_: str,
     output: Path | None,
     user_id: str | None,
     since: str | None,
     as_json: bool,
     postgres: str | None,
 ) -> None:
-    """Write a table or view to a file: all of it as it is at one moment.
+    """Write a table or view to a file, as of one moment.
 
-    It reads Postgres itself, and needs no more than the analysts' role (`headwater migrate
-    --reader`). A file appears under its name when it is whole.
+    Reads Postgres directly, and needs only the analysts' role (`headwater migrate --reader`). The
+    file gets its name when it is complete.
     """
     from headwater.projections.postgres.exporting import exported  # noqa: PLC0415 (loads slowly)
 
-    if form == "parquet" and output is None and at_terminal():
+    if format_ == "parquet" and output is None and at_terminal():
         raise click.UsageError("--format parquet: expected --output, or a pipe, found a terminal")
     if as_json and output is None:
-        raise click.UsageError("--json: expected --output, for rows go to standard output else")
+        raise click.UsageError("--json: expected --output, as rows go to standard output")
     dsn = dsn_of(settings_from(postgres=postgres))
     with (
-        exported(dsn, table, user_id=user_id, since=_moment(since)) as found,
+        exported(dsn, table, user_id=user_id, since=_moment(since)) as content,
         _file(output) as file,
     ):
-        writer = WRITERS[form](file, found.columns)
-        tell, rows = _progress(table, time.monotonic), 0
-        for batch in found.batches:
+        writer = WRITERS[format_](file, content.columns)
+        report, rows = _progress(table, time.monotonic), 0
+        for batch in content.batches:
             writer.write(batch)
             rows += len(batch)
-            tell(rows)
+            report(rows)
         writer.finish()
     if as_json:
-        print_json({"table": table, "format": form, "output": str(output), "rows": rows})
+        print_json({"table": table, "format": format_, "output": str(output), "rows": rows})
         return
     say(f"{counted(rows, 'row')} of {table}" + (f" in {output}" if output else ""))
 
@@ -98,7 +98,7 @@ def _moment(since: str | None) -> datetime | None:
 
 @contextmanager
 def _file(output: Path | None) -> Iterator[BinaryIO]:
-    """Where rows are written; a file gets its name when all of it is there."""
+    """Open the output; a file gets its name when it is complete."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -113,15 +113,15 @@ def _file(output: Path | None) -> Iterator[BinaryIO]:
 
 
 def _progress(table: str, clock: Callable[[], float]) -> Callable[[int], None]:
-    """Tells a person who waits how many rows there are so far, on a line of its own."""
+    """Return a function that prints the number of rows so far, if standard error is a terminal."""
     if not sys.stderr.isatty():
         return lambda _: None
     last_s = clock()
 
-    def tell(rows: int) -> None:
+    def report(rows: int) -> None:
         nonlocal last_s
         if clock() - last_s >= _REPORT_EVERY_S:
             last_s = clock()
             click.echo(f"\r{table}: rows so far: {rows:,}", err=True, nl=False)
 
-    return tell
+    return report

@@ -1,4 +1,4 @@
-"""Rows as files: CSV, NDJSON and Parquet, written batch by batch."""
+"""Writers of rows as files: CSV, NDJSON and Parquet, batch by batch."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,40 +15,40 @@ if TYPE_CHECKING:
 
 Rows = Sequence[tuple[Any, ...]]
 
-#: What a field of CSV is quoted for.
+#: Characters that make a CSV field quoted.
 _QUOTED_FOR: Final = re.compile('[",\r\n]')
-#: Rows and bytes of a row group of Parquet: what is in memory at a time.
+#: Rows and bytes of a Parquet row group, which is held in memory.
 _GROUP_ROWS: Final = 20_000
 _GROUP_BYTES: Final = 32 * 1024 * 1024
 
 
 class RowWriter(Protocol):
-    """Writes rows to a file that somebody else opens and closes."""
+    """Writes rows to a file that the caller opens and closes."""
 
     def __init__(self, file: BinaryIO, columns: "Sequence[ExportColumn]") -> None:
-        """Begins a file."""
+        """Begin a file."""
 
     def write(self, rows: Rows) -> None:
-        """Writes a batch."""
+        """Write a batch."""
 
     def finish(self) -> None:
-        """Writes what a file of the format ends with."""
+        """Write the end of the file."""
 
 
 class CsvWriter:
-    """RFC 4180, in UTF-8. As Postgres writes it: null is nothing, the empty text is `""`."""
+    """RFC 4180, in UTF-8. As in Postgres, null is empty and the empty text is `""`."""
 
     def __init__(self, file: BinaryIO, columns: "Sequence[ExportColumn]") -> None:
         self._file = file
         self._write([column.name for column in columns])
 
     def write(self, rows: Rows) -> None:
-        """Writes a batch."""
+        """Write a batch."""
         for row in rows:
             self._write(row)
 
     def finish(self) -> None:
-        """A file of CSV ends with its last row."""
+        """Do nothing: a CSV file ends with its last row."""
 
     def _write(self, values: Iterable[Any]) -> None:
         fields = [_FIELDS.get(type(value), str)(value) for value in values]
@@ -65,7 +65,7 @@ def _moment(value: datetime) -> str:
     return value.isoformat().replace("+00:00", "Z")
 
 
-#: What a field of CSV is, by the type of the value; others as Python writes them.
+#: Conversion of a value to a CSV field, by its type; other types use `str`.
 _FIELDS: Final[Mapping[type, Callable[[Any], str]]] = {
     NoneType: lambda _: "",
     bool: lambda value: "true" if value else "false",
@@ -76,34 +76,34 @@ _FIELDS: Final[Mapping[type, Callable[[Any], str]]] = {
 
 
 class NdjsonWriter:
-    """A JSON object a line; a column of JSON is nested, byte for byte."""
+    """A JSON object a line; JSON columns are nested, byte for byte."""
 
     def __init__(self, file: BinaryIO, columns: "Sequence[ExportColumn]") -> None:
         self._file = file
         self._names = [column.name for column in columns]
-        #: Columns whose values are not yet as JSON has them.
-        self._made_by: dict[str, Callable[[Any], Any]] = {
+        #: Conversions of columns whose values JSON cannot represent.
+        self._conversions: dict[str, Callable[[Any], Any]] = {
             column.name: _JSON_OF[column.type] for column in columns if column.type in _JSON_OF
         }
         self._encoder = msgspec.json.Encoder(enc_hook=str)
 
     def write(self, rows: Rows) -> None:
-        """Writes a batch."""
+        """Write a batch."""
         objects = []
         for row in rows:
-            made = dict(zip(self._names, row, strict=True))
-            for name, make in self._made_by.items():
-                if made[name] is not None:
-                    made[name] = make(made[name])
-            objects.append(made)
+            row_object = dict(zip(self._names, row, strict=True))
+            for name, convert in self._conversions.items():
+                if row_object[name] is not None:
+                    row_object[name] = convert(row_object[name])
+            objects.append(row_object)
         self._file.write(self._encoder.encode_lines(objects))
 
     def finish(self) -> None:
-        """A file of NDJSON ends with its last line."""
+        """Do nothing: an NDJSON file ends with its last line."""
 
 
 def _nested(text: str) -> msgspec.Raw:
-    # A line end between the parts of a JSON text would end the line; in a string there is none.
+    # A line end within JSON text would end the line; strings contain none.
     return msgspec.Raw(text.replace("\r", " ").replace("\n", " ").encode())
 
 
@@ -115,7 +115,7 @@ _JSON_OF: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 class ParquetWriter:
-    """Apache Parquet, compressed with zstd, typed as the columns are; JSON as text."""
+    """Apache Parquet, compressed with zstd, with the types of the columns; JSON is text."""
 
     def __init__(self, file: BinaryIO, columns: "Sequence[ExportColumn]") -> None:
         try:
@@ -123,18 +123,18 @@ class ParquetWriter:
         except ImportError as error:
             raise click.ClickException(
                 "--format parquet: expected the package pyarrow, found none; install it with "
-                "pip install 'headwater[parquet]', or take --format csv or ndjson"
+                "pip install 'headwater[parquet]', or use --format csv or ndjson"
             ) from error
-        # An extra, and without types.
+        # An optional package without type annotations.
         self._arrow: Any = arrow
-        fields = [arrow.field(each.name, _arrow_type(arrow, each.type)) for each in columns]
+        fields = [arrow.field(column.name, _arrow_type(arrow, column.type)) for column in columns]
         self._schema = arrow.schema(fields)
         self._writer: Any = parquet.ParquetWriter(file, self._schema, compression="zstd")
         self._group: list[Any] = []
         self._group_rows = self._group_bytes = 0
 
     def write(self, rows: Rows) -> None:
-        """Writes a batch."""
+        """Write a batch."""
         arrays = [
             self._arrow.array(values, type=field.type)
             for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
@@ -147,7 +147,7 @@ class ParquetWriter:
             self._write_group()
 
     def finish(self) -> None:
-        """Writes the last rows, and the footer."""
+        """Write the last rows, and the footer."""
         self._write_group()
         self._writer.close()
 
@@ -158,7 +158,7 @@ class ParquetWriter:
 
 
 def _arrow_type(arrow: Any, type_: str) -> Any:  # noqa: ANN401 (a module without types)
-    """The type of Arrow for one of Postgres; text for what has none of its own."""
+    """Return Arrow's type for a type of Postgres; string if it has none."""
     types = {
         "bigint": arrow.int64(),
         "integer": arrow.int32(),
@@ -171,7 +171,7 @@ def _arrow_type(arrow: Any, type_: str) -> Any:  # noqa: ANN401 (a module withou
     return types.get(type_, arrow.string())
 
 
-#: How rows are written, by the name of the format.
+#: Writers, by the name of the format.
 WRITERS: Final[dict[str, type[RowWriter]]] = {
     "parquet": ParquetWriter,
     "csv": CsvWriter,

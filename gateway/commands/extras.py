@@ -1,14 +1,15 @@
-"""What a command says that needs packages which are not installed: those of an extra.
+"""Error of a command that needs packages of an extra which is not installed.
 
-The package alone has what programs and authors need, and the commands that ask over HTTP. The parts
-that serve need the extra `server`; the Kafka and Postgres of one machine the extra `local`, too.
+The package alone has what programs and workflow authors need, and the commands that use HTTP.
+Server processes need the extra `server`; Kafka and Postgres on one machine also need the extra
+`local`.
 """
 
 from typing import Final
 
 import click
 
-#: The extras, and what Headwater imports of each.
+#: The extras, and the modules that Headwater imports of them.
 EXTRAS: Final = {
     "server": (
         "aiokafka",
@@ -34,7 +35,7 @@ EXTRAS: Final = {
 
 
 class ExtraMissing(click.ClickException):
-    """A command needs packages that are not installed; it says how they are."""
+    """A command needs packages that are not installed; the message says how to install them."""
 
     def __init__(self, extra: str, module: str) -> None:
         super().__init__(
@@ -44,7 +45,7 @@ class ExtraMissing(click.ClickException):
 
 
 def missing_extra(error: ModuleNotFoundError) -> ExtraMissing | None:
-    """What to say of an import that failed; None unless it was one of an extra."""
+    """Return the error for a failed import of an extra's module; None for other modules."""
     top = (error.name or "").partition(".")[0]
     for extra, modules in EXTRAS.items():
         if top in modules:

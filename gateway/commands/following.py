@@ -1,4 +1,4 @@
-"""What goes on by itself, in a gateway or a worker: begun, and looked at until it has ended."""
+"""Commands that begin an operation in a gateway or worker and follow it to its end."""
 
 import time
 from collections.abc import Callable
@@ -9,21 +9,21 @@ from typing import Any, Final, TypeAlias
 import click
 
 from headwater.gateway.commands.api import Api, admin_options, path_of
-from headwater.gateway.commands.options import json_option, several
+from headwater.gateway.commands.options import combined, json_option
 from headwater.gateway.commands.output import print_json, say
 
-#: What is followed, as its route answers it.
-Answer: TypeAlias = dict[str, Any]
+#: The operation, as its route returns it.
+Operation: TypeAlias = dict[str, Any]
 
-#: Each look is a request.
-_LOOK_EVERY_S: Final = 1.0
+#: Seconds between requests while an operation is followed.
+_POLL_EVERY_S: Final = 1.0
 _FAILED: Final = 1
-_OVER: Final = ("dry_run", "done", "failed")
+_ENDED: Final = ("dry_run", "done", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
-    """What `begin_options` were given."""
+class OperationOptions:
+    """Values of `begin_options`."""
 
     dry_run: bool
     yes: bool
@@ -34,11 +34,11 @@ class How:
 
 
 def begin_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a command that begins something and follows it to its end, as `how`."""
-    options = several(
-        click.option("--dry-run", is_flag=True, help="Count them, and do nothing."),
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--detach", is_flag=True, help="Do not wait until it is done."),
+    """Add the options of a command that begins and follows an operation; pass it `options`."""
+    decorator = combined(
+        click.option("--dry-run", is_flag=True, help="Count them, and change nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--detach", is_flag=True, help="Do not wait for its end."),
         click.option("--follow", metavar="ID", help=f"Begin nothing: follow a {name} to its end."),
         admin_options,
         json_option,
@@ -46,81 +46,98 @@ def begin_options(name: str) -> Callable[[Callable[..., None]], Callable[..., No
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def with_how(**given: Any) -> None:  # noqa: ANN401 (click's values)
-            how = How(**{field.name: given.pop(field.name) for field in fields(How)})
-            command(how=how, **given)
+        def with_operation_options(**values: Any) -> None:  # noqa: ANN401 (click's values)
+            decorator = OperationOptions(
+                **{field.name: values.pop(field.name) for field in fields(OperationOptions)}
+            )
+            command(options=decorator, **values)
 
-        return options(with_how)
+        return decorator(with_operation_options)
 
     return with_options
 
 
 def carry_out(
     name: str,
-    order: Answer,
-    how: How,
+    request: Operation,
+    options: OperationOptions,
     *,
     done: str,
     count: Callable[[int], str],
-    far: Callable[[Answer], str],
-) -> Answer:
-    """Counts, asks, begins, and follows to the end; with an id to follow it only does that.
+    progress: Callable[[Operation], str],
+) -> Operation:
+    """Count, confirm, begin an operation and follow it to its end; or only follow one.
 
-    Nothing is counted beforehand where nobody is asked.
+    Nothing is counted in advance if no confirmation is needed.
 
-    Shape:  its route is /admin/{name}s; done says what happens to those that were counted, far how
-            far it is.
-    Errors: UsageError, for an order beside an id; Exit, if it has failed.
+    Args:
+        name: Name of the operation; its route is /admin/{name}s.
+        request: Body of the request.
+        options: Values of `begin_options`.
+        done: Participle of what happens to the counted things, for example "deleted".
+        count: Returns the text of a count.
+        progress: Returns the text of an operation's progress.
+
+    Raises:
+        UsageError: `request` is combined with an id to follow.
+        Exit: The operation failed.
     """
-    if how.follow is not None and (beside := [*order, *(["dry_run"] if how.dry_run else [])]):
-        raise click.UsageError(f"expected --follow alone, found {', '.join(beside)} beside it")
-    api, path = how.api, f"/admin/{name}s"
-    found: Answer
-    if how.follow is not None:
-        found = api.get(path + path_of(how.follow))
-    elif how.dry_run:
-        found = api.post(path, {**order, "dry_run": True})
+    if options.follow is not None and (
+        extra := [*request, *(["dry_run"] if options.dry_run else [])]
+    ):
+        raise click.UsageError(f"expected --follow alone, found {', '.join(extra)} as well")
+    api, path = options.api, f"/admin/{name}s"
+    operation: Operation
+    if options.follow is not None:
+        operation = api.get(path + path_of(options.follow))
+    elif options.dry_run:
+        operation = api.post(path, {**request, "dry_run": True})
     else:
-        if not (how.yes or how.as_json):
-            matched = api.post(path, {**order, "dry_run": True})["matched"]
+        if not (options.yes or options.as_json):
+            matched = api.post(path, {**request, "dry_run": True})["matched"]
             say(f"{count(matched)} will be {done}.")
-            click.confirm("Go on?", abort=True, err=True)
-        found = api.post(path, order)
-    if not how.detach:
-        found = followed(
-            found,
-            look=lambda: api.get(f"{path}/{found['id']}"),
-            under_way=lambda now: now["state"] not in _OVER,
-            how_far=None if how.as_json else far,
+            click.confirm("Continue?", abort=True, err=True)
+        operation = api.post(path, request)
+    if not options.detach:
+        operation = followed(
+            operation,
+            poll=lambda: api.get(f"{path}/{operation['id']}"),
+            is_running=lambda current: current["state"] not in _ENDED,
+            progress=None if options.as_json else progress,
         )
-    if how.as_json:
-        print_json(found)
-    elif how.dry_run:
-        say(f"{count(found['matched'])} would be {done}.")
+    if options.as_json:
+        print_json(operation)
+    elif options.dry_run:
+        say(f"{count(operation['matched'])} would be {done}.")
     else:
-        say(f"{name} {found['id']} {found['state']}: {far(found)}")
-    if found["state"] == "failed":
+        say(f"{name} {operation['id']} {operation['state']}: {progress(operation)}")
+    if operation["state"] == "failed":
         raise click.exceptions.Exit(_FAILED)
-    return found
+    return operation
 
 
 def followed(
-    found: Answer,
+    operation: Operation,
     *,
-    look: Callable[[], Answer],
-    under_way: Callable[[Answer], bool],
-    how_far: Callable[[Answer], str] | None,
+    poll: Callable[[], Operation],
+    is_running: Callable[[Operation], bool],
+    progress: Callable[[Operation], str] | None,
     pause: Callable[[float], None] = time.sleep,
-) -> Answer:
-    """Looks until nothing is under way any more, and gives what is then.
+) -> Operation:
+    """Poll an operation until it has ended; return its last state.
 
-    Shape:  how far it is, is said whenever that has changed; without `how_far` nothing is.
+    Args:
+        operation: The operation.
+        poll: Returns its current state.
+        is_running: Whether it has not ended.
+        progress: Returns the text of its progress, printed when it changes; None for no text.
+        pause: Waits a number of seconds.
     """
     shown = ""
-    while under_way(found):
-        if how_far is not None and (far := how_far(found)) != shown:
-            shown = far
-            say(far)
-        pause(_LOOK_EVERY_S)
-        found = look()
-    return found
+    while is_running(operation):
+        if progress is not None and (text := progress(operation)) != shown:
+            shown = text
+            say(text)
+        pause(_POLL_EVERY_S)
+        operation = poll()
+    return operation

@@ -1,4 +1,4 @@
-"""`headwater graph`: definitions of graphs, checked here, deployed there, and drawn."""
+"""`headwater graph`: validate, deploy, list and draw definitions of graphs."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,12 @@ from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 from headwater.gateway.commands.times import moment
-from headwater.gateway.commands.workflow_service import ENVIRONMENT, Named, Service, service_options
+from headwater.gateway.commands.workflow_service import (
+    ENVIRONMENT,
+    InstanceName,
+    Service,
+    service_options,
+)
 
 if TYPE_CHECKING:
     from headwater.processors.graph.definition import DefinitionInvalid
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
     from headwater.schemas.graph_answers import GraphVersion
 
 _COLUMNS: Final = ("name", "version", "deployed", "app", "digest")
-_WRONG: Final = ("file", "code", "path", "message")
+_PROBLEM_COLUMNS: Final = ("file", "code", "path", "message")
 _FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
@@ -46,21 +51,21 @@ def graph() -> None:
 @click.argument("files", nargs=-1, required=True, type=_FILE)
 @json_option
 def validate(files: tuple[Path, ...], as_json: bool) -> None:
-    """Check definitions, on this machine alone: every mistake, with its code and path.
+    """Check definitions, without a server: lists every problem with its code and path.
 
-    Ends with 1 if there is any.
+    Exits 1 if there is a problem.
     """
     from headwater.processors.graph.definition import DefinitionInvalid  # noqa: PLC0415 (loads CEL)
 
-    wrong: list[dict[str, str]] = []
+    problems: list[dict[str, str]] = []
     for file in files:
         try:
             _read(file)
         except DefinitionInvalid as error:
-            wrong += _rows(file, error)
-    if wrong or as_json:
-        print_rows(wrong, _WRONG, as_json=as_json)
-    if wrong:
+            problems += _rows(file, error)
+    if problems or as_json:
+        print_rows(problems, _PROBLEM_COLUMNS, as_json=as_json)
+    if problems:
         raise click.exceptions.Exit(1)
     if not as_json:
         say(f"{', '.join(map(str, files))}: nothing is wrong.")
@@ -69,7 +74,7 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
 @graph.command(
     epilog=examples(
         "headwater graph deploy review.json",
-        "headwater graph deploy review.json --after DIGEST    of the version that it replaces",
+        "headwater graph deploy review.json --after DIGEST    only if it replaces this version",
     )
     + ENVIRONMENT
 )
@@ -78,9 +83,9 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
 @json_option
 @service_options
 def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
-    """Deploy a definition: the next instance is made from it.
+    """Deploy a definition: later instances run this version.
 
-    The same definition twice is one version. Instances that there are stay on theirs.
+    The same definition again is the same version. Existing instances stay on theirs.
     """
     from headwater.processors.graph.definition import (  # noqa: PLC0415 (loads CEL)
         DefinitionInvalid,
@@ -90,7 +95,7 @@ def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
     try:
         document = to_dict(_read(file).definition)
     except DefinitionInvalid as error:
-        print_rows(_rows(file, error), _WRONG, as_json=as_json)
+        print_rows(_rows(file, error), _PROBLEM_COLUMNS, as_json=as_json)
         raise click.exceptions.Exit(1) from error
 
     _print([service.ask(lambda client: client.deploy(document, after=after))], as_json=as_json)
@@ -105,12 +110,12 @@ def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
 @json_option
 @service_options
 def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
-    """List the graphs that are deployed, each with its newest version; or the versions of one."""
-    found = service.ask(
+    """List the deployed graphs with their newest versions, or the versions of one."""
+    versions = service.ask(
         lambda client: client.graphs() if name is None else client.graph_versions(name)
     )
-    _print(found, as_json=as_json)
-    if not found:
+    _print(versions, as_json=as_json)
+    if not versions:
         say("No graph is deployed: `headwater graph deploy FILE` deploys one.")
 
 
@@ -119,7 +124,7 @@ def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
         "headwater graph show review",
         "headwater graph show review --version 1",
         "headwater graph show review --format svg > review.svg",
-        "headwater graph show review --instance review-1      with its tokens on it",
+        "headwater graph show review --instance review-1      with the tokens of an instance",
     )
     + ENVIRONMENT
 )
@@ -127,45 +132,47 @@ def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
 @click.option("--version", type=click.IntRange(min=1), help="Which version; else the newest.")
 @click.option(
     "--format",
-    "form",
+    "format_",
     type=click.Choice(["json", "mermaid", "svg"]),
-    help="As what. Default: json; an instance is drawn, as mermaid.",
+    help="Output format. Default: json; mermaid for an instance.",
 )
-@click.option("--instance", "instance_id", metavar="ID", help="As this instance runs it.")
+@click.option(
+    "--instance", "instance_id", metavar="ID", help="The version that this instance runs."
+)
 @service_options
 def show(
-    service: Service, name: str, version: int | None, form: str | None, instance_id: str | None
+    service: Service, name: str, version: int | None, format_: str | None, instance_id: str | None
 ) -> None:
-    """Print a graph that is deployed, or draw it.
+    """Print or draw a deployed graph.
 
-    With --instance it is the definition that its run began with, and its tokens are on it;
-    `headwater instances draw` also draws it as it was.
+    With --instance it is the version that its run began with, drawn with its tokens; `headwater
+    instances draw` also draws earlier states.
     """
     if instance_id is not None:
-        if version is not None or form == "json":
-            raise click.UsageError("--instance is drawn: it takes no --version, and no json")
-        sys.stdout.write(_drawn_instance(service, name, instance_id, form or "mermaid"))
+        if version is not None or format_ == "json":
+            raise click.UsageError("expected --instance without --version and --format json")
+        sys.stdout.write(_drawn_instance(service, name, instance_id, format_ or "mermaid"))
         return
 
     document = service.ask(lambda client: client.graph(name, version)).definition
-    if form is None or form == "json":
+    if format_ is None or format_ == "json":
         print_json(document)
     else:
-        sys.stdout.write(_drawn(document, form).rstrip("\n") + "\n")
+        sys.stdout.write(_drawn(document, format_).rstrip("\n") + "\n")
 
 
-def _drawn_instance(service: Service, name: str, instance_id: str, form: str) -> str:
-    written: Literal["svg", "mermaid"] = "svg" if form == "svg" else "mermaid"
-    return service.ask(lambda client: Named(name, instance_id).of(client).draw(written))
+def _drawn_instance(service: Service, name: str, instance_id: str, format_: str) -> str:
+    drawn_as: Literal["svg", "mermaid"] = "svg" if format_ == "svg" else "mermaid"
+    return service.ask(lambda client: InstanceName(name, instance_id).handle(client).draw(drawn_as))
 
 
-def _drawn(document: Any, form: str) -> str:  # noqa: ANN401 (JSON)
+def _drawn(document: Any, format_: str) -> str:  # noqa: ANN401 (JSON)
     from headwater.processors.graph.definition import read_definition  # noqa: PLC0415 (loads CEL)
     from headwater.processors.graph.mermaid import to_mermaid  # noqa: PLC0415
     from headwater.processors.graph.svg import to_svg  # noqa: PLC0415
 
     definition = read_definition(document)
-    return to_svg(definition) if form == "svg" else to_mermaid(definition)
+    return to_svg(definition) if format_ == "svg" else to_mermaid(definition)
 
 
 def _read(file: Path) -> "Graph":
@@ -178,20 +185,20 @@ def _read(file: Path) -> "Graph":
 
 def _rows(file: Path, error: "DefinitionInvalid") -> list[dict[str, str]]:
     return [
-        {"file": str(file), "code": each.code, "path": each.path, "message": each.message}
-        for each in error.problems
+        {"file": str(file), "code": problem.code, "path": problem.path, "message": problem.message}
+        for problem in error.problems
     ]
 
 
 def _print(versions: "list[GraphVersion]", *, as_json: bool) -> None:
     rows = [
         {
-            "name": each.name,
-            "version": each.version,
-            "deployed": each.deployed_at.isoformat() if as_json else moment(each.deployed_at),
-            "digest": each.digest,
-            "app": each.app,
+            "name": version.name,
+            "version": version.version,
+            "deployed": version.deployed_at.isoformat() if as_json else moment(version.deployed_at),
+            "digest": version.digest,
+            "app": version.app,
         }
-        for each in versions
+        for version in versions
     ]
     print_rows(rows, _COLUMNS, as_json=as_json, drops=("app", "deployed"))

@@ -1,4 +1,4 @@
-"""`headwater instances …`: creating, steering and signalling instances of workflows."""
+"""`headwater instances …`: create and change instances of workflows, send events to them."""
 
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headwater.gateway.commands.bulk import one_or_all
-from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_json, say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
-    Named,
+    InstanceName,
     Service,
     instance_named,
     label_option,
@@ -36,7 +36,7 @@ _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
         "headwater instances create -w order -i order-1 --params @params.json",
         "headwater instances create -w order --label team=blue --label region=eu",
         'echo \'{"sku": "x"}\' | headwater instances create -w order --params -',
-        "id=$(headwater instances create -w order)      the id alone goes to standard output",
+        "id=$(headwater instances create -w order)      only the id goes to standard output",
     )
     + ENVIRONMENT,
 )
@@ -44,8 +44,8 @@ _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
 @click.option(
     "-i", "--id", "instance_id", metavar="ID", help="Id of the instance. Default: a new one."
 )
-@click.option("--params", type=JsonArgument(), help=f"What it starts with: {_JSON_HELP}.")
-@label_option("A label by which it is found; several times for several.")
+@click.option("--params", type=JsonArgument(), help=f"Its params: {_JSON_HELP}.")
+@label_option("A label, for listing and bulk changes; repeatable.")
 @json_option
 @service_options
 def create(
@@ -53,67 +53,67 @@ def create(
     *,
     workflow: str,
     instance_id: str | None,
-    params: Given | None,
+    params: JsonValue | None,
     labels: dict[str, str],
     as_json: bool,
 ) -> None:
     """Create an instance, and print its id.
 
-    An id is taken once in a workflow: `headwater instances restart` runs an instance again.
+    Ids are unique in a workflow: `headwater instances restart` runs an existing instance again.
     """
-    given = params.value if params else None
-    made = service.ask(
-        lambda client: client.workflow(workflow).create(instance_id, given, labels=labels)
+    value = params.value if params else None
+    created_id = service.ask(
+        lambda client: client.workflow(workflow).create(instance_id, value, labels=labels)
     ).id
     if as_json:
-        print_json({"workflowName": workflow, "id": made})
+        print_json({"workflowName": workflow, "id": created_id})
     else:
-        sys.stdout.write(f"{made}\n")
-    say(f"Created; `headwater instances get {workflow}/{made}` shows where it stands.")
+        sys.stdout.write(f"{created_id}\n")
+    say(f"Created; `headwater instances get {workflow}/{created_id}` shows its status.")
 
 
-def _steering(verb: Action) -> click.Command:
-    """A command that does one thing to one instance, and says how it stands then."""
+def _lifecycle_command(verb: Verb) -> click.Command:
+    """Return the command of a lifecycle action on an instance."""
 
     @click.command(
         verb.name,
         help=f"{verb.summary}.\n\n{verb.effect}",
-        epilog=examples(*_steered(verb)) + ENVIRONMENT,
+        epilog=examples(*_action_examples(verb)) + ENVIRONMENT,
     )
     @service_options
     @(one_or_all(verb.name) if verb.repeatable else instance_named)
     @json_option
-    def steer(service: Service, *, instance: Named, as_json: bool, reason: str = "") -> None:
-        found = service.ask(lambda client: instance.of(client).perform(verb, reason))
+    def steer(service: Service, *, instance: InstanceName, as_json: bool, reason: str = "") -> None:
+        status = service.ask(lambda client: instance.handle(client).steer(verb, reason))
         if as_json:
-            print_answer(found)
-        say(f"{instance} {_stands(verb, found)}.")
+            print_answer(status)
+        say(f"{instance} {_status_text(verb, status)}.")
 
     if verb.takes_reason:
-        why = "Why, for people: its error says it."
+        why = "Reason, for people; it is in the instance's error."
         return click.option("--reason", default="", help=why)(steer)
     return steer
 
 
-def _steered(verb: Action) -> list[str]:
-    one = f"headwater instances {verb.name} order/order-1"
-    all_ = f"headwater instances {verb.name} -w order --label team=blue --dry-run"
-    return [one, all_] if verb.repeatable else [one]
+def _action_examples(verb: Verb) -> list[str]:
+    single = f"headwater instances {verb.name} order/order-1"
+    several = f"headwater instances {verb.name} -w order --label team=blue --dry-run"
+    return [single, several] if verb.repeatable else [single]
 
 
-def _stands(verb: Action, found: "InstanceStatus") -> str:
-    """How an instance stands after a verb, and what somebody might not expect of it."""
+def _status_text(verb: Verb, status: "InstanceStatus") -> str:
+    """Return the status after an action as text, with what may be unexpected about it."""
     if verb.begins_run:
         return "begins a new run"
-    if verb is RESUME and found.ended:
-        # Who resumes what is not paused has changed nothing: its status must not sound like it.
+    if verb is RESUME and status.ended:
+        # Resuming an instance that is not paused changes nothing; the text must not imply it did.
         again = "`headwater instances restart` begins a new run of it"
-        return f"is {found.status}: nothing to resume; {again}"
-    stopped = verb is PAUSE and found.status is RunStatus.PAUSED
-    ends = "; a step that is under way still ends" if stopped else ""
-    if verb is CANCEL and not found.ended:
+        return f"is {status.status}: nothing to resume; {again}"
+    stopped = verb is PAUSE and status.status is RunStatus.PAUSED
+    ends = "; a step that is running still completes" if stopped else ""
+    if verb is CANCEL and not status.ended:
         ends = "; its code may clean up"
-    return f"is {found.status}{ends}"
+    return f"is {status.status}{ends}"
 
 
 @click.command(
@@ -130,21 +130,23 @@ def _stands(verb: Action, found: "InstanceStatus") -> str:
 @click.option(
     "--from-step",
     metavar="KEY",
-    help="The first step that is done again. Default: the one that failed.",
+    help="The first step that is executed again. Default: the one that failed.",
 )
 @json_option
-def retry(service: Service, *, instance: Named, from_step: str | None, as_json: bool) -> None:
-    """Let an errored instance go on in a new run.
+def retry(
+    service: Service, *, instance: InstanceName, from_step: str | None, as_json: bool
+) -> None:
+    """Retry an errored instance in a new run.
 
-    The run keeps the steps that are done, and the events that came.
+    The run keeps completed steps and received events.
 
-    `headwater instances history` shows the keys of steps. To do everything again: `restart`.
+    `headwater instances history` shows the keys of steps. To execute everything again: `restart`.
     """
-    found = service.ask(lambda client: instance.of(client).retry(from_step))
+    status = service.ask(lambda client: instance.handle(client).retry(from_step))
     if as_json:
-        print_answer(found)
+        print_answer(status)
     where = f"from {from_step}" if from_step else "from where it failed"
-    say(f"{instance} goes on in a new run, {where}.")
+    say(f"{instance} continues in a new run, {where}.")
 
 
 @click.command(
@@ -160,40 +162,40 @@ def retry(service: Service, *, instance: Named, from_step: str | None, as_json: 
 )
 @instance_named
 @click.option("--type", "event_type", required=True, metavar="TYPE", help="Type of the event.")
-@click.option("--payload", type=JsonArgument(), help=f"What it says: {_JSON_HELP}.")
+@click.option("--payload", type=JsonArgument(), help=f"Its payload: {_JSON_HELP}.")
 @click.option("--start-if-missing", is_flag=True, help="Create the instance if there is none.")
 @click.option(
     "--params",
     type=JsonArgument(),
-    help=f"With --start-if-missing: what the instance starts with: {_JSON_HELP}.",
+    help=f"With --start-if-missing: the params of the instance: {_JSON_HELP}.",
 )
 @json_option
 @service_options
 def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    instance: Named,
+    instance: InstanceName,
     event_type: str,
-    payload: Given | None,
+    payload: JsonValue | None,
     start_if_missing: bool,
-    params: Given | None,
+    params: JsonValue | None,
     as_json: bool,
 ) -> None:
     """Send an event to an instance, which keeps it until a step waits for that type.
 
-    It takes events while it is active, waiting or paused, and none once it has ended.
+    An instance accepts events while it is active, waiting or paused, but not after it has ended.
     """
     if params and not start_if_missing:
-        raise click.UsageError("--params takes --start-if-missing")
+        raise click.UsageError("--params needs --start-if-missing")
     start: bool | Mapping[str, Any] = {"params": params.value} if params else start_if_missing
 
-    said = payload.value if payload else None
-    found = service.ask(
-        lambda client: instance.of(client).send_event(event_type, said, start_if_missing=start)
+    value = payload.value if payload else None
+    status = service.ask(
+        lambda client: instance.handle(client).send_event(event_type, value, start_if_missing=start)
     )
     if as_json:
-        print_answer(found)
-    say(f"{instance} has the event {event_type}.")
+        print_answer(status)
+    say(f"{instance} has received the event {event_type}.")
 
 
-CHANGES: Final = (create, *map(_steering, ACTIONS), retry, send_event)
+CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, VERBS), retry, send_event)

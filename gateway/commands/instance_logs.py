@@ -1,4 +1,4 @@
-"""`headwater instances logs`: what runs have logged, and what they log now."""
+"""`headwater instances logs`: log lines of runs, optionally as they are written."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import click
 
-from headwater.gateway.commands.instance_words import LEVEL_STYLES, LOG_WIDTHS, log_row
-from headwater.gateway.commands.options import examples, json_option, several
+from headwater.gateway.commands.instance_formatting import LEVEL_STYLES, LOG_WIDTHS, log_row
+from headwater.gateway.commands.options import combined, examples, json_option
 from headwater.gateway.commands.output import at_terminal, print_line, print_lines_of_json, say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
-    Named,
+    InstanceName,
     Service,
     instance_named,
     service_options,
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _LEVELS: Final = ("debug", "info", "warn", "error")
 
 
-#: Which lines of a run.
-log_options: Final = several(
+#: Options that select log lines of a run.
+log_options: Final = combined(
     click.option(
-        "--run", type=click.IntRange(0), help="Of this run; the first is 0. Default: the current."
+        "--run", type=click.IntRange(0), help="Number of the run, from 0. Default: the current."
     ),
     click.option(
         "--log-level", type=click.Choice(_LEVELS), help="Only log lines of exactly this level."
     ),
     click.option("--log-category", metavar="CATEGORY", help="Only log lines of this category; "
-                 "those of the engine are `system`."),
+                 "the engine's is `system`."),
 )  # fmt: skip
 
 
@@ -51,14 +51,14 @@ log_options: Final = several(
 )
 @instance_named
 @log_options
-@click.option("--limit", type=click.IntRange(1, 100_000), help="Only the last so many.")
-@click.option("--follow", is_flag=True, help="Stay and show new lines until the instance ends.")
+@click.option("--limit", type=click.IntRange(1, 100_000), help="Only the last LIMIT lines.")
+@click.option("--follow", is_flag=True, help="Show new lines until the instance ends.")
 @json_option
 @service_options
 def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    instance: Named,
+    instance: InstanceName,
     run: int | None,
     log_level: str | None,
     log_category: str | None,
@@ -66,56 +66,56 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Show what a run has logged.
+    """Show what a run matches logged.
 
-    Its own lines, and those of the engine (category system), in the order of the log. Lines that
-    a replay has written again are marked. As JSON each is an object, on a line of its own.
+    Shows the code's own lines and those of the engine (category system), in the order of the log.
+    Lines that a replay wrote again are marked. JSON has an object per line.
     """
-    asked = _Asked(run, log_level, log_category)
-    shown = _Shown(as_json=as_json)
+    line_filter = _LineFilter(run, log_level, log_category)
+    printer = _LinePrinter(as_json=as_json)
 
     async def ask(client: "Client") -> None:
-        one = instance.of(client)
+        handle = instance.handle(client)
         if limit is None:
-            await _show_all(one, shown, asked)
+            await _show_all(handle, printer, line_filter)
         else:
-            async with aclosing(asked.lines(one, "desc")) as lines:
-                for line in reversed(await _first(lines, limit)):
-                    shown.show(line)
+            async with aclosing(line_filter.lines(handle, "desc")) as lines:
+                for line in reversed(await _first_lines(lines, limit)):
+                    printer.show(line)
         if follow:
-            await _follow(one, shown, asked)
+            await _follow(handle, printer, line_filter)
             if run is not None:
-                # What it logged last may have come while the next run began.
-                await _show_all(one, shown, asked)
+                # The run may have logged its last lines while the next run began.
+                await _show_all(handle, printer, line_filter)
 
     if not (as_json or at_terminal()):
         print_line({name: name for name in LOG_WIDTHS}, LOG_WIDTHS, {})
     service.ask(ask)
-    if not shown.any:
-        say(f"{instance} has logged nothing that is asked for.")
+    if not printer.any:
+        say(f"{instance} has logged no such lines.")
 
 
-class _Shown:
-    """Prints lines, each once: the stream begins before the lines that were read already."""
+class _LinePrinter:
+    """Prints log lines without duplicates: the stream overlaps with lines that were read before."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._last_id = ""
+        self._last_printed_id = ""
         self.any = False
 
     def show(self, line: "LogLine") -> None:
-        """Prints a line that is further than all before; ids are in the order of the log."""
-        if line.id and line.id <= self._last_id:
+        """Print a line unless it was printed before; ids are in the order of the log."""
+        if line.id and line.id <= self._last_printed_id:
             return
-        self._last_id, self.any = line.id, True
+        self._last_printed_id, self.any = line.id, True
         if self._as_json:
             print_lines_of_json(line)
         else:
             print_line(log_row(line), LOG_WIDTHS, {"level": LEVEL_STYLES})
 
 
-class _Asked(NamedTuple):
-    """Which lines are shown; a run of None is the current one, and those that follow it."""
+class _LineFilter(NamedTuple):
+    """Which lines are printer. If `run` is None, lines of the current run and later ones."""
 
     run: int | None
     level: str | None
@@ -126,35 +126,43 @@ class _Asked(NamedTuple):
     ) -> AsyncGenerator["LogLine"]:
         return instance.logs(self.run, level=self.level, category=self.category, order=order)
 
-    def has(self, line: "LogLine") -> bool:
+    def matches(self, line: "LogLine") -> bool:
         return self.level in (None, line.level) and self.category in (None, line.category)
 
 
-async def _show_all(instance: "InstanceHandle", shown: _Shown, asked: _Asked) -> None:
-    async with aclosing(asked.lines(instance, "asc")) as lines:
+async def _show_all(
+    instance: "InstanceHandle", printer: _LinePrinter, line_filter: _LineFilter
+) -> None:
+    async with aclosing(line_filter.lines(instance, "asc")) as lines:
         async for line in lines:
-            shown.show(line)
+            printer.show(line)
 
 
-async def _first(lines: "AsyncIterator[LogLine]", limit: int) -> "list[LogLine]":
-    found = []
+async def _first_lines(lines: "AsyncIterator[LogLine]", limit: int) -> "list[LogLine]":
+    first = []
     async for line in lines:
-        found.append(line)
-        if len(found) == limit:
+        first.append(line)
+        if len(first) == limit:
             break
-    return found
+    return first
 
 
-async def _follow(instance: "InstanceHandle", shown: _Shown, asked: _Asked) -> None:
+async def _follow(
+    instance: "InstanceHandle", printer: _LinePrinter, line_filter: _LineFilter
+) -> None:
     name = f"{instance.workflow_name}/{instance.id}"
     async with aclosing(instance.follow()) as items:
         async for item in items:
             # A newer release's messages may have no run.
-            of = getattr(item.data, "run_number", None)
-            if asked.run is not None and of is not None and of > asked.run:
-                say(f"run {asked.run} of {name} has ended: run {of} came after it")
+            run_number = getattr(item.data, "run_number", None)
+            if (
+                line_filter.run is not None
+                and run_number is not None
+                and run_number > line_filter.run
+            ):
+                say(f"run {line_filter.run} of {name} has ended: run {run_number} has begun")
                 return
-            if item.event == "log" and asked.has(item.data):
-                shown.show(item.data)
+            if item.event == "log" and line_filter.matches(item.data):
+                printer.show(item.data)
             elif item.event == "end":
                 say(f"{name} has ended: {item.data.status}")

@@ -1,14 +1,12 @@
-"""`headwater instances`: looking at instances of workflows."""
+"""`headwater instances`: list and show instances of workflows."""
 
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from headwater.gateway.commands.bulk import STATUSES
-from headwater.gateway.commands.instance_changes import CHANGES
-from headwater.gateway.commands.instance_logs import log_options, show_logs
-from headwater.gateway.commands.instance_looks import LOOKS
-from headwater.gateway.commands.instance_words import (
+from headwater.gateway.commands.instance_changes import CHANGE_COMMANDS
+from headwater.gateway.commands.instance_formatting import (
     LEVEL_STYLES,
     STATE_STYLES,
     STATUS_STYLES,
@@ -18,6 +16,8 @@ from headwater.gateway.commands.instance_words import (
     step_rows,
     summary,
 )
+from headwater.gateway.commands.instance_inspect import INSPECT_COMMANDS
+from headwater.gateway.commands.instance_logs import log_options, show_logs
 from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import (
@@ -26,8 +26,8 @@ from headwater.gateway.commands.output import (
     print_fields,
     print_rows,
 )
-from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_rest
-from headwater.gateway.commands.token_words import (
+from headwater.gateway.commands.paging import collect_pages, cursor_option, limit_option, say_more
+from headwater.gateway.commands.token_formatting import (
     TOKEN_COLUMNS,
     TOKEN_DROPS,
     TOKEN_STYLES,
@@ -35,7 +35,7 @@ from headwater.gateway.commands.token_words import (
 )
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
-    Named,
+    InstanceName,
     Service,
     instance_named,
     label_option,
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from headwater.gateway.client import Client
     from headwater.schemas.answers import InstanceFound
 
-_LISTED: Final = ("instance", "status", "age", "moved", "what")
+_LISTED: Final = ("instance", "status", "age", "updated", "what")
 _STEP_COLUMNS: Final = ("began", "state", "step", "type", "attempts", "took", "what")
 _STEP_DROPS: Final = ("attempts", "began", "type", "took")
-#: What is said comes last, where it may take several lines.
+#: The message comes last, where it may take several lines.
 _LOG_COLUMNS: Final = ("at", "level", "category", "step", "data", "message")
-_EVENT_COLUMNS: Final = ("at", "type", "taken by", "payload")
-#: As many as the service gives at once.
+_EVENT_COLUMNS: Final = ("at", "type", "consumed by", "payload")
+#: Largest page of the service.
 _PAGE_MAX: Final = 100
 
 
@@ -60,21 +60,21 @@ _PAGE_MAX: Final = 100
     cls=OnDemandGroup,
     epilog=examples(
         "headwater instances list --status errored         of all workflows",
-        "headwater instances get order/order-1             where it stands",
+        "headwater instances get order/order-1             status and current step",
         "headwater instances history order/order-1         what happened",
-        "headwater instances logs order/order-1 --follow   what it says",
+        "headwater instances logs order/order-1 --follow   what it logs",
         'headwater instances create -w order --params \'{"sku": "x"}\'',
         "headwater instances send-event order/order-1 --type approval",
-        "headwater instances retry order/order-1           go on after an error",
+        "headwater instances retry order/order-1           continue after an error",
         "headwater instances explain review/review-1       why a graph waits",
     )
     + ENVIRONMENT,
 )
 def instances() -> None:
-    """Look at instances of workflows, create, steer and signal them.
+    """Show instances of workflows, create and control them, send events to them.
 
-    Everything goes over HTTP. An instance is named by its workflow and its id; its runs count
-    from 0, and a restart or retry begins the next.
+    Everything goes over HTTP. An instance is named by its workflow and its id; its runs are
+    numbered from 0, and a restart or retry begins the next.
     """
 
 
@@ -91,15 +91,15 @@ def instances() -> None:
     + ENVIRONMENT,
 )
 @click.option("-w", "--workflow", metavar="NAME", help="Only those of this workflow.")
-@click.option("--status", type=click.Choice(STATUSES), help="Only those that stand so.")
-@label_option("Only those that have this label; several times for several.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only those with this status.")
+@label_option("Only those with this label; repeatable.")
 @click.option("--updated-since", metavar="TIME",
-              help="Only those to which something happened then or later; RFC 3339.")  # fmt: skip
+              help="Only those updated at or after this time; RFC 3339.")  # fmt: skip
 @click.option("--updated-before", metavar="TIME",
-              help="Only those to which nothing has happened since then; RFC 3339.")  # fmt: skip
+              help="Only those last updated before this time; RFC 3339.")  # fmt: skip
 @limit_option(100_000)
 @click.option("--page-size", type=click.IntRange(1, _PAGE_MAX), default=_PAGE_MAX,
-              show_default=True, help="How many are asked for at once.")  # fmt: skip
+              show_default=True, help="Rows of a request.")  # fmt: skip
 @cursor_option
 @json_option
 @service_options
@@ -116,15 +116,15 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     cursor: str | None,
     as_json: bool,
 ) -> None:
-    """List instances, of one workflow or of all, the newest first.
+    """List instances, of one workflow or of all, newest first.
 
-    Of every instance: its name, status and age, when something happened to it last, and what it
-    waits for, or its error or output if it has ended.
+    Shows of every instance its name, status and age, its last update, and what it waits for, or its
+    error or output if it has ended.
     """
 
     async def ask(client: "Client") -> "tuple[list[InstanceFound], str | None]":
         async def page(size: int, after: str | None) -> "tuple[list[InstanceFound], str | None]":
-            found = await (client.workflow(workflow) if workflow else client).page(
+            answer = await (client.workflow(workflow) if workflow else client).page(
                 status,
                 labels=labels,
                 updated_since=updated_since,
@@ -132,19 +132,19 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
                 page_size=size,
                 cursor=after,
             )
-            return found.instances, found.cursor if found.has_next_page else None
+            return answer.instances, answer.cursor if answer.has_next_page else None
 
-        return await gathered(page, limit=limit, page_size=page_size, cursor=cursor)
+        return await collect_pages(page, limit=limit, page_size=page_size, cursor=cursor)
 
-    found, more = service.ask(ask)
+    listed, more = service.ask(ask)
     if as_json:
-        print_answer(found)
+        print_answer(listed)
     else:
-        rows = listed_rows(found, service.now(), longest_shown())
-        print_rows(rows, _LISTED, styles={"status": STATUS_STYLES}, drops=("moved", "age"))
-    of = f" of {workflow}" if workflow else ""
-    so = f" that are {status}" if status else ""
-    say_rest(found, more, none=f"There are no instances{of}{so}.")
+        rows = listed_rows(listed, service.now(), longest_shown())
+        print_rows(rows, _LISTED, styles={"status": STATUS_STYLES}, drops=("updated", "age"))
+    of_workflow = f" of {workflow}" if workflow else ""
+    with_status = f" that are {status}" if status else ""
+    say_more(listed, more, none=f"There are no instances{of_workflow}{with_status}.")
 
 
 @instances.command(
@@ -156,19 +156,19 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     + ENVIRONMENT,
 )
 @instance_named
-@click.option("--full", is_flag=True, help="Also params, output and all that is known.")
+@click.option("--full", is_flag=True, help="Show all fields, also params and output.")
 @json_option
 @service_options
-def get_instance(service: Service, *, instance: Named, full: bool, as_json: bool) -> None:
-    """Show where an instance stands.
+def get_instance(service: Service, *, instance: InstanceName, full: bool, as_json: bool) -> None:
+    """Show the current state of an instance.
 
-    Its status, its current step and what that waits for, its error, and when it moved.
+    Its status, its current step and what that waits for, its error, and its last update.
     """
-    found = service.ask(lambda client: instance.of(client).describe())
+    described = service.ask(lambda client: instance.handle(client).describe())
     if as_json:
-        print_answer(found)
+        print_answer(described)
         return
-    print_fields(summary(found, service.now(), full=full).items(), styles=STATUS_STYLES)
+    print_fields(summary(described, service.now(), full=full).items(), styles=STATUS_STYLES)
 
 
 @instances.command(
@@ -177,23 +177,23 @@ def get_instance(service: Service, *, instance: Named, full: bool, as_json: bool
         "headwater instances history order/order-1",
         "headwater instances history order/order-1 --run 0 --include-logs",
         "headwater instances history order/order-1 --include-logs --log-level error",
-        "headwater instances history order/order-1 --full     results and payloads, whole",
+        "headwater instances history order/order-1 --full     full results and payloads",
         "headwater instances history poll/p-1 --include-trimmed    all iterations of its loops",
     )
     + ENVIRONMENT,
 )
 @instance_named
 @log_options
-@click.option("--include-logs", is_flag=True, help="Also what the run has logged.")
+@click.option("--include-logs", is_flag=True, help="Also show log lines of the run.")
 @click.option("--include-trimmed", is_flag=True,
-              help="Also iterations that loops have forgotten; read from the log.")  # fmt: skip
-@click.option("--full", is_flag=True, help="Results and payloads as long as they are.")
+              help="Also show trimmed iterations of loops; read from the log.")  # fmt: skip
+@click.option("--full", is_flag=True, help="Show results and payloads in full.")
 @json_option
 @service_options
 def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    instance: Named,
+    instance: InstanceName,
     run: int | None,
     log_level: str | None,
     log_category: str | None,
@@ -204,15 +204,15 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
 ) -> None:
     """Show what happened in a run, step by step.
 
-    Its steps in order (of a graph its tokens), the events it received and, if asked for, its logs.
-    Of every step: when it began, counted from the first; how it stands, its attempts, how long it
-    took, and what it waits for, its error or its result.
+    Shows its steps in order (of a graph its tokens), the events it received and, if requested, its
+    log lines. Of every step: when it began, counted from the first; its state, attempts and
+    duration; and what it waits for, its error or its result.
     """
     if (log_level or log_category) and not include_logs:
-        raise click.UsageError("--log-level and --log-category take --include-logs")
+        raise click.UsageError("--log-level and --log-category need --include-logs")
 
     history, longest = service.ask(
-        lambda client: instance.of(client).history(
+        lambda client: instance.handle(client).history(
             run, include_trimmed=include_trimmed, include_logs=include_logs,
             log_level=log_level, log_category=log_category,
         )
@@ -231,7 +231,7 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
                    drops=_STEP_DROPS)  # fmt: skip
     if history.events:
         rows = event_rows(history.events, longest)
-        print_rows(rows, _EVENT_COLUMNS, title="events", drops=("taken by", "at"))
+        print_rows(rows, _EVENT_COLUMNS, title="events", drops=("consumed by", "at"))
     if include_logs:
         rows = [log_row(line) for line in history.logs]
         print_rows(rows, _LOG_COLUMNS, title="logs", styles={"level": LEVEL_STYLES},
@@ -242,8 +242,8 @@ instances.add_command(show_logs)
 instances.add_command(
     OnDemand(
         "prune:prune",
-        "Remove instances that are past their retention, from rows, snapshots, stores and the log.",
+        "Delete instances past their retention from rows, snapshots, stores and the log.",
     )
 )
-for _command in (*CHANGES, *LOOKS):
+for _command in (*CHANGE_COMMANDS, *INSPECT_COMMANDS):
     instances.add_command(_command)

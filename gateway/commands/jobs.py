@@ -1,4 +1,4 @@
-"""`headwater jobs`: which jobs of graphs there are; and as a worker outside has them, by hand."""
+"""`headwater jobs`: list jobs of graphs, and act as an external worker by hand."""
 
 import socket
 from typing import TYPE_CHECKING, Any, Final
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from typing_extensions import override
 
-from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_json, print_rows, say
-from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_rest
-from headwater.gateway.commands.times import both
+from headwater.gateway.commands.paging import collect_pages, cursor_option, limit_option, say_more
+from headwater.gateway.commands.times import absolute_and_relative
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.processors.runs.durations import milliseconds
 
@@ -35,13 +35,13 @@ _LISTED: Final = (
     "until",
 )
 _LISTED_DROPS: Final = ("token", "attempt", "node")
-#: As many as the service gives at once.
+#: Largest page of the service.
 _PAGE_MAX: Final = 100
 _DROPS: Final = ("lease until", "node", "attempt")
 
 
-class _Span(click.ParamType):
-    """A duration, in milliseconds."""
+class _Duration(click.ParamType):
+    """Parameter type of a duration; its value is milliseconds."""
 
     name = "DURATION"
 
@@ -53,15 +53,15 @@ class _Span(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-def _named(_: click.Context, __: click.Parameter, key: str) -> str:
+def _checked_key(_: click.Context, __: click.Parameter, key: str) -> str:
     if not key:
         raise click.UsageError("expected the key of a job, as it was activated with, found nothing")
     return key
 
 
-_KEY: Final = click.argument("job", metavar="KEY", callback=_named)
+_KEY: Final = click.argument("job", metavar="KEY", callback=_checked_key)
 _LEASE: Final = click.option(
-    "--lease", type=_Span(), default="1 minute", show_default=True, help="How long it is yours."
+    "--lease", type=_Duration(), default="1 minute", show_default=True, help="How long you hold it."
 )
 
 
@@ -75,7 +75,7 @@ _LEASE: Final = click.option(
     + ENVIRONMENT,
 )
 def jobs() -> None:
-    """See the jobs of graphs, take them, and end them. What jobs are: docs/graphs/jobs.md."""
+    """List the jobs of graphs, activate them, and end them. See docs/graphs/jobs.md."""
 
 
 @jobs.command(
@@ -95,25 +95,25 @@ def jobs() -> None:
 def list_jobs(
     service: Service, task: str | None, limit: int, cursor: str | None, as_json: bool
 ) -> None:
-    """List the jobs that have not ended, and who has them.
+    """List open jobs and the workers that hold them.
 
-    Waiting: for a worker. Taken: a worker has it until its lease ends. Retrying: its next attempt
-    is not due yet. To look takes none of them.
+    Waiting: for a worker. Taken: a worker holds it until its lease expires. Retrying: its next
+    attempt is not due yet. Listing activates no job.
     """
 
     async def ask(client: "Client") -> "tuple[list[JobListed], str | None]":
         async def page(size: int, after: str | None) -> "tuple[list[JobListed], str | None]":
-            found = await client.jobs(task, page_size=size, cursor=after)
-            return found.jobs, found.cursor
+            answer = await client.jobs(task, page_size=size, cursor=after)
+            return answer.jobs, answer.cursor
 
-        return await gathered(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
+        return await collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
 
-    found, more = service.ask(ask)
+    listed, more = service.ask(ask)
     if as_json:
-        print_answer(found)
+        print_answer(listed)
     else:
-        print_rows([_listed(each, service.now()) for each in found], _LISTED, drops=_LISTED_DROPS)
-    say_rest(found, more, none=f"There are no open jobs{f' of {task}' if task else ''}.")
+        print_rows([_listed(job, service.now()) for job in listed], _LISTED, drops=_LISTED_DROPS)
+    say_more(listed, more, none=f"There are no open jobs{f' of {task}' if task else ''}.")
 
 
 @jobs.command(
@@ -125,12 +125,12 @@ def list_jobs(
     + ENVIRONMENT
 )
 @click.argument("types", nargs=-1, required=True, metavar="TYPE…")
-@click.option("--worker", metavar="NAME", help="Who asks. Default: the name of this machine.")
+@click.option("--worker", metavar="NAME", help="Your name. Default: the name of this machine.")
 @click.option("--max", "most", type=click.IntRange(1, 100), default=1, show_default=True,
-              help="How many, at most.")  # fmt: skip
+              help="Largest number of jobs.")  # fmt: skip
 @_LEASE
 @click.option(
-    "--wait", type=_Span(), default="0", help="How long to wait while there are none: up to 55 s."
+    "--wait", type=_Duration(), default="0", help="How long to wait for a job: up to 55 s."
 )
 @json_option
 @service_options
@@ -143,20 +143,20 @@ def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     wait: int,
     as_json: bool,
 ) -> None:
-    """Take jobs, the longest waiting first.
+    """Activate jobs, those that have waited longest first.
 
-    TYPE is the task of an external node. A job is yours until its lease ends; after that the next
-    may take it, which costs none of its retries.
+    TYPE is the task of an external node. You hold a job until its lease expires; then another
+    worker can activate it, which costs none of its retries.
     """
     name = worker or socket.gethostname()
-    found = service.ask(
+    activated = service.ask(
         lambda client: client.activate_jobs(types, worker=name, max=most, lease=lease, wait=wait)
     )
     if as_json:
-        print_answer([job.details for job in found])
+        print_answer([job.details for job in activated])
         return
-    print_rows([_row(job, service.now()) for job in found], _COLUMNS, drops=_DROPS)
-    if not found:
+    print_rows([_row(job, service.now()) for job in activated], _COLUMNS, drops=_DROPS)
+    if not activated:
         say(f"No job of {', '.join(types)} waits for a worker.")
 
 
@@ -170,15 +170,15 @@ def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 )
 @_KEY
 @click.option(
-    "--output", type=JsonArgument(), help="Its result: JSON, @FILE, or - for standard input."
+    "--output", type=JsonArgument(), help="Its output: JSON, @FILE, or - for standard input."
 )
 @json_option
 @service_options
-def complete(service: Service, job: str, output: Given | None, as_json: bool) -> None:
-    """End a job with its result. Said again, it is answered as before."""
-    given = output.value if output else None
-    service.ask(lambda client: client.job(job).complete(given))
-    _tell(job, "is complete", as_json=as_json)
+def complete(service: Service, job: str, output: JsonValue | None, as_json: bool) -> None:
+    """Complete a job with its output. Repeating it has no further effect."""
+    value = output.value if output else None
+    service.ask(lambda client: client.job(job).complete(value))
+    _report(job, "is complete", as_json=as_json)
 
 
 @jobs.command(
@@ -191,9 +191,11 @@ def complete(service: Service, job: str, output: Given | None, as_json: bool) ->
 )
 @_KEY
 @click.option("--message", required=True, metavar="TEXT", help="What went wrong.")
-@click.option("--name", default="Error", show_default=True, help="What the error is called.")
-@click.option("--no-retry", is_flag=True, help="It is not tried again, whatever its node says.")
-@click.option("--retry-after", type=_Span(), help="When it is tried again; else as its node says.")
+@click.option("--name", default="Error", show_default=True, help="Name of the error.")
+@click.option("--no-retry", is_flag=True, help="Do not retry it, whatever its node declares.")
+@click.option(
+    "--retry-after", type=_Duration(), help="Delay of the next attempt, instead of the node's."
+)
 @json_option
 @service_options
 def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
@@ -205,9 +207,9 @@ def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     retry_after: int | None,
     as_json: bool,
 ) -> None:
-    """End an attempt with an error: it is tried again as its node says, or fails its run.
+    """Fail an attempt: the node's retry policy decides whether it is retried or fails its run.
 
-    Said again, it is answered as before.
+    Repeating it has no further effect.
     """
     if no_retry and retry_after is not None:
         raise click.UsageError("expected --no-retry or --retry-after, found both")
@@ -217,7 +219,7 @@ def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
             message, name=name, retryable=not no_retry, retry_after=retry_after
         )
     )
-    _tell(job, "has failed", as_json=as_json)
+    _report(job, "has failed", as_json=as_json)
 
 
 @jobs.command(
@@ -228,15 +230,15 @@ def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 @json_option
 @service_options
 def extend(service: Service, job: str, lease: int, as_json: bool) -> None:
-    """Keep a job for longer, counted from now. Its lease never gets shorter by it."""
+    """Extend the lease of a job, counted from now. It never gets shorter."""
     until = service.ask(lambda client: client.job(job).extend(lease))
     if as_json:
         print_answer({"key": job, "leaseUntil": until})
     else:
-        say(f"{job} is yours until {both(until, service.now())}.")
+        say(f"You hold {job} until {absolute_and_relative(until, service.now())}.")
 
 
-def _tell(key: str, what: str, *, as_json: bool) -> None:
+def _report(key: str, what: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"key": key, "ok": True})
     else:
@@ -246,7 +248,7 @@ def _tell(key: str, what: str, *, as_json: bool) -> None:
 def _listed(job: "JobListed", now: "datetime") -> dict[str, Any]:
     until = job.lease_until or job.next_retry_at
     return {
-        "since": both(job.created_at, now),
+        "since": absolute_and_relative(job.created_at, now),
         "type": job.type,
         "instance": f"{job.workflow}/{job.instance_id}",
         "node": job.node_ref,
@@ -254,7 +256,7 @@ def _listed(job: "JobListed", now: "datetime") -> dict[str, Any]:
         "attempt": job.attempt,
         "status": job.status,
         "worker": job.worker,
-        "until": until and both(until, now),
+        "until": until and absolute_and_relative(until, now),
     }
 
 
@@ -265,6 +267,6 @@ def _row(job: "TakenJob", now: "datetime") -> dict[str, Any]:
         "instance": f"{job.workflow_name}/{job.instance_id}",
         "node": job.node_ref,
         "attempt": job.attempt,
-        "lease until": both(job.lease_until, now),
+        "lease until": absolute_and_relative(job.lease_until, now),
         "input": job.input,
     }

@@ -16,27 +16,27 @@ class JsonArgument(click.ParamType):
     @override
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> "Given":
-        if isinstance(value, Given):
+    ) -> "JsonValue":
+        if isinstance(value, JsonValue):
             return value
         from headwater.processors.json_texts import TooDeep, within_levels  # noqa: PLC0415 (loads more than --help needs)
 
         text, where = self._text(str(value), param, ctx)
         try:
             value = json.loads(within_levels(text))
-            # Python reads, and would write, what is not JSON: NaN, 1e400, half of a character.
+            # Python reads and writes what is not JSON: NaN, 1e400, lone surrogates.
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except TooDeep:
             self.fail(f"expected JSON{where}, found too many levels", param, ctx)
         except ValueError as error:
             hint = "" if where else "; in a shell, put it in single quotes"
             self.fail(f"expected JSON{where}, found {text[:60]!r}: {error}{hint}", param, ctx)
-        return Given(value)
+        return JsonValue(value)
 
     def _text(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """The text, and where it is from."""
+        """Return the text, and its origin for error messages."""
         try:
             if value == "-":
                 return click.get_text_stream("stdin", encoding="utf-8").read(), " on standard input"
@@ -49,8 +49,8 @@ class JsonArgument(click.ParamType):
         return value, ""
 
 
-class Given:
-    """A JSON value that was given, of which null is one, too."""
+class JsonValue:
+    """A JSON value; distinguishes null from no value."""
 
     def __init__(self, value: Any) -> None:  # noqa: ANN401 (any JSON)
         self.value = value

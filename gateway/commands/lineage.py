@@ -1,4 +1,4 @@
-"""`headwater why` and `headwater impact`: where values come from, and what a delivery has set."""
+"""`headwater why` and `headwater impact`: where values come from, and what a delivery set."""
 
 from typing import Any
 
@@ -31,24 +31,26 @@ def why(
     api: Api,
     as_json: bool,
 ) -> None:
-    """Say where the values of a row come from: which delivery set each, and what it overrode.
+    """Show where the values of a row come from: which delivery set each, and what it overrode.
 
     KEY is one argument for each column of the table's key, in their order.
     """
     path = path_of("admin", "why", table, *key)
-    found = api.get(path, column=column)
+    explained = api.get(path, column=column)
     if as_json:
-        print_json(found)
+        print_json(explained)
         return
-    print_rows(list(_lines(found)), _WHY, as_json=False, drops=("position", "version", "sent_at"))
-    if not found["complete"]:
-        say("The user has more deliveries than were looked at for what was overridden.")
+    print_rows(
+        list(_lines(explained)), _WHY, as_json=False, drops=("position", "version", "sent_at")
+    )
+    if not explained["complete"]:
+        say("The user has more deliveries than were searched for overridden values.")
 
 
-def _lines(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A line for each value, and below it those that it overrode."""
+def _lines(explained: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a line for each value, followed by those that it overrode."""
     lines = []
-    for name, column in found["columns"].items():
+    for name, column in explained["columns"].items():
         lines.append({"column": name, **column})
         lines += [
             {**dict.fromkeys(_WHY, ""), **other, "column": "  overrode"}
@@ -64,10 +66,10 @@ def _lines(found: dict[str, Any]) -> list[dict[str, Any]]:
 @admin_options
 @json_option
 def impact(raw_event_id: str, api: Api, as_json: bool) -> None:
-    """Say what a delivery has set: rows, columns that still have its values, and workflows."""
-    found = api.get(path_of("admin", "impact", raw_event_id))
+    """Show what a delivery set: rows, columns that still have its values, and workflows."""
+    result = api.get(path_of("admin", "impact", raw_event_id))
     if as_json:
-        print_json(found)
+        print_json(result)
         return
     rows = [
         {
@@ -76,8 +78,8 @@ def impact(raw_event_id: str, api: Api, as_json: bool) -> None:
             "columns_set": ", ".join(row["columns_set"]),
             "columns_still_set": ", ".join(row["columns_still_set"]),
         }
-        for row in found["rows"]
+        for row in result["rows"]
     ]
     print_rows(rows, _IMPACT, drops=("columns_set",))
-    for each in found["instances"]:
-        say(f"started {each['workflow']}/{each['id']}")
+    for instance in result["instances"]:
+        say(f"started {instance['workflow']}/{instance['id']}")

@@ -1,4 +1,4 @@
-"""What a user does on this machine: look at the settings."""
+"""`headwater settings`: shows the settings."""
 
 import click
 
@@ -12,5 +12,5 @@ def settings(as_json: bool) -> None:
     """Show every setting: its variable, value, default and meaning. Secrets stay hidden."""
     from headwater.gateway.environment import describe  # noqa: PLC0415 (loads more than --help needs)
 
-    rows = [described._asdict() for described in describe(settings_from())]
+    rows = [setting._asdict() for setting in describe(settings_from())]
     print_rows(rows, ("variable", "value", "default", "meaning"), as_json=as_json)

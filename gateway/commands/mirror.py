@@ -1,8 +1,7 @@
 """`headwater sync`: a local SQLite copy of the tables, kept up to date by cursor.
 
-Rows and the cursor behind them are written in one transaction, so a copy that is interrupted goes
-on where it was, and one that is repeated changes nothing. Rows are written and deleted by primary
-key.
+Rows and their cursor are written in one transaction, so an interrupted copy resumes, and a repeated
+one changes nothing. Rows are written and deleted by primary key.
 """
 
 import json
@@ -16,19 +15,19 @@ from typing import Any, Final
 
 import httpx
 
-from headwater.gateway.commands.api import something_else
+from headwater.gateway.commands.api import unexpected_answer
 from headwater.processors.wipes import digest
 from headwater.projections.postgres import wide_view
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.tables import BIOMARKERS, Table
 
-#: Rows a page: some hundred kilobytes of JSON, a fraction of a second on either side.
+#: Rows of a page: some hundred kilobytes of JSON, a fraction of a second on either side.
 PAGE_ROWS: Final = 1000
 
-#: Tries in all. With waits of 0.5, 1, 2, 4 and 8 s they outlast the restart of any part.
-TRIES: Final = 6
+#: Attempts in all. With waits of 0.5, 1, 2, 4 and 8 s they outlast a restart of any process.
+ATTEMPTS_MAX: Final = 6
 _FIRST_WAIT_S: Final = 0.5
-#: A server may ask for more patience than this; a person at a terminal has less.
+#: A server may name a longer wait than a person at a terminal wants.
 _LONGEST_WAIT_S: Final = 30.0
 
 _TRANSIENT: Final = frozenset(
@@ -46,17 +45,17 @@ _SQLITE_TYPES: Final[Mapping[type, str]] = {
     float: "REAL",
     bool: "INTEGER",
 }
-#: In the place of a key: all rows of a user, whom the digest stands for.
+#: Column of a row that represents all rows of a wiped user: the digest of the user id.
 _WIPED: Final = "user_sha256"
 _CURSOR_TABLE: Final = "headwater_cursor"
 
 
 class SyncFailed(Exception):
-    """The copy could not be brought up to date; says why, in a line."""
+    """The copy could not be brought up to date; the message is one line."""
 
 
 class CursorExpired(Exception):
-    """The server can no longer say what changed since; the copy has to start over."""
+    """The server no longer knows what changed since the cursor; the copy has to start over."""
 
 
 class Mirror:
@@ -75,14 +74,17 @@ class Mirror:
         self._client = client
         self._report = report
         self._sleep = sleep
-        #: The one table that is copied; None for all of them.
+        #: The only table that is copied; None for all.
         self._table = table
 
     def sync(self, since: str | None = None) -> dict[str, int]:
-        """Copies what changed; returns the rows written and deleted, by table.
+        """Copy what changed; return the number of rows written and deleted, by table.
 
-        Shape:  `since` (RFC 3339) limits a first copy; a file that has a cursor goes on from there.
-        Errors: SyncFailed.
+        Args:
+            since: RFC 3339; limits a first copy. A file that has a cursor continues from it.
+
+        Raises:
+            SyncFailed: The copy could not be brought up to date.
         """
         try:
             with closing(sqlite3.connect(self._path)) as database:
@@ -91,23 +93,23 @@ class Mirror:
             raise SyncFailed(f"expected a SQLite file at {self._path}, found: {error}") from error
 
     def _sync(self, database: sqlite3.Connection, since: str | None) -> dict[str, int]:
-        # What is copied has a cursor of its own: all tables, or one of them.
-        of = self._table or ""
+        # All tables together have one cursor; a table that is copied alone has its own.
+        scope = self._table or ""
         names = [self._table] if self._table else list(TABLE_BY_NAME)
         database.execute(
             f"CREATE TABLE IF NOT EXISTS {_CURSOR_TABLE}"
             " (of TEXT PRIMARY KEY, cursor TEXT NOT NULL)"
         )
         for table in filter(None, map(TABLE_BY_NAME.get, names)):
-            database.execute(sqlite_table(table))  # empty ones, too: there is what to ask
+            database.execute(sqlite_table(table))  # Empty tables too, so that queries work.
         if BIOMARKERS.name in names:
             database.execute(f"DROP VIEW IF EXISTS {wide_view.NAME}")
             database.execute(wide_view.definition())
-        found = database.execute(
+        row = database.execute(
             f"SELECT cursor FROM {_CURSOR_TABLE} WHERE of = ?",  # noqa: S608 (a constant)
-            (of,),
+            (scope,),
         ).fetchone()
-        cursor: str | None = found[0] if found else None
+        cursor: str | None = row[0] if row else None
         written = dict.fromkeys(names, 0)
         from_scratch = False
         more = True
@@ -130,7 +132,7 @@ class Mirror:
                 database.execute(
                     f"INSERT INTO {_CURSOR_TABLE} VALUES (?, ?)"  # noqa: S608 (a constant)
                     " ON CONFLICT (of) DO UPDATE SET cursor = excluded.cursor",
-                    (of, cursor),
+                    (scope, cursor),
                 )
             more = page["has_more"]
         return written
@@ -155,25 +157,25 @@ class Mirror:
         )
 
     def _get(self, parameters: Mapping[str, str | int]) -> httpx.Response:
-        """Asks until the answer is none that passes by itself, or the tries are used up."""
-        wait_s, found = _FIRST_WAIT_S, "nothing"
-        for attempt in range(1, TRIES + 1):
-            asked_s = 0.0
+        """Request until the answer is no temporary failure, or all attempts are used up."""
+        wait_s, problem = _FIRST_WAIT_S, "nothing"
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            retry_after_s = 0.0
             try:
                 answer = self._client.get("/v1/sync", params=dict(parameters))
             except httpx.TransportError as error:
-                found = f"no answer ({str(error) or type(error).__name__})"
+                problem = f"no answer ({str(error) or type(error).__name__})"
             else:
-                if answer.status_code not in _TRANSIENT or attempt == TRIES:
+                if answer.status_code not in _TRANSIENT or attempt == ATTEMPTS_MAX:
                     return answer
-                found = f"{answer.status_code} {_problem(answer).get('code', '')}"
-                asked_s = _retry_after_s(answer)
-            if attempt < TRIES:
-                pause_s = min(max(wait_s, asked_s), _LONGEST_WAIT_S)
-                self._report(f"{self._client.base_url}: {found}; trying again in {pause_s:g} s")
+                problem = f"{answer.status_code} {_problem(answer).get('code', '')}"
+                retry_after_s = _retry_after_s(answer)
+            if attempt < ATTEMPTS_MAX:
+                pause_s = min(max(wait_s, retry_after_s), _LONGEST_WAIT_S)
+                self._report(f"{self._client.base_url}: {problem}; trying again in {pause_s:g} s")
                 self._sleep(pause_s)
                 wait_s *= 2
-        raise SyncFailed(f"expected Headwater at {self._client.base_url}, found {found}")
+        raise SyncFailed(f"expected Headwater at {self._client.base_url}, found {problem}")
 
     def _write(
         self, database: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, Any]]
@@ -184,19 +186,19 @@ class Mirror:
             return 0
         if not rows:
             return 0
-        gone = [row for row in rows if row.get("deleted") is True]
-        there = [row for row in rows if row.get("deleted") is not True]
-        columns = list(dict.fromkeys(column for row in there for column in row))
+        deleted = [row for row in rows if row.get("deleted") is True]
+        upserted = [row for row in rows if row.get("deleted") is not True]
+        columns = list(dict.fromkeys(column for row in upserted for column in row))
         _prepare(database, table, columns)
         keys = [column.name for column in table.key]
-        # Deleted first: what came back since is among the others.
+        # Deletions first: a row that was deleted and written again is among the upserts.
         database.executemany(
             f"DELETE FROM {_quoted(name)} WHERE "  # noqa: S608 (quoted)
             + " AND ".join(f"{_quoted(key)} = ?" for key in keys),
-            [tuple(_stored(row[key]) for key in keys) for row in gone if _WIPED not in row],
+            [tuple(_stored(row[key]) for key in keys) for row in deleted if _WIPED not in row],
         )
-        self._wipe(database, table, {row[_WIPED] for row in gone if _WIPED in row})
-        if not there:
+        self._wipe(database, table, {row[_WIPED] for row in deleted if _WIPED in row})
+        if not upserted:
             return len(rows)
         changed = ", ".join(
             f"{_quoted(column)} = excluded.{_quoted(column)}"
@@ -208,12 +210,12 @@ class Mirror:
             f" VALUES ({', '.join('?' * len(columns))})"
             f" ON CONFLICT ({', '.join(map(_quoted, keys))})"
             f" DO {'UPDATE SET ' + changed if changed else 'NOTHING'}",
-            [tuple(_stored(row.get(column)) for column in columns) for row in there],
+            [tuple(_stored(row.get(column)) for column in columns) for row in upserted],
         )
         return len(rows)
 
     def _wipe(self, database: sqlite3.Connection, table: Table, digests: AbstractSet[str]) -> None:
-        """Deletes all rows of users who were wiped, and overwrites what they said."""
+        """Delete all rows of wiped users, overwriting their bytes in the file."""
         if not digests:
             return
         database.execute("PRAGMA secure_delete = ON")
@@ -225,9 +227,12 @@ class Mirror:
 
 
 def sqlite_table(table: Table) -> str:
-    """The statement that makes the copy of a projection table, unless it is there."""
-    types = {each.name: _SQLITE_TYPES[each.type] for each in (*table.key, *table.columns)}
-    computed = [*(each.name for each in table.generated), *(each.name for each in table.times)]
+    """Return the CREATE TABLE IF NOT EXISTS statement of a projection table's copy."""
+    types = {column.name: _SQLITE_TYPES[column.type] for column in (*table.key, *table.columns)}
+    computed = [
+        *(column.name for column in table.generated),
+        *(column.name for column in table.times),
+    ]
     types |= dict.fromkeys([*computed, "updated_at"], "TEXT")
     declared = ", ".join(f"{_quoted(name)} {type_}" for name, type_ in types.items())
     keys = ", ".join(_quoted(column.name) for column in table.key)
@@ -235,7 +240,7 @@ def sqlite_table(table: Table) -> str:
 
 
 def _prepare(database: sqlite3.Connection, table: Table, columns: Sequence[str]) -> None:
-    """Makes the table, and the columns that a newer server has added."""
+    """Create the table, and add columns that a newer server has."""
     database.execute(sqlite_table(table))
     present = {row[1] for row in database.execute(f"PRAGMA table_info({_quoted(table.name)})")}
     for name in columns:
@@ -254,7 +259,7 @@ def _quoted(name: str) -> str:
 
 
 def _stored(value: object) -> object:
-    """A value as SQLite can hold it: what is nested becomes JSON text."""
+    """Return a value as SQLite can store it: nested values become JSON text."""
     if isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return value
@@ -264,19 +269,19 @@ def _page_of(answer: httpx.Response) -> dict[str, Any]:
     try:
         page: dict[str, Any] = answer.json()
     except ValueError as error:
-        raise SyncFailed(something_else(answer)) from error
+        raise SyncFailed(unexpected_answer(answer)) from error
     return page
 
 
 def _problem(answer: httpx.Response) -> dict[str, Any]:
     try:
-        found = answer.json()
+        document = answer.json()
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _retry_after_s(answer: httpx.Response) -> float:
-    """The seconds that a server asks for; its other form, a date, is left to our own waits."""
+    """Return the seconds of a Retry-After header; 0 without one, or if it is a date."""
     text = answer.headers.get("retry-after", "")
     return float(text) if text.isdigit() else 0.0

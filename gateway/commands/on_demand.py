@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called: all of them together take long to load."""
+"""Commands that are imported when they are called: importing all of them is slow."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -7,27 +7,27 @@ from typing import Final
 import click
 from typing_extensions import override
 
-#: Characters of the sentence that lists a command: more than any has.
+#: Limit of a command's summary in a listing; longer than all of them.
 _SENTENCE_MAX: Final = 1_000
 
 
 class OnDemand(click.Command):
-    """Stands for a command of another module; knows its name and the line that lists it."""
+    """Placeholder of a command in another module, with its name and summary."""
 
-    def __init__(self, place: str, summary: str) -> None:
-        """Stands for the command at `place`, module:function, whose name is the function's."""
-        self._module, _, self._function = place.partition(":")
+    def __init__(self, location: str, summary: str) -> None:
+        """Make a placeholder of the command at `location`, module:function."""
+        self._module, _, self._function = location.partition(":")
         super().__init__(self._function.replace("_", "-"), help=summary)
 
     def load(self) -> click.Command:
-        """The command itself."""
+        """Import the command."""
         module = import_module(f"headwater.gateway.commands.{self._module}")
         command: click.Command = getattr(module, self._function)
         return command
 
 
 class Group(click.Group):
-    """A group that lists its commands by whole sentences, and knows what was meant."""
+    """A group that lists commands with whole sentences, and suggests names for typing errors."""
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -50,7 +50,7 @@ class Group(click.Group):
 
 
 class OnDemandGroup(Group):
-    """A group that lists commands as they are, and loads the one that is called."""
+    """A group that lists placeholders, and imports the command that is called."""
 
     @override
     def resolve_command(
@@ -60,70 +60,69 @@ class OnDemandGroup(Group):
         return name, command.load() if isinstance(command, OnDemand) else command, rest
 
 
-#: The commands of other modules.
+#: Commands of other modules.
 COMMANDS: Final = (
     OnDemand(
         "audit:audit",
-        "Look at who has done what, and verify that nobody has changed the record of it.",
+        "Show who has done what, and verify that the audit log was not changed.",
     ),
     OnDemand("deliveries:deliveries", "Look at deliveries: what became of them, and why."),
     OnDemand(
         "deployments:deployments",
-        "Deploy code of workflows, activate it, roll it back, and see what is active.",
+        "Deploy workflow code, activate it, roll it back, and see what is active.",
     ),
     OnDemand("operate:dlq", "Look at dead letters and put them back into their topics."),
     OnDemand(
         "doctor:doctor",
-        "Look at the house: parts, versions, topics, lag, deployment, disk, clock, certificates.",
+        "Check the system: processes, versions, topics, lag, deployment, disk, clock, TLS.",
     ),
-    OnDemand("export:export", "Write a table or view to a file: all of it as it is at one moment."),
+    OnDemand("export:export", "Write a table or view to a file, as of one moment."),
     OnDemand("graph:graph", "Check, deploy and look at graphs."),
     OnDemand(
         "lineage:impact",
-        "Say what a delivery has set: rows, columns that still have its values, and workflows.",
+        "Show what a delivery set: rows, columns that still have its values, and workflows.",
     ),
     OnDemand(
-        "instances:instances", "Look at instances of workflows, create, steer and signal them."
+        "instances:instances",
+        "Show instances of workflows, create and control them, send events to them.",
     ),
-    OnDemand("jobs:jobs", "See the jobs of graphs, take them, and end them."),
+    OnDemand("jobs:jobs", "List the jobs of graphs, activate them, and end them."),
     OnDemand(
         "rebuild:rebuild",
-        "Make a table, or workflows, again with today's code, from offset 0 on, and compare.",
+        "Build a table, or the workflows, again from offset 0 with this release, and compare.",
     ),
-    OnDemand("replay:replay", "Have deliveries processed once more: all that is given has to fit."),
-    OnDemand("runs:runs", "Create runs once under a key, see and cancel them."),
+    OnDemand("replay:replay", "Process deliveries again: those that match all options."),
+    OnDemand("runs:runs", "Create runs once per idempotency key, show and cancel them."),
     OnDemand("local:settings", "Show every setting: its variable, value, default and meaning."),
     OnDemand(
         "webhook:sources",
-        "List the sources of deliveries: their paths, how they are signed, who reads them.",
+        "List the sources of deliveries: paths, signature schemes and providers.",
     ),
-    OnDemand(
-        "sync:sync", "Copy the rows into a SQLite file: everything at first, then what changed."
-    ),
+    OnDemand("sync:sync", "Copy the rows into a SQLite file: everything at first, then changes."),
     OnDemand(
         "terra_stand_in:terra_stand_in",
-        "Play Terra: connect people who do not exist, and post made data of theirs, signed.",
+        "Imitate Terra: connect people who do not exist, and post signed, made-up data.",
     ),
     OnDemand(
         "user_tokens:token",
-        "Print a token of a user, of the development issuer that `headwater up` has.",
+        "Print a user's token, of the development issuer of `headwater up`.",
     ),
-    OnDemand("topics:topics", "Look at the topics of Headwater, and make them."),
+    OnDemand("topics:topics", "List and create Headwater's topics, check and repair them."),
     OnDemand(
         "operate:trace",
-        "Show the journey of a delivery: every stage, when, and what was decided there.",
+        "Show the trace of a delivery: every stage, its time, and its result.",
     ),
-    OnDemand("users:user", "Look at what is known of one user, or forget it."),
+    OnDemand("users:user", "Show or wipe everything about one user."),
     OnDemand(
         "ownership:validate_ownership",
-        "Say whether anybody but the workers is asked to execute runs.",
+        "Check that only workers are requested to execute runs.",
     ),
     OnDemand(
         "webhook:webhook", "Sign deliveries as their sources do, and find out why one was refused."
     ),
     OnDemand(
         "lineage:why",
-        "Say where the values of a row come from: which delivery set each, and what it overrode.",
+        "Show where the values of a row come from: which delivery set each, and what it overrode.",
     ),
-    OnDemand("workflows:workflows", "See which workflows exist."),
+    OnDemand("workflows:workflows", "List workflows."),
 )

@@ -1,4 +1,4 @@
-"""What operators do, all over HTTP: dead letters, their replay, and the journey of a delivery."""
+"""Commands for operators, over HTTP: dead letters, their replay, and traces of deliveries."""
 
 import base64
 import contextlib
@@ -12,14 +12,14 @@ from headwater.gateway.commands.api import Api, admin_options
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import counted, print_fields, print_json, print_rows, say
-from headwater.gateway.commands.paging import limit_option, say_rest
+from headwater.gateway.commands.paging import limit_option, say_more
 from headwater.gateway.commands.times import rfc3339
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 
 _LETTER_COLUMNS = (
-    "place",
+    "position",
     "reason",
     "stage",
     "original_topic",
@@ -30,10 +30,10 @@ _LETTER_COLUMNS = (
     "message",
 )
 
-#: Of deliveries that wait, too, which are no dead letters and so have no place among them.
+#: For listings that include waiting deliveries, which have no position among dead letters.
 _STUCK_COLUMNS = (
     "state",
-    "place",
+    "position",
     "reason",
     "original_topic",
     "original_partition",
@@ -44,12 +44,12 @@ _STUCK_COLUMNS = (
     "message",
 )
 
-#: What a narrow terminal does without, the first one first.
+#: Columns that a narrow terminal drops, in this order.
 _LETTER_DROPS = ("original_topic", "replayed_at", "stage", "dead_at", "event_id")
 
 
-def _place(text: str) -> tuple[int, int]:
-    """Reads a dead letter's place, PARTITION/OFFSET."""
+def _position(text: str) -> tuple[int, int]:
+    """Parse a dead letter's position, PARTITION/OFFSET."""
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal()):
         raise click.UsageError(f"expected PARTITION/OFFSET, for example 0/17, found {text!r}")
@@ -71,7 +71,7 @@ def dlq() -> None:
 
 @dlq.command("list", epilog=examples("headwater dlq list", "headwater dlq list --json | jq ."))
 @limit_option(10_000)
-@click.option("--after", metavar="CURSOR", help="Go on after the cursor of an earlier page.")
+@click.option("--after", metavar="CURSOR", help="Continue after an earlier page.")
 @click.option("--state", type=click.Choice(["dead", "parked", "all"]), default="dead",
               show_default=True, help="parked: deliveries that wait for their user.")  # fmt: skip
 @admin_options
@@ -83,33 +83,33 @@ def list_letters(
     api: Api,
     as_json: bool,
 ) -> None:
-    """List dead letters, deliveries that wait, or both, the newest first."""
+    """List dead letters, waiting deliveries, or both, newest first."""
     page = api.get("/admin/dlq", state=state, limit=limit, after=after)
     if as_json:
         print_json(page)
         return
     columns = _LETTER_COLUMNS if state == "dead" else _STUCK_COLUMNS
-    print_rows([_with_place(row) for row in page["rows"]], columns, drops=_LETTER_DROPS)
+    print_rows([_with_position(row) for row in page["rows"]], columns, drops=_LETTER_DROPS)
     none = "There are no dead letters." if state == "dead" else "There are none."
-    say_rest(page["rows"], page["cursor"], none=none, by="--after")
+    say_more(page["rows"], page["cursor"], none=none, by="--after")
 
 
-def _with_place(row: dict[str, Any]) -> dict[str, Any]:
-    """A dead letter with its place as `show` and `replay` take it; what only waits has none."""
-    placed = row.get("partition") is not None and row.get("offset") is not None
-    return {**row, "place": f"{row['partition']}/{row['offset']}" if placed else None}
+def _with_position(row: dict[str, Any]) -> dict[str, Any]:
+    """Add a dead letter's position as `show` and `replay` take it; waiting deliveries have none."""
+    dead = row.get("partition") is not None and row.get("offset") is not None
+    return {**row, "position": f"{row['partition']}/{row['offset']}" if dead else None}
 
 
 @dlq.command("show", epilog=examples("headwater dlq show 0/17"))
-@click.argument("place", metavar="PARTITION/OFFSET")
+@click.argument("position", metavar="PARTITION/OFFSET")
 @admin_options
 @json_option
-def show_letter(place: str, api: Api, as_json: bool) -> None:
-    """Show one dead letter with its headers and, if it can be read, the delivery in it.
+def show_letter(position: str, api: Api, as_json: bool) -> None:
+    """Show a dead letter with its headers and, if it can be decoded, its delivery.
 
-    PARTITION/OFFSET is its place in the topic dead-letters, as `headwater dlq list` prints it.
+    PARTITION/OFFSET is its position in the topic dead-letters, as `headwater dlq list` prints it.
     """
-    partition, offset = _place(place)
+    partition, offset = _position(position)
     letter = api.get(f"/admin/dlq/{partition}/{offset}")
     if as_json:
         print_json(letter)
@@ -121,7 +121,7 @@ def show_letter(place: str, api: Api, as_json: bool) -> None:
 
 
 def _body(value: str | None) -> str:
-    """The delivery in a dead letter as text; the bytes in base64 if there is none."""
+    """Return a dead letter's delivery as text, or its bytes in base64 if there is none."""
     if value is None:
         return ""
     data = base64.b64decode(value)
@@ -140,15 +140,15 @@ def _body(value: str | None) -> str:
         "headwater dlq replay --all --reason no_connection_for_terra_user",
     ),
 )
-@click.argument("places", metavar="[PARTITION/OFFSET]...", nargs=-1)
+@click.argument("positions", metavar="[PARTITION/OFFSET]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All that were never replayed.")
 @click.option("--reason", help="With --all: only those of this reason.")
-@click.option("--dry-run", is_flag=True, help="Say what would be replayed, and do nothing.")
-@click.option("--yes", is_flag=True, help="With --all: do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be replayed, and change nothing.")
+@click.option("--yes", is_flag=True, help="With --all: do not ask for confirmation.")
 @admin_options
 @json_option
 def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
-    places: tuple[str, ...],
+    positions: tuple[str, ...],
     everything: bool,
     reason: str | None,
     dry_run: bool,
@@ -156,26 +156,28 @@ def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
     api: Api,
     as_json: bool,
 ) -> None:
-    """Put dead letters back where they came from, key and value untouched.
+    """Put dead letters back where they came from, key and value unchanged.
 
-    Name them as PARTITION/OFFSET, or take --all, which says how many there are and asks. Replaying
-    twice is safe: rows converge.
+    Name them as PARTITION/OFFSET, or use --all, which prints their number and asks for
+    confirmation. Replaying twice is safe: rows converge.
     """
-    if everything == bool(places):
+    if everything == bool(positions):
         raise click.UsageError("expected either PARTITION/OFFSET or --all")
-    asked: dict[str, Any] = {"all": True, "reason": reason}
+    request: dict[str, Any] = {"all": True, "reason": reason}
     if not everything:
-        asked = {"positions": [{"partition": p, "offset": o} for p, o in map(_place, places)]}
+        request = {
+            "positions": [{"partition": p, "offset": o} for p, o in map(_position, positions)]
+        }
     elif not (dry_run or yes):
-        count = sum(page["replayed"] for page in _replayed(api, asked | {"dry_run": True}))
+        count = sum(page["replayed"] for page in _replayed(api, request | {"dry_run": True}))
         if count and not sys.stdin.isatty():
-            found = f"{counted(count, 'dead letter')} would be replayed"
+            what = f"{counted(count, 'dead letter')} would be replayed"
             raise click.UsageError(
-                f"expected --yes, or a terminal to ask at, found neither: {found}"
+                f"expected --yes, or a terminal to confirm at, found neither: {what}"
             )
         if count:
             click.confirm(f"Replay {counted(count, 'dead letter')}?", abort=True, err=True)
-    pages = list(_replayed(api, asked | {"dry_run": dry_run}))
+    pages = list(_replayed(api, request | {"dry_run": dry_run}))
     results = [result for page in pages for result in page["results"]]
     done, failed = (sum(page[name] for page in pages) for name in ("replayed", "failed"))
     if as_json:
@@ -187,11 +189,11 @@ def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
         raise click.exceptions.Exit(1)
 
 
-def _replayed(api: Api, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What came of a replay, page by page, until there is no more."""
+def _replayed(api: Api, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the results of a replay, page by page."""
     after = None
     while True:
-        page: dict[str, Any] = api.post("/admin/dlq/replay", asked | {"after": after})
+        page: dict[str, Any] = api.post("/admin/dlq/replay", request | {"after": after})
         yield page
         after = page["next"]
         if after is None:
@@ -203,34 +205,34 @@ def _replayed(api: Api, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @admin_options
 @json_option
 def trace(request_id: str, api: Api, as_json: bool) -> None:
-    """Show the journey of a delivery: every stage, when, and what was decided there.
+    """Show the trace of a delivery: every stage, its time, and its result.
 
-    A copy of a delivery that was admitted before has a journey of its own, which names the first.
-    So has a delivery that was refused, with the reason.
+    A duplicate of an earlier delivery has a trace of its own, which names the first. So has a
+    refused delivery, with the reason.
 
     REQUEST_ID is the request_id of the gateway's answer, also in its header x-request-id.
     """
-    found = api.get("/admin/traces", request_id=request_id)["traces"]
-    if not found:
+    traces = api.get("/admin/traces", request_id=request_id)["traces"]
+    if not traces:
         raise click.ClickException(
-            f"no delivery with the request id {request_id} is known (yet); a journey can be seen "
-            "once the delivery was processed, skipped, parked, dead-lettered, refused or dropped "
-            "as a copy"
+            f"no delivery with the request id {request_id} is known (yet); a trace is available "
+            "after the delivery was processed, skipped, parked, dead-lettered, refused or dropped "
+            "as a duplicate"
         )
     if as_json:
-        print_json(found[0])
+        print_json(traces[0])
         return
-    if found[0]["event_id"]:
-        say(f"event {found[0]['event_id']}, user {found[0]['user_id'] or 'unknown'}")
+    if traces[0]["event_id"]:
+        say(f"event {traces[0]['event_id']}, user {traces[0]['user_id'] or 'unknown'}")
     print_rows(
-        journey_rows(found[0]["hops"]),
+        trace_rows(traces[0]["hops"]),
         ("at", "after_ms", "stage", "position", "detail"),
         drops=("after_ms",),
     )
 
 
-def journey_rows(hops: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The stages of a journey as rows to print."""
+def trace_rows(hops: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the stages of a trace as rows to print."""
     began_ms = hops[0]["at_ms"] if hops else 0
     return [
         {

@@ -1,7 +1,6 @@
-"""Flags that several commands share, and how they become settings.
+"""Options that several commands share, and the settings they make.
 
-Settings are imported where they are read: they take longer to load than the commands that explain
-themselves, or that take everything from their flags.
+Settings are imported where they are used: importing them is slower than printing help.
 """
 
 import os
@@ -20,29 +19,30 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The addresses of the embedded parts, unless others are given.
+#: Address of embedded servers, unless others are configured.
 LOOPBACK: Final = "127.0.0.1"
-#: Where the gateway is, for all commands that ask one.
+#: URL of the gateway, for all commands that send requests.
 URL_VARIABLE: Final = "HEADWATER_URL"
-#: Where a gateway has its workflow service.
+#: Path of a gateway's workflow service.
 WORKFLOWS_PATH: Final = "/api/workflows"
-#: What to do next about a refusal that has to do with deployments.
-OF_DEPLOYMENTS: Final[Mapping[str, str]] = {
+#: The next step after an error that concerns deployments, by its code.
+DEPLOYMENT_HINTS: Final[Mapping[str, str]] = {
     NO_ACTIVE_DEPLOYMENT: "`headwater deployments activate` activates one",
     DEPLOYMENT_NOT_FOUND: "`headwater deployments list` shows those that exist",
 }
 
 
-class SettingsWrong(click.ClickException):
-    """Settings that cannot be used; one line each."""
+class SettingsUnusable(click.ClickException):
+    """Settings cannot be used; the message has a line per problem."""
 
     exit_code = 2
 
 
 def settings_from(**flags: object) -> "Settings":
-    """The settings, flags first, then the environment; says what looks like one and is not.
+    """Return the settings, flags before the environment; warns of unknown variables.
 
-    Errors: SettingsWrong.
+    Raises:
+        SettingsUnusable: A setting is invalid.
     """
     from headwater.gateway.environment import (  # noqa: PLC0415 (see above)
         SettingsInvalid,
@@ -53,19 +53,19 @@ def settings_from(**flags: object) -> "Settings":
     try:
         settings = load_settings(**flags)
     except SettingsInvalid as error:
-        raise SettingsWrong("\n".join(error.problems)) from error
+        raise SettingsUnusable("\n".join(error.problems)) from error
     for line in unknown_variables(settings, os.environ):
         say(f"headwater: {line}")
     return settings
 
 
 def dsn_of(settings: "Settings") -> str:
-    """Postgres' address: the one given, else that of the embedded one on this machine."""
+    """Return the address of Postgres: the configured one, else the embedded one's."""
     if not settings.postgres and not settings.postgres_port:
-        raise SettingsWrong("HEADWATER_POSTGRES: expected a DSN, found nothing and a free port")
+        raise SettingsUnusable("HEADWATER_POSTGRES: expected a DSN, found nothing and a free port")
     if settings.postgres:
         return settings.postgres
-    # Where `projections.postgres.embedded`, which takes long to load, keeps it.
+    # As `projections.postgres.embedded` has it, which is slow to import.
     password = settings.data_dir.absolute() / "postgres" / "pgpass"
     return (
         f"postgresql://headwater@{LOOPBACK}:{settings.postgres_port}/headwater"
@@ -74,13 +74,13 @@ def dsn_of(settings: "Settings") -> str:
 
 
 def url_of(settings: "Settings") -> str:
-    """Where the gateway of these settings is asked from this machine."""
+    """Return the URL at which this machine reaches the gateway of these settings."""
     host = settings.host if settings.host not in ("0.0.0.0", "::") else LOOPBACK  # noqa: S104 (compared)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
-def several(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Options as one decorator; help lists them in this order."""
+def combined(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Combine options into one decorator; help lists them in this order."""
 
     def with_all(command: F) -> F:
         for option in reversed(options):
@@ -100,11 +100,13 @@ kafka_option: Final = click.option(
     help="Kafka brokers. Default: HEADWATER_KAFKA, else the embedded one on this machine.",
 )
 
-topic_options: Final = several(
+topic_options: Final = combined(
     click.option(
-        "--partitions", type=int, help="Partitions of each. Default: HEADWATER_PARTITIONS."
+        "--partitions", type=int, help="Partitions of a topic. Default: HEADWATER_PARTITIONS."
     ),
-    click.option("--replication", type=int, help="Copies of each. Default: HEADWATER_REPLICATION."),
+    click.option(
+        "--replication", type=int, help="Replicas of a topic. Default: HEADWATER_REPLICATION."
+    ),
 )
 
 postgres_option: Final = click.option(
@@ -113,17 +115,16 @@ postgres_option: Final = click.option(
     help="Postgres. Default: HEADWATER_POSTGRES, else the embedded one on this machine.",
 )
 
-#: `--app`, once for each.
 app_option: Final = click.option(
     "--app",
     metavar="MODULE[:NAME]",
     multiple=True,
     callback=lambda _context, _option, apps: ",".join(apps) or None,
-    help="Workflows to run: a module, or a workflow or list of workflows in it; more than once "
-    "for several apps side by side. Default: HEADWATER_APP.",
+    help="Workflows to run: a module, or a workflow or list of workflows in it; repeatable. "
+    "Default: HEADWATER_APP.",
 )
 
-listen_options: Final = several(
+listen_options: Final = combined(
     click.option("--host", help="Address to listen on. Default: HEADWATER_HOST, else 127.0.0.1."),
     click.option(
         "--port", type=int, help="Port of the gateway. Default: HEADWATER_PORT, else 8080."
@@ -136,25 +137,25 @@ data_dir_option: Final = click.option(
     help="Folder of all data. Default: HEADWATER_DATA_DIR, else .headwater.",
 )
 
-#: `--url`; the URL of the gateway's workflow service is one of the gateway, too.
+#: `--url`; a URL of the gateway's workflow service is accepted, too.
 url_option: Final = click.option(
     "--url",
     metavar="URL",
     envvar=URL_VARIABLE,
     callback=lambda _context, _option, url: url and _gateway_of(url),
-    help="Where the gateway is. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
+    help="URL of the gateway. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
     "HEADWATER_PORT.",
 )
 
-#: `api.admin_options` makes of them the gateway that they name.
-admin_flags: Final = several(
+#: `api.admin_options` passes commands the gateway that they name.
+admin_flags: Final = combined(
     url_option,
     click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY."),
 )
 
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, whole.")
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def examples(*lines: str) -> str:
-    """An epilog of examples that click leaves as it is."""
+    """Return an epilog of examples that click does not wrap."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,8 +1,8 @@
-"""What commands print: tables for people at a terminal, tab-separated lines or JSON for programs.
+"""Output of commands: tables at a terminal, tab-separated lines or JSON for programs.
 
-Results go to stdout; progress, hints and errors to stderr, so that a pipe carries results only.
-What is for a person is shown by `gateway.commands.terminal`, imported where it is called: it
-loads slowly.
+Results go to stdout; progress, hints and errors to stderr, so that a pipe carries only results.
+`gateway.commands.terminal`, which formats for terminals, is imported where it is called, because
+that is slow.
 """
 
 import json
@@ -13,46 +13,46 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from headwater.gateway.commands.terminal import Styles
 
-#: Control characters of a value could move the cursor, or change what is on the screen already.
+#: Control characters in a value could move the cursor, or overwrite the screen.
 _CONTROLS: Final = {
     code: f"\\x{code:02x}"
     for code in (*range(0x20), *range(0x7F, 0xA0))
     if chr(code) not in "\t\n\r"
 }
 
-#: Characters of a value beside others, at a terminal.
+#: Characters of a value in a table, at a terminal.
 _SHOWN: Final = 60
 
 
 def say(message: str) -> None:
-    """Prints a line of progress to stderr."""
+    """Print a line of progress to stderr."""
     from headwater.gateway.commands.terminal import show_message  # noqa: PLC0415 (see above)
 
     show_message(message)
 
 
 def at_terminal() -> bool:
-    """Whether a person reads stdout."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def longest_shown(*, full: bool = False) -> int | None:
-    """How many characters of a value are shown beside others: in a pipe, and in full, all of it."""
+    """Return how many characters of a value are shown in a table; None for all."""
     return None if full or not at_terminal() else _SHOWN
 
 
-def cut(text: str, longest: int | None) -> str:
-    """A text, or as much of it as may be shown."""
+def shortened(text: str, longest: int | None) -> str:
+    """Return a text, shortened to `longest` characters."""
     return text if longest is None or len(text) <= longest else text[: longest - 1] + "…"
 
 
 def json_text(value: object, longest: int | None = None) -> str:
-    """A value as JSON, or as much of it as may be shown."""
-    return cut(json.dumps(value, ensure_ascii=False), longest)
+    """Return a value as JSON, shortened to `longest` characters."""
+    return shortened(json.dumps(value, ensure_ascii=False), longest)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number of things in words: `1 row`, `2 rows`, `2 deliveries`."""
+    """Return a number with its noun: `1 row`, `2 rows`, `2 deliveries`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -65,14 +65,19 @@ def print_rows(
     styles: "Styles | None" = None,
     drops: Sequence[str] = (),
 ) -> None:
-    """Prints rows.
+    """Print rows.
 
-    Shape:  at a terminal a table of the given columns; with `drops` no value but the last column's
-            is split, and where the terminal is too narrow, columns are left out in that order. In a
-            pipe a header line and a line a row,
-            tab-separated, after a comment with the title if there is one; tabs and line ends
-            within values are replaced by spaces; with `as_json` all
-            rows as one JSON array, whole.
+    At a terminal: a table. In a pipe: a header line and a line per row, tab-separated, after a
+    comment with the title; tabs and line ends within values become spaces.
+
+    Args:
+        rows: The rows.
+        columns: Columns that are shown.
+        as_json: Print all rows, with all their members, as one JSON array.
+        title: Title of the table.
+        styles: Styles of values, by column.
+        drops: Columns that a narrow terminal drops, in this order. With it, only values of the last
+            column are wrapped.
     """
     names = list(columns)
     if as_json:
@@ -92,7 +97,7 @@ def print_fields(
     title: str | None = None,
     styles: "Mapping[str, str] | None" = None,
 ) -> None:
-    """Prints one thing, a field a line; `styles` are those of values."""
+    """Print one thing, a field a line; `styles` are those of values."""
     rows = [{"field": name, "value": value} for name, value in fields]
     print_rows(rows, ("field", "value"), title=title, styles={"value": styles or {}})
 
@@ -100,9 +105,15 @@ def print_fields(
 def print_sideways(
     rows: Sequence[Mapping[str, Any]], heading: Sequence[str], columns: Iterable[str], title: str
 ) -> None:
-    """Prints a few wide rows: at a terminal a line a column, without those that nobody has set.
+    """Print a few wide rows: at a terminal a line per column, without empty columns.
 
-    Shape:  the values of `heading` name each row; in a pipe the same as `print_rows`.
+    In a pipe it is the same as `print_rows`.
+
+    Args:
+        rows: The rows.
+        heading: Columns that name a row.
+        columns: The other columns.
+        title: Title of the table.
     """
     shown = [name for name in columns if any(row.get(name) is not None for row in rows)]
     if not at_terminal():
@@ -118,9 +129,12 @@ def print_sideways(
 
 
 def print_line(row: Mapping[str, Any], widths: Mapping[str, int], styles: "Styles") -> None:
-    """Prints one row of many that come one by one, at once.
+    """Print a row at once, as one of many that arrive over time.
 
-    Shape:  at a terminal columns of at least the given widths; in a pipe tab-separated.
+    Args:
+        row: The row.
+        widths: Columns, with their least widths at a terminal; in a pipe it is tab-separated.
+        styles: Styles of values, by column.
     """
     cells = {name: _flat(_text(row.get(name))) for name in widths}
     if not at_terminal():
@@ -133,23 +147,23 @@ def print_line(row: Mapping[str, Any], widths: Mapping[str, int], styles: "Style
 
 
 def print_json(value: object) -> None:
-    """Prints a value as JSON, indented for people and in one line for programs."""
+    """Print a value as JSON, indented at a terminal and in one line for programs."""
     indent = 2 if at_terminal() else None
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
 def print_answer(answer: object) -> None:
-    """Prints what the service has answered, as JSON with the names that it has over HTTP."""
+    """Print an answer of the service as JSON, with the names that it has over HTTP."""
     from msgspec import to_builtins  # noqa: PLC0415 (see above)
 
     print_json(to_builtins(answer))
 
 
 def print_lines_of_json(*answers: object) -> None:
-    """Prints what the service has answered, an object a line, at once."""
+    """Print answers of the service at once, an object a line."""
     from msgspec.json import encode  # noqa: PLC0415 (see above)
 
-    sys.stdout.write("".join(f"{encode(each).decode()}\n" for each in answers))
+    sys.stdout.write("".join(f"{encode(answer).decode()}\n" for answer in answers))
     sys.stdout.flush()
 
 
@@ -164,13 +178,13 @@ def _show(
 
     cells = [{name: _text(row.get(name)) for name in names} for row in rows]
     columns = {name: _numeric([row.get(name) for row in rows]) for name in names}
-    left_out = show_rows(cells, columns, title=title, styles=styles, drops=drops)
-    if left_out:
-        say(f"Left out for want of width: {', '.join(left_out)}. With --json all is there.")
+    dropped = show_rows(cells, columns, title=title, styles=styles, drops=drops)
+    if dropped:
+        say(f"Not shown, as the terminal is too narrow: {', '.join(dropped)}. --json shows all.")
 
 
 def _numeric(values: Sequence[object]) -> bool:
-    """Whether a column is of numbers, or of nothing at all."""
+    """Return whether a column has only numbers and empty values."""
     return bool(values) and all(
         isinstance(value, (int, float, type(None))) and not isinstance(value, bool)
         for value in values

@@ -1,4 +1,4 @@
-"""`headwater validate-ownership`: whether anybody but the workers is asked to execute runs."""
+"""`headwater validate-ownership`: whether only workers are requested to execute runs."""
 
 import click
 
@@ -13,25 +13,25 @@ _FAIL = "fail"
 @click.command(
     epilog=examples(
         "headwater validate-ownership",
-        "headwater validate-ownership --strict    in a pipeline of deployment",
+        "headwater validate-ownership --strict    in a deployment pipeline",
     )
 )
-@click.option("--strict", is_flag=True, help="A warning ends with 1, too.")
+@click.option("--strict", is_flag=True, help="Exit 1 also on a warning.")
 @admin_options
 @json_option
 def validate_ownership(strict: bool, api: Api, as_json: bool) -> None:
-    """Say whether anybody but the workers is asked to execute runs.
+    """Check that only workers are requested to execute runs.
 
-    Ends with 1 if so. Callbacks of queues at the gateway are counted for 15 minutes.
-    HEADWATER_STRICT_OWNERSHIP says whether they are a failure or a warning.
+    Exits 1 if not. The gateway counts callbacks of queues for 15 minutes.
+    HEADWATER_STRICT_OWNERSHIP sets whether they are a failure or a warning.
     """
-    found = api.get("/v1/diagnostics/ownership")
+    report = api.get("/v1/diagnostics/ownership")
     if as_json:
-        print_json(found)
+        print_json(report)
     else:
-        print_rows([{"what": name, "found": value} for name, value in found.items()],
+        print_rows([{"what": name, "found": value} for name, value in report.items()],
                    ("what", "found"))  # fmt: skip
-        if found["status"] != _PASS:
-            say("A queue or webhook leads to the gateway, or an app host has another World.")
-    if found["status"] == _FAIL or (strict and found["status"] != _PASS):
+        if report["status"] != _PASS:
+            say("A queue or webhook posts to the gateway, or an app host has another World.")
+    if report["status"] == _FAIL or (strict and report["status"] != _PASS):
         raise click.exceptions.Exit(1)

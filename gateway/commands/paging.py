@@ -1,4 +1,4 @@
-"""Listings of several pages, as commands ask for them."""
+"""Paging of commands that list something."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -9,40 +9,40 @@ from headwater.gateway.commands.output import say
 
 T = TypeVar("T")
 
-#: Asks for a page of a size, after a cursor: rows, and the cursor of the next page if there is one.
+#: Fetches a page of a size after a cursor: rows, and the cursor of the next page if there is one.
 Page: TypeAlias = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
 
-cursor_option = click.option("--cursor", help="Go on after the cursor of an earlier listing.")
+cursor_option = click.option("--cursor", help="Continue after an earlier listing's cursor.")
 
 
 def limit_option(
-    most: int, first: str = "newest"
+    largest: int, first: str = "newest"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--limit`: how many, at most; `first` says which of them come first."""
+    """Return the option `--limit`; `first` names the rows that come first."""
     return click.option(
         "--limit",
-        type=click.IntRange(1, most),
+        type=click.IntRange(1, largest),
         default=50,
         show_default=True,
         help=f"How many, at most; the {first} come first.",
     )
 
 
-def say_rest(found: Sequence[object], more: str | None, *, none: str, by: str = "--cursor") -> None:
-    """Says of a listing that it has nothing, and how it goes on."""
-    if not found:
+def say_more(rows: Sequence[object], more: str | None, *, none: str, by: str = "--cursor") -> None:
+    """Print that a listing is empty, or the cursor of its next page."""
+    if not rows:
         say(none)
     if more:
         say(f"There are more: {by} {more}")
 
 
-async def gathered(
+async def collect_pages(
     page: Page[T], *, limit: int, page_size: int, cursor: str | None
 ) -> tuple[list[T], str | None]:
-    """Rows of as many pages as it takes, and the cursor behind them if there are more."""
-    found: list[T] = []
+    """Return rows of as many pages as needed, and the cursor after them if there are more."""
+    collected: list[T] = []
     while True:
-        rows, cursor = await page(min(page_size, limit - len(found)), cursor)
-        found += rows
-        if cursor is None or len(found) >= limit:
-            return found, cursor
+        rows, cursor = await page(min(page_size, limit - len(collected)), cursor)
+        collected += rows
+        if cursor is None or len(collected) >= limit:
+            return collected, cursor

@@ -1,4 +1,4 @@
-"""`headwater worker`: the pipeline, from its start to the signal that ends it."""
+"""`headwater worker`: the pipeline worker, from start to the signal that stops it."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from headwater.streams.pipeline.worker import run_worker
 
 
 def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
-    """Runs the pipeline until SIGTERM or SIGINT."""
+    """Run the pipeline until SIGTERM or SIGINT."""
     begin_service(settings)
     cluster = cluster_of(settings)
     rules = pipeline_rules(settings)

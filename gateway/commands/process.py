@@ -1,4 +1,4 @@
-"""What a process that serves until it is stopped has of its own: a name, a log, its privacy."""
+"""Start of a long-running process: its name, log and privacy."""
 
 import logging
 import os
@@ -10,32 +10,32 @@ from headwater.gateway.clear_text import clear_text_warnings
 from headwater.gateway.privacy import close_environment
 from headwater.gateway.settings import Settings
 
-#: What our processes create is theirs.
+#: Files of our processes are private.
 _UMASK: Final = 0o077
 _LOG: Final = logging.getLogger("headwater")
 
 
 def process_name() -> str:
-    """The name of this process among those of the house."""
+    """Return the name of this process, unique in the system."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def begin_service(settings: Settings) -> None:
-    """Begin a process that runs none of authors' code: private, with a log on stderr."""
+    """Begin a process without authors' code: private, with a log on stderr."""
     close_environment()
     os.umask(_UMASK)
     log_to_stderr(settings)
 
 
 def log_to_stderr(settings: Settings) -> None:
-    """Log to stderr at the level of the settings, first what these send without TLS."""
+    """Log to stderr at the configured level; warn first of connections without TLS."""
     logging.basicConfig(
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
     if settings.log_level != "debug":
-        # They repeat themselves at every attempt to connect; our own code says it once.
+        # They log every attempt to connect; our own code logs a lost connection once.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
         logging.getLogger("httpx").setLevel(logging.WARNING)

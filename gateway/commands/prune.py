@@ -1,40 +1,49 @@
-"""`headwater instances prune`: instances that are past their retention are removed for good."""
+"""`headwater instances prune`: delete instances that ended longer ago than their retention."""
 
 import click
 
-from headwater.gateway.commands.following import Answer, How, begin_options, carry_out
+from headwater.gateway.commands.following import (
+    Operation,
+    OperationOptions,
+    begin_options,
+    carry_out,
+)
 from headwater.gateway.commands.options import examples
 from headwater.gateway.commands.output import counted, print_rows
 
 
 @click.command(
     epilog=examples(
-        "headwater instances prune --dry-run        how many of which workflow",
+        "headwater instances prune --dry-run        count them by workflow",
         "headwater instances prune -w report --yes",
-        "headwater instances prune --follow 01J…    how far one is that was begun before",
+        "headwater instances prune --follow 01J…    follow one that was begun before",
     )
 )
-@click.option("-w", "--workflow", metavar="NAME", help="Of one workflow alone.")
+@click.option("-w", "--workflow", metavar="NAME", help="Only instances of this workflow.")
 @begin_options("prune")
-def prune(*, how: How, workflow: str | None) -> None:
-    """Remove instances that are past their retention, from rows, snapshots, stores and the log.
+def prune(*, options: OperationOptions, workflow: str | None) -> None:
+    """Delete instances past their retention from rows, snapshots, stores and the log.
 
-    HEADWATER_RETENTION of the projector says how long instances are kept once they have ended; by
-    default that is for ever. One to which something happens meanwhile, such as a restart, stays. A
-    prune goes on by itself if this command, or a worker, ends.
+    HEADWATER_RETENTION of the projector sets how long ended instances are kept; by default
+    indefinitely. An instance that changes meanwhile, for example by a restart, is kept. A prune
+    continues if this command or a worker ends.
     """
-    order = {"workflow": workflow} if workflow else {}
-    found = carry_out("prune", order, how, done="removed for good", count=_many, far=_far)
-    if found["state"] == "dry_run" and not how.as_json:
-        rows = [{"workflow": name, "past": past} for name, past in found["by_workflow"].items()]
+    request = {"workflow": workflow} if workflow else {}
+    operation = carry_out(
+        "prune", request, options, done="permanently deleted", count=_counted, progress=_progress
+    )
+    if operation["state"] == "dry_run" and not options.as_json:
+        rows = [
+            {"workflow": name, "past": count} for name, count in operation["by_workflow"].items()
+        ]
         print_rows(rows, ("workflow", "past"))
 
 
-def _far(found: Answer) -> str:
-    kept = f", {found['kept']} stay: something has happened to them" if found["kept"] else ""
-    erasing = "; the log forgets them" if found["state"] == "erasing" else ""
-    return f"{found['deleted']} of {_many(found['matched'])} deleted{kept}{erasing}"
+def _progress(operation: Operation) -> str:
+    kept = f", {operation['kept']} kept because they changed" if operation["kept"] else ""
+    erasing = "; compacting the log" if operation["state"] == "erasing" else ""
+    return f"{operation['deleted']} of {_counted(operation['matched'])} deleted{kept}{erasing}"
 
 
-def _many(number: int) -> str:
+def _counted(number: int) -> str:
     return counted(number, "instance")

@@ -1,16 +1,16 @@
-"""`headwater runs`: runs by their ids alone, created once under a key, shown and cancelled."""
+"""`headwater runs`: create runs once per idempotency key, show and cancel them, by id alone."""
 
 import sys
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.on_demand import Group
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_fields, print_rows, say
-from headwater.gateway.commands.paging import cursor_option, gathered, limit_option, say_rest
-from headwater.gateway.commands.times import both, moment
+from headwater.gateway.commands.paging import collect_pages, cursor_option, limit_option, say_more
+from headwater.gateway.commands.times import absolute_and_relative, moment
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.schemas.statuses import RunState
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("run", "workflow", "status", "deployment", "created", "ended", "error")
 _DROPS: Final = ("deployment", "error", "ended")
 _STATES: Final = [state.value for state in RunState]
-#: As many as the service gives at once.
+#: Largest page of the service.
 _PAGE_MAX: Final = 1_000
 
 
-def _some_run(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+def _checked_run(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     if not value:
         raise click.BadParameter("expected the id of a run, found nothing")
     return value
 
 
-def _some_key(
+def _checked_key(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | None:
     from headwater.gateway.client.requests import idempotency_key  # noqa: PLC0415 (loads slowly)
@@ -42,9 +42,9 @@ def _some_key(
         raise click.BadParameter(str(error)) from error
 
 
-_RUN: Final = click.argument("run_id", metavar="RUN", callback=_some_run)
+_RUN: Final = click.argument("run_id", metavar="RUN", callback=_checked_run)
 _WORKFLOW: Final = click.option(
-    "-w", "--workflow", metavar="NAME", help="Its workflow, where several have a run of this id."
+    "-w", "--workflow", metavar="NAME", help="Its workflow, if several have a run of this id."
 )
 
 
@@ -54,14 +54,14 @@ _WORKFLOW: Final = click.option(
         'headwater runs create order --input \'{"sku": "x"}\' --idempotency-key order-17',
         "headwater runs list --status failed",
         "headwater runs show RUN",
-        "headwater runs cancel RUN --reason 'no longer wanted'",
+        "headwater runs cancel RUN --reason 'no longer needed'",
     )
     + ENVIRONMENT,
 )
 def runs() -> None:
-    """Create runs once under a key, see and cancel them.
+    """Create runs once per idempotency key, show and cancel them.
 
-    What else is done with them: `headwater instances`.
+    `headwater instances` has further commands.
     """
 
 
@@ -70,40 +70,43 @@ def runs() -> None:
         'headwater runs create order --input \'{"sku": "x"}\'',
         "headwater runs create order --idempotency-key order-17      once, for a day",
         "headwater runs create order --deployment dep_3f9c1b7a52e84d60c1aa",
-        "id=$(headwater runs create order)      the id alone goes to standard output",
+        "id=$(headwater runs create order)      only the id goes to standard output",
     )
     + ENVIRONMENT
 )
 @click.argument("workflow")
-@click.option("--input", "given", type=JsonArgument(), help="JSON, @FILE, or - for standard input.")
-@click.option("--deployment", metavar="ID", help="What it runs on. Default: the active one.")
+@click.option(
+    "--input", "input_", type=JsonArgument(), help="JSON, @FILE, or - for standard input."
+)
+@click.option("--deployment", metavar="ID", help="Deployment to run on. Default: the active one.")
 @click.option(
     "--idempotency-key",
-    "once",
     metavar="KEY",
-    callback=_some_key,
-    help="What is created again under it, within a day, is the same run.",
+    callback=_checked_key,
+    help="Within a day, the same key returns the same run.",
 )
 @json_option
 @service_options
 def create(
     service: Service,
     workflow: str,
-    given: Given | None,
+    input_: JsonValue | None,
     deployment: str | None,
-    once: str | None,
+    idempotency_key: str | None,
     as_json: bool,
 ) -> None:
     """Create a run, and print its id."""
-    value = given.value if given else None
-    made = service.ask(
-        lambda client: client.runs.create(workflow, value, deployment=deployment, key=once)
+    value = input_.value if input_ else None
+    run = service.ask(
+        lambda client: client.runs.create(
+            workflow, value, deployment=deployment, key=idempotency_key
+        )
     )
     if as_json:
-        print_answer(made)
+        print_answer(run)
     else:
-        sys.stdout.write(f"{made.run_id}\n")
-    say(f"Created; `headwater runs show {made.run_id}` shows how it stands.")
+        sys.stdout.write(f"{run.run_id}\n")
+    say(f"Created; `headwater runs show {run.run_id}` shows its status.")
 
 
 @runs.command(
@@ -117,7 +120,7 @@ def create(
     + ENVIRONMENT,
 )
 @click.option("-w", "--workflow", metavar="NAME", help="Only runs of this workflow.")
-@click.option("--status", type=click.Choice(_STATES), help="Only runs that stand so.")
+@click.option("--status", type=click.Choice(_STATES), help="Only runs with this status.")
 @click.option("--deployment", metavar="ID", help="Only runs on this deployment.")
 @limit_option(100_000)
 @cursor_option
@@ -133,23 +136,23 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
     cursor: str | None,
     as_json: bool,
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, newest first."""
 
     async def ask(client: "Client") -> "tuple[list[RunListed], str | None]":
         async def page(limit: int, after: str | None) -> "tuple[list[RunListed], str | None]":
-            found = await client.runs.page(
+            answer = await client.runs.page(
                 status=status, workflow=workflow, deployment=deployment, limit=limit, cursor=after
             )
-            return found.data, found.cursor
+            return answer.data, answer.cursor
 
-        return await gathered(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
+        return await collect_pages(page, limit=limit, page_size=_PAGE_MAX, cursor=cursor)
 
-    found, more = service.ask(ask)
+    listed, more = service.ask(ask)
     if as_json:
-        print_answer(found)
+        print_answer(listed)
     else:
-        print_rows([_row(each) for each in found], _COLUMNS, drops=_DROPS)
-    say_rest(found, more, none="There are no such runs.")
+        print_rows([_row(run) for run in listed], _COLUMNS, drops=_DROPS)
+    say_more(listed, more, none="There are no such runs.")
 
 
 @runs.command(epilog=examples("headwater runs show RUN", "headwater runs show RUN --json"))
@@ -158,7 +161,7 @@ def list_runs(  # noqa: PLR0913 (one parameter a flag; click names them)
 @json_option
 @service_options
 def show(service: Service, run_id: str, workflow: str | None, as_json: bool) -> None:
-    """Show a run, whole."""
+    """Show a run."""
     _print(service, service.ask(lambda client: client.runs.get(run_id, workflow=workflow)), as_json)
 
 
@@ -167,13 +170,13 @@ def show(service: Service, run_id: str, workflow: str | None, as_json: bool) -> 
 )
 @_RUN
 @_WORKFLOW
-@click.option("--reason", default="", help="Why, for people: its error says it.")
+@click.option("--reason", default="", help="Reason, for people; it is in the run's error.")
 @json_option
 @service_options
 def cancel(service: Service, run_id: str, workflow: str | None, reason: str, as_json: bool) -> None:
-    """Cancel a run: its code may clean up, so it may stand as before for a while."""
-    found = service.ask(lambda client: client.runs.cancel(run_id, reason, workflow=workflow))
-    _print(service, found, as_json)
+    """Cancel a run. Its code may clean up, so its status may change later."""
+    run = service.ask(lambda client: client.runs.cancel(run_id, reason, workflow=workflow))
+    _print(service, run, as_json)
 
 
 def _row(run: "RunListed") -> dict[str, object]:
@@ -194,9 +197,9 @@ def _print(service: Service, run: "Run", as_json: bool) -> None:
         return
     now = service.now()
     fields = _row(run) | {
-        "created": both(run.created_at, now),
-        "started": both(run.started_at, now),
-        "ended": both(run.completed_at, now) if run.completed_at else None,
+        "created": absolute_and_relative(run.created_at, now),
+        "started": absolute_and_relative(run.started_at, now),
+        "ended": absolute_and_relative(run.completed_at, now) if run.completed_at else None,
         "input": run.input,
         "output": run.output,
     }

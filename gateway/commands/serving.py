@@ -1,4 +1,4 @@
-"""`headwater serve`: the gateway, from its start to the signal that ends it."""
+"""`headwater serve`: the gateway, from start to the signal that stops it."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from headwater.gateway.http.front import front_of
 from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.http.server import serve as serve_app
 from headwater.gateway.http.wiping import Wiping
-from headwater.gateway.request_ids import drawn_ahead, ulid_source
+from headwater.gateway.request_ids import buffered_random, ulid_source
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows.authorization import load_hooks
@@ -46,7 +46,7 @@ from headwater.streams.workflows.run_reader import RunReader
 
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
-    """Takes webhooks and answers reads until SIGTERM or SIGINT."""
+    """Accept webhooks and serve requests until SIGTERM or SIGINT."""
     begin_service(settings)
     run_as_batch()
     uvloop.run(_serve(settings, clock))
@@ -77,11 +77,11 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             new_id=new_id,
         ),
         clock=clock,
-        new_request_id=ulid_source(clock, drawn_ahead(os.urandom)),
+        new_request_id=ulid_source(clock, buffered_random(os.urandom)),
     )
     app = create_app(settings, sources, ports)
-    # Deliveries are taken at once, in forms that everybody reads, also while Kafka is away.
-    with system_membership(cluster, f"gateway {process_name()}") as membership:
+    # Deliveries are accepted at once, also without Kafka, in schemas that all releases read.
+    with member_of_house(cluster, f"gateway {process_name()}") as membership:
         membership.start()
         serving = serve_app(
             front_of(app),
@@ -89,7 +89,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             port=settings.port,
             end_streams=lambda: end_streams(app),
         )
-        await _unless_topics_lose_data(cluster, serving)
+        await _serve_while_topics_are_safe(cluster, serving)
 
 
 def _workflow_ports(
@@ -122,15 +122,17 @@ def _workflow_ports(
     )
 
 
-async def _unless_topics_lose_data(cluster: Cluster, serving: Coroutine[Any, Any, None]) -> None:
-    """Serves while Kafka may be away; when it is there, ends if topics may lose data."""
+async def _serve_while_topics_are_safe(
+    cluster: Cluster, serving: Coroutine[Any, Any, None]
+) -> None:
+    """Serve, also while Kafka is unavailable; exit if its topics may lose data."""
 
-    def looked(checking: asyncio.Task[None]) -> None:
+    def exit_if_unsafe(checking: asyncio.Task[None]) -> None:
         if not checking.cancelled() and checking.exception():
             signal.raise_signal(signal.SIGTERM)
 
     checking = asyncio.create_task(check_topics(cluster))
-    checking.add_done_callback(looked)
+    checking.add_done_callback(exit_if_unsafe)
     await serving
     if checking.done():
         checking.result()

@@ -1,6 +1,6 @@
-"""Starting the demo's workflow, and printing what became of its steps.
+"""Start the demo's workflow, and print its steps.
 
-It is started before the demo day is posted and read afterwards, so that it is seen to wait.
+It is started before the demo day is posted and read afterwards, so that it is seen waiting.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 DEMO_APP: Final = "headwater.gateway.local.demo.workflows"
 DEMO_WORKFLOW: Final = "day-report"
 
-#: As for the demo day's outcomes; all of it takes a few seconds once the workers are up.
-_WITHIN_S: Final = 60.0
-_ASK_EVERY_S: Final = 0.1
+#: As for the demo day's outcomes; all of it takes a few seconds once the workers are running.
+_TIMEOUT_S: Final = 60.0
+_POLL_EVERY_S: Final = 0.1
 _STEPS_MAX: Final = 100
 _PARAMS: Final = {"user_id": "user_amara", "date": "2026-07-01"}
 _COLUMNS: Final = ("step", "type", "status", "attempts", "result")
 
 
 class WorkflowShow:
-    """An instance of the demo's workflow, started through Kafka and looked at in Postgres."""
+    """An instance of the demo's workflow, started through Kafka and read from Postgres."""
 
     def __init__(
         self, settings: Settings, clock: Callable[[], int], new_id: Callable[[], str]
@@ -47,17 +47,19 @@ class WorkflowShow:
         self._instance_id = f"report-{new_id()}"
 
     def begin(self) -> None:
-        """Starts the instance.
+        """Start the instance.
 
-        Errors: DayFailed.
+        Raises:
+            DayFailed: The command was refused, or not answered.
         """
         params = {"url": url_of(self._settings), **_PARAMS}
         self._run(self._send(StartRun(json.dumps(params))))
 
     def finish(self) -> None:
-        """Sends the event that the instance waits for, sees it end and prints its steps.
+        """Send the event that the instance waits for, wait for its end and print its steps.
 
-        Errors: DayFailed.
+        Raises:
+            DayFailed: The instance did not complete.
         """
         self._run(self._finish())
 
@@ -70,34 +72,34 @@ class WorkflowShow:
             raise DayFailed("The demo's workflow did not work: Kafka does not answer") from error
 
     async def _send(self, command: Command) -> None:
-        async with self._client() as client, asyncio.timeout(_WITHIN_S):
+        async with self._client() as client, asyncio.timeout(_TIMEOUT_S):
             reply = await self._sent(client, command)
-        # The id is ours alone: what exists was created by an attempt before.
+        # The id is unique: an existing instance was created by an earlier attempt.
         if is_refused(reply.code) and reply.code != INSTANCE_EXISTS:
             raise DayFailed(f"The demo's workflow did not work: {reply.code}: {reply.message}")
 
     async def _sent(self, client: WorkflowClient, command: Command) -> ReplySent:
-        """Sends a command until a worker is there that carries it out: it may just be starting."""
+        """Send a command until a worker executes it: one may still be starting."""
         while True:
             try:
                 return await client.send(DEMO_WORKFLOW, self._instance_id, command)
             except OutcomeUnknown:
-                await asyncio.sleep(_ASK_EVERY_S)
+                await asyncio.sleep(_POLL_EVERY_S)
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[WorkflowClient]:
         client = WorkflowClient(
             cluster=cluster_of(self._settings),
             client_id="headwater-demo",
-            timeout_s=_WITHIN_S,
+            timeout_s=_TIMEOUT_S,
             clock=self._clock,
             new_id=self._new_id,
         )
         await client.start()
         try:
-            async with asyncio.timeout(_WITHIN_S):
+            async with asyncio.timeout(_TIMEOUT_S):
                 while not client.ready:  # noqa: ASYNC110 (it has no event to await)
-                    await asyncio.sleep(_ASK_EVERY_S)
+                    await asyncio.sleep(_POLL_EVERY_S)
             yield client
         finally:
             await client.stop()
@@ -105,10 +107,12 @@ class WorkflowShow:
     async def _finish(self) -> None:
         async with Reader(self._settings.postgres) as reader:
             workflows = Workflows(reader)
-            await self._until(workflows, lambda found: _waits(found) or found.details.ended)
+            await self._until(
+                workflows, lambda instance: _waits(instance) or instance.details.ended
+            )
             approval = json.dumps({"by": "the demo"})
             await self._send(SendEvent(self._new_id(), "approval", approval))
-            ended = await self._until(workflows, lambda found: found.details.ended)
+            ended = await self._until(workflows, lambda instance: instance.details.ended)
             run = RunKey(DEMO_WORKFLOW, self._instance_id, ended.meta.run_number)
             steps = await workflows.steps(run, limit=_STEPS_MAX)
         if ended.details.status is not RunStatus.COMPLETE:
@@ -121,20 +125,20 @@ class WorkflowShow:
         print_rows([_shown(step) for step in steps.rows], _COLUMNS, title=title)
 
     async def _until(self, workflows: Workflows, done: Callable[[Instance], bool]) -> Instance:
-        """Waits for what Postgres says of the instance."""
-        found: Instance | None = None
+        """Poll the instance in Postgres until it is done."""
+        instance: Instance | None = None
         try:
-            async with asyncio.timeout(_WITHIN_S):
+            async with asyncio.timeout(_TIMEOUT_S):
                 while True:
-                    placed = await workflows.instance(DEMO_WORKFLOW, self._instance_id)
-                    found = placed.instance if placed else None
-                    if found is not None and done(found):
-                        return found
-                    await asyncio.sleep(_ASK_EVERY_S)
+                    row = await workflows.instance(DEMO_WORKFLOW, self._instance_id)
+                    instance = row.instance if row else None
+                    if instance is not None and done(instance):
+                        return instance
+                    await asyncio.sleep(_POLL_EVERY_S)
         except TimeoutError:
             raise DayFailed(
-                f"expected the demo's workflow to go on within {_WITHIN_S:.0f} s, found it "
-                f"{_standing(found)}. The logs are in {self._settings.data_dir / 'logs'}"
+                f"expected the demo's workflow to progress within {_TIMEOUT_S:.0f} s, found it "
+                f"{_status_text(instance)}. The logs are in {self._settings.data_dir / 'logs'}"
             ) from None
 
 
@@ -143,12 +147,12 @@ def _waits(instance: Instance) -> bool:
     return step is not None and step.type is EntryKind.WAIT
 
 
-def _standing(instance: Instance | None) -> str:
+def _status_text(instance: Instance | None) -> str:
     if instance is None:
         return "not in Postgres"
-    at = instance.meta.current_step
-    error = at.error.message if at and at.error else "no error"
-    why = f" at {at.name}: {error}" if at else ""
+    step = instance.meta.current_step
+    error = step.error.message if step and step.error else "no error"
+    why = f" at {step.name}: {error}" if step else ""
     return f"{instance.details.status}{why}"
 
 

@@ -1,4 +1,4 @@
-"""`headwater topics skip`: marks a record that holds up its partition to be skipped."""
+"""`headwater topics skip`: marks a record that blocks its partition as skipped."""
 
 import asyncio
 from typing import Final
@@ -17,14 +17,14 @@ from headwater.streams.kafka.skips import find_skippable, mark_skipped
 _WARNING: Final = (
     "Skip it only if no release of Headwater wrote it: if one did, start that release instead."
 )
-#: What it means to skip a record that can be read, by its topic.
+#: Effect of skipping a readable record, by topic.
 _FORCED: Final = {
     WORKFLOW_COMMANDS: "The command has no effect and no outcome in the log; a client that waits "
     "for its reply is answered with INTERNAL.",
-    WORKFLOW_HISTORY: "The events of the record are lost: its instance is quarantined by the next "
-    "owner of the partition, if other events depend on them.",
+    WORKFLOW_HISTORY: "The events of the record are lost: the next owner of the partition "
+    "quarantines its instance, if other events depend on them.",
 }
-_FORCED_USUALLY: Final = "What the record says has no effect, in no part."
+_FORCED_DEFAULT: Final = "The record has no effect in any process."
 
 
 @click.command(
@@ -40,13 +40,13 @@ _FORCED_USUALLY: Final = "What the record says has no effect, in no part."
 @click.option(
     "--force",
     is_flag=True,
-    help="Also skip a record that can be read. It has no effect then: a command has no outcome, "
+    help="Also skip a readable record. It has no effect then: a command has no outcome, "
     "and a client that waits for its reply is answered with INTERNAL.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @kafka_option
 @json_option
-def skip(  # noqa: PLR0913, PLR0917, each option is one
+def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     topic: str,
     partition: int,
     offset: int,
@@ -55,23 +55,23 @@ def skip(  # noqa: PLR0913, PLR0917, each option is one
     kafka: str | None,
     as_json: bool,
 ) -> None:
-    """Skip a record that holds up its partition.
+    """Skip a record that blocks its partition.
 
-    A part that waits for it says so in its log: TOPIC/PARTITION@OFFSET has to wait. The record
-    becomes a dead letter, its bytes untouched. Restart the parts that wait: from then on every
-    part skips it.
+    A process that waits for the record logs it: TOPIC/PARTITION@OFFSET has to wait. Skipping makes
+    the record a dead letter, its bytes unchanged. Restart the waiting processes: from then on all
+    processes skip it.
     """
     cluster = cluster_of(settings_from(kafka=kafka))
-    place = RecordPosition(topic, partition, offset)
+    position = Place(topic, partition, offset)
     try:
-        record, fault = asyncio.run(find_skippable(cluster, place, force=force))
+        record, problem = asyncio.run(find(cluster, position, force=force))
     except UndecodableRecord as error:
         raise click.ClickException(error.message) from error
-    warning = _FORCED.get(topic, _FORCED_USUALLY) if force else _WARNING
-    say(f"{topic}/{partition}@{offset}: {fault}.\n{warning}")
+    warning = _FORCED.get(topic, _FORCED_DEFAULT) if force else _WARNING
+    say(f"{topic}/{partition}@{offset}: {problem}.\n{warning}")
     if not yes:
         click.confirm("Skip it?", abort=True, err=True)
-    asyncio.run(mark_skipped(cluster, record, fault, now_ms))
+    asyncio.run(mark_skipped(cluster, record, problem, now_ms))
     if as_json:
-        print_json({"topic": topic, "partition": partition, "offset": offset, "fault": fault})
-    say("It is a dead letter now; restart the parts that wait for it.")
+        print_json({"topic": topic, "partition": partition, "offset": offset, "fault": problem})
+    say("It is a dead letter now; restart the processes that wait for it.")

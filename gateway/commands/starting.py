@@ -1,4 +1,4 @@
-"""What starts workflows beside a workflow worker: the app's schedules, and rules for deliveries."""
+"""Starts workflows within a workflow worker: by schedules of apps, and by rules for deliveries."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -23,20 +23,25 @@ from headwater.streams.starters.effects import Starter
 from headwater.streams.starters.schedule_declarer import REDECLARE_S, declare, declare_activated
 from headwater.streams.workflows.client import WorkflowClient
 
-#: Longer than a partition takes to change its owner; what has no outcome then is sent again.
-_OUTCOME_WITHIN_S: Final = 15.0
+#: Longer than an ownership change of a partition; a command without an outcome is sent again.
+_OUTCOME_TIMEOUT_S: Final = 15.0
 
 
-class RulesWrong(click.ClickException):
-    """Rules that cannot be used; one line each."""
+class RulesUnusable(click.ClickException):
+    """The rules cannot be used; the message has a line per problem."""
 
     exit_code = 2
 
 
 def rules_of(settings: Settings, sources: Collection[str] | None = None) -> tuple[Rule, ...]:
-    """The rules of the file that the settings name, about these sources if they are known.
+    """Return the rules of the file that the settings name.
 
-    Errors: RulesWrong.
+    Args:
+        settings: Settings.
+        sources: Names that rules may refer to; None if they are unknown.
+
+    Raises:
+        RulesUnusable: The file cannot be read, or a rule is invalid.
     """
     if not settings.rules:
         return ()
@@ -49,22 +54,24 @@ def rules_of(settings: Settings, sources: Collection[str] | None = None) -> tupl
 
 
 def pipeline_rules(settings: Settings) -> tuple[Rule, ...]:
-    """The rules as the pipeline follows them: it knows the sources, workflow workers need not.
+    """Return the rules, checked against the sources as the pipeline does.
 
-    Errors: RulesWrong, SourcesInvalid, ProviderInvalid.
+    Raises:
+        RulesUnusable, SourcesInvalid, ProviderInvalid: A file is invalid.
     """
     return rules_of(settings, {source.name for source in sources_of(settings)})
 
 
-def not_of_apps(rules: Iterable[Rule], declared: Declarations) -> list[Rule]:
-    """The rules that name a workflow which no app has: it has to be deployed."""
+def rules_without_app(rules: Iterable[Rule], declared: Declarations) -> list[Rule]:
+    """Return the rules whose workflow no app declares: it has to be deployed."""
     return [rule for rule in rules if rule.workflow not in declared.workflows]
 
 
 def check_rules(settings: Settings, rules: Sequence[Rule], known: Collection[str]) -> None:
-    """Sees that there are the workflows that rules name, in apps or deployed.
+    """Check that the rules' workflows are declared by apps or deployed.
 
-    Errors: RulesWrong.
+    Raises:
+        RulesUnusable: A workflow is unknown.
     """
     try:
         check_workflows(rules, known)
@@ -72,11 +79,11 @@ def check_rules(settings: Settings, rules: Sequence[Rule], known: Collection[str
         raise _wrong(settings, error.message) from error
 
 
-def _wrong(settings: Settings, problems: str) -> RulesWrong:
-    return RulesWrong(f"{PREFIX}RULES, {settings.rules}:\n{problems}")
+def _wrong(settings: Settings, problems: str) -> RulesUnusable:
+    return RulesUnusable(f"{PREFIX}RULES, {settings.rules}:\n{problems}")
 
 
-async def start_workflows(  # noqa: PLR0913 (all that it joins)
+async def start_workflows(  # noqa: PLR0913 (its dependencies)
     settings: Settings,
     rules: Sequence[Rule],
     apps: Awaitable[Declarations],
@@ -87,21 +94,30 @@ async def start_workflows(  # noqa: PLR0913 (all that it joins)
     deployed: Callable[[], Awaitable[Collection[str]]],
     activated: Callable[[int], Awaitable[Deployments]],
 ) -> None:
-    """Declares schedules, and carries out effects until it is cancelled.
+    """Declare schedules, and perform effects of rules until canceled.
 
-    Shape:  deployed gives the names of what is deployed, and is asked where rules need it;
-            activated waits until there were more activations than so many.
-    Errors: RulesWrong.
+    Args:
+        settings: Settings.
+        rules: The rules.
+        apps: Declarations of the apps.
+        name: Name of this process.
+        clock: Milliseconds since 1970.
+        new_id: Returns a new id.
+        deployed: Returns the names of deployed workflows; called only if rules need it.
+        activated: Waits until there were more activations than this number.
+
+    Raises:
+        RulesUnusable: A rule's workflow is unknown.
     """
     declared = await apps
-    if not_of_apps(rules, declared):
+    if rules_without_app(rules, declared):
         check_rules(settings, rules, {*declared.workflows, *await deployed()})
     cluster = cluster_of(settings)
     await load_skips(cluster)
     client = WorkflowClient(
         cluster=cluster,
         client_id=f"{name}-starts",
-        timeout_s=_OUTCOME_WITHIN_S,
+        timeout_s=_OUTCOME_TIMEOUT_S,
         clock=clock,
         new_id=new_id,
     )
@@ -114,8 +130,8 @@ async def start_workflows(  # noqa: PLR0913 (all that it joins)
     )
     await client.start()
     try:
-        await together(
-            declare(client, declared.schedules, new_id=new_id, repeat_s=REDECLARE_S),
+        await run_until_first_exit(
+            declare(client, declared.schedules, new_id=new_id, again_s=AGAIN_S),
             declare_activated(client, activated, new_id=new_id),
             starter.run(),
         )
@@ -123,9 +139,9 @@ async def start_workflows(  # noqa: PLR0913 (all that it joins)
         await client.stop()
 
 
-async def together(*works: Awaitable[None]) -> None:
-    """Works side by side; the first error, or being cancelled, ends all of them."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+async def run_until_first_exit(*awaitables: Awaitable[None]) -> None:
+    """Run all concurrently; the first error, or cancellation, cancels the others."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     try:
         await asyncio.gather(*tasks)
     finally:

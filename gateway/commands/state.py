@@ -1,4 +1,4 @@
-"""Where a worker keeps the state of its partitions: on this machine's disk, in bounded memory."""
+"""Stores of a worker's partition state: on this machine's disk, with bounded memory."""
 
 import os
 from collections.abc import Callable
@@ -12,9 +12,10 @@ _MIB = 1024 * 1024
 
 
 def stores_of(settings: Settings, clock: Callable[[], int]) -> StateStores:
-    """The stores of a worker's partitions.
+    """Return the stores of a worker's partitions.
 
-    Errors: ProcessUnavailable.
+    Raises:
+        PartUnavailable: The folder cannot be used.
     """
     folder = settings.state_dir
     try:
@@ -23,7 +24,7 @@ def stores_of(settings: Settings, clock: Callable[[], int]) -> StateStores:
     except OSError as error:
         raise _unusable(settings, repr(error)) from error
     if not writable:
-        raise _unusable(settings, "one that this user may not write")
+        raise _unusable(settings, "a folder that this user cannot write")
     return StateStores(folder, settings.state_memory_mib * _MIB, clock)
 
 

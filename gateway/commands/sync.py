@@ -32,19 +32,19 @@ from headwater.schemas.tables import DAILY_SUMMARY
     "database",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The SQLite file; made if it is not there.",
+    help="The SQLite file; created if it does not exist.",
 )
 @click.option(
     "--since",
     metavar="RFC3339",
-    help="Of a first copy: only rows written since then. Later ones go on where they were.",
+    help="For the first copy: only rows written at or after this time. Later copies continue.",
 )
 @click.option("--table", help="Only the rows of this table. Default: all tables.")
 @click.option("--key", help="The readers' key. Default: HEADWATER_READ_KEY.")
-@click.option("--token", help="A user's token, in place of the key: the rows of that user alone.")
+@click.option("--token", help="A user's token, instead of the key: only this user's rows.")
 @url_option
 @json_option
-def sync(  # noqa: PLR0913, PLR0917 (a parameter for each option)
+def sync(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     database: Path,
     since: str | None,
     table: str | None,
@@ -53,7 +53,7 @@ def sync(  # noqa: PLR0913, PLR0917 (a parameter for each option)
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Copy the rows into a SQLite file: everything at first, then what changed."""
+    """Copy the rows into a SQLite file: everything at first, then changes."""
     if key and token:
         raise click.UsageError("expected --key or --token, found both")
     settings = settings_from(read_key=key)
@@ -68,5 +68,5 @@ def sync(  # noqa: PLR0913, PLR0917 (a parameter for each option)
     print_rows(rows, ("table", "rows"), as_json=as_json)
     if not as_json:
         query = shlex.quote(f"select * from {table or DAILY_SUMMARY.name} limit 5")  # noqa: S608 (shown)
-        say(f"Ask the copy: sqlite3 {shlex.quote(str(database))} {query}")
-        say("The same command again brings it up to date.")
+        say(f"Query the copy: sqlite3 {shlex.quote(str(database))} {query}")
+        say("Run the same command again to bring it up to date.")

@@ -1,7 +1,7 @@
-"""What a person sees at a terminal: tables and lines in colours.
+"""Output at a terminal: tables and lines in colors.
 
-`gateway.commands.output` decides what is for a person, and imports this module only then: rich
-takes longer to load than many a command takes to run.
+`gateway.commands.output` imports this module only for terminals: importing rich takes longer than
+many commands take to run.
 """
 
 import os
@@ -15,26 +15,26 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-#: By column and value, how rich shows a cell.
+#: By column and value, rich's style of a cell.
 Styles: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
-#: What a column of text is given at least, and what stands around each column.
-_LEAST_TEXT: Final = 24
+#: Least width of a column of text, and the space around a column.
+_TEXT_WIDTH_MIN: Final = 24
 _PADDING: Final = 2
 
 
 class _Progress(Console):
-    """Stderr, for those who read it: that nobody does is no reason to stop what is under way."""
+    """Stderr. If nothing reads it, the command continues."""
 
     @override
     def on_broken_pipe(self) -> None:
-        # What is written from now on, and flushed at the end, goes nowhere.
+        # Later writes, and the flush at exit, are discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def show_message(message: str) -> None:
-    """Shows a line of progress on stderr."""
+    """Print a line of progress to stderr."""
     _Progress(stderr=True, highlight=False, soft_wrap=True).print(Text(message))
 
 
@@ -46,49 +46,54 @@ def show_rows(
     styles: Styles,
     drops: Sequence[str] = (),
 ) -> list[str]:
-    """Shows rows as a table; `columns` says which are of numbers. Gives those that were left out.
+    """Print rows as a table; return the columns that were dropped.
 
-    Shape:  `drops` as `output.print_rows` has it.
+    Args:
+        rows: The rows.
+        columns: Names of columns, and whether they are numeric.
+        title: Title of the table.
+        styles: Styles of values, by column.
+        drops: As for `output.print_rows`.
     """
     console = Console()
-    left_out = columns_to_leave_out(rows, list(columns), drops, console.width)
-    shown = [name for name in columns if name not in left_out]
+    dropped = columns_to_drop(rows, list(columns), drops, console.width)
+    shown = [name for name in columns if name not in dropped]
     table = _empty_table(title)
     for index, name in enumerate(shown):
         table.add_column(
             name,
             justify="right" if columns[name] else "left",
             overflow="fold",
-            # What a row is called stays in one piece, and so do ids.
+            # The first column is not wrapped, and neither are ids.
             no_wrap=index == 0 or (bool(drops) and index < len(shown) - 1),
         )
     for row in rows:
-        # Text, not markup: a value may hold square brackets of its own.
+        # Text, not markup: a value may contain square brackets.
         table.add_row(*(Text(row[name], style=_style(styles, name, row[name])) for name in shown))
     console.print(table)
-    return left_out
+    return dropped
 
 
-def columns_to_leave_out(
+def columns_to_drop(
     rows: Sequence[Mapping[str, str]], columns: Sequence[str], drops: Sequence[str], width: int
 ) -> list[str]:
-    """Which columns a table does without, so that it fits: the first of `drops` first.
+    """Return the columns to drop so that the table fits, in the order of `drops`.
 
-    Shape:  the last column may be split, but keeps some width.
+    The last column may be wrapped, but keeps some width.
     """
     widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in columns}
-    widths[columns[-1]] = min(widths[columns[-1]], _LEAST_TEXT)
-    left_out: list[str] = []
+    widths[columns[-1]] = min(widths[columns[-1]], _TEXT_WIDTH_MIN)
+    dropped: list[str] = []
     for name in drops:
-        if sum(wide + _PADDING for wide in widths.values()) <= width:
+        if sum(width_ + _PADDING for width_ in widths.values()) <= width:
             break
         if widths.pop(name, None) is not None:
-            left_out.append(name)
-    return left_out
+            dropped.append(name)
+    return dropped
 
 
 def show_sideways(headings: Sequence[str], lines: Mapping[str, Sequence[str]], title: str) -> None:
-    """Shows a few wide rows, a line a column; `headings` name the rows."""
+    """Print a few wide rows, a line per column; `headings` name the rows."""
     table = _empty_table(title)
     table.add_column("")
     for heading in headings:
@@ -99,7 +104,7 @@ def show_sideways(headings: Sequence[str], lines: Mapping[str, Sequence[str]], t
 
 
 def show_line(cells: Mapping[str, str], widths: Mapping[str, int], styles: Styles) -> None:
-    """Shows one row of many, in columns of at least the given widths."""
+    """Print one row of many, in columns of at least these widths."""
     line = Text()
     for name, cell in cells.items():
         line.append(cell.ljust(widths[name]), style=_style(styles, name, cell)).append("  ")

@@ -1,4 +1,4 @@
-"""`headwater terra-stand-in`: a server that plays Terra's API, for machines without Terra."""
+"""`headwater terra-stand-in`: a server that imitates Terra's API, for machines without Terra."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from headwater.gateway.terra_stand_in.error_injection import InjectedError
 from headwater.gateway.terra_stand_in.setup import StandIn
 from headwater.streams.clock import now_ms
 
-#: It listens here alone: whoever could reach it could read what is uploaded.
+#: Only loopback: a client that reaches the stand-in can read uploaded files.
 _HOST = "127.0.0.1"
 
 
@@ -45,9 +45,9 @@ _HOST = "127.0.0.1"
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keeps what it knows, so that it goes on after it has died. Default: nothing is kept.",
+    help="File of its state, to resume from after a crash. Default: state is not kept.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="What all data follow from.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of all made-up data.")
 @click.option(
     "--lab-shape",
     type=click.Choice(["typed", "untyped"]),
@@ -56,12 +56,12 @@ _HOST = "127.0.0.1"
     help="Shape of lab reports: today's, or the one without type and user.",
 )
 @click.option(
-    "--without-data", is_flag=True, help="Answer requests for data as ever, and post none."
+    "--without-data", is_flag=True, help="Answer requests for data as usual, but post none."
 )
 @click.option(
-    "--fault", "faults", multiple=True, metavar="JSON", help="How it is to fail at first."
+    "--fault", "faults", multiple=True, metavar="JSON", help="A failure to begin with; repeatable."
 )
-def terra_stand_in(  # noqa: PLR0913, PLR0917 (an option each)
+def terra_stand_in(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     port: int,
     target: str | None,
     file: Path | None,
@@ -70,11 +70,12 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (an option each)
     without_data: bool,
     faults: tuple[str, ...],
 ) -> None:
-    """Play Terra: connect people who do not exist, and post made data of theirs, signed.
+    """Imitate Terra: connect people who do not exist, and post signed, made-up data.
 
-    It is no part of Terra and knows nothing real. Point Headwater at it with HEADWATER_TERRA_API=
-    http://127.0.0.1:8091/v2 and any developer id and key; `headwater up` does that by itself unless
-    HEADWATER_TERRA_DEV_ID is set. POST /stand-in/faults has it fail, GET /stand-in says how it is.
+    It is no part of Terra and has no real data. Configure Headwater with HEADWATER_TERRA_API=
+    http://127.0.0.1:8091/v2 and any developer id and key; `headwater up` does that unless
+    HEADWATER_TERRA_DEV_ID is set. POST /stand-in/faults makes it fail, GET /stand-in shows its
+    state.
     """
     settings = settings_from()
     close_environment()
@@ -97,17 +98,17 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (an option each)
         app = create_stand_in(setup, now_ms, map(_fault, faults))
     except sqlite3.Error as error:
         raise click.UsageError(
-            f"--file: expected one that a stand-in keeps, found another: {error}"
+            f"--file: expected a file of a stand-in, found another: {error}"
         ) from error
     say(
-        f"This is a stand-in for Terra: it plays {setup.url}/v2 with people who do not exist, and "
-        f"posts to {setup.target}. {setup.url}{CONTROL} says how it is. Ctrl-C stops it."
+        f"This is a stand-in for Terra: it serves {setup.url}/v2 with people who do not exist, and "
+        f"posts to {setup.target}. {setup.url}{SWITCHES} shows its state. Ctrl-C stops it."
     )
     uvloop.run(serve(app, host=_HOST, port=port, end_streams=lambda: None))
 
 
 def _secret(settings: Settings) -> str:
-    """The secret by which Terra signs, as the sources have it."""
+    """Return the secret that Terra signs with, as the sources configure it."""
     for source in sources_with_secrets(settings, os.environ):
         if source.name == "terra" and source.secrets:
             return source.secrets[0]

@@ -1,4 +1,4 @@
-"""`headwater topics`: the topics of Headwater, and making them."""
+"""`headwater topics`: list and create Headwater's topics."""
 
 import asyncio
 from functools import partial
@@ -17,9 +17,11 @@ from headwater.gateway.commands.output import counted, print_json, print_rows, s
 from headwater.schemas.topics import TOPICS, author_topic_problem
 
 
-def _authors(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    for fault in filter(None, map(author_topic_problem, names)):
-        raise click.BadParameter(fault)
+def _checked_names(
+    _: click.Context, __: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    for problem in filter(None, map(authors_topic_fault, names)):
+        raise click.BadParameter(problem)
     return names
 
 
@@ -33,13 +35,13 @@ def _authors(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> t
     ),
 )
 def topics() -> None:
-    """Look at the topics of Headwater, and make them."""
+    """List and create Headwater's topics, check and repair them."""
 
 
 @topics.command("list", epilog=examples("headwater topics list", "headwater topics list --json"))
 @json_option
 def list_topics(as_json: bool) -> None:
-    """List the topics of the catalogue: key, cleanup, how long records stay, purpose."""
+    """List the topics of the catalogue: key, cleanup, retention, purpose."""
     rows = [
         {
             "topic": topic.name,
@@ -60,7 +62,7 @@ def list_topics(as_json: bool) -> None:
         "headwater topics create orders-kept --partitions 3",
     ),
 )
-@click.argument("authors", metavar="[TOPIC]...", nargs=-1, callback=_authors)
+@click.argument("authors", metavar="[TOPIC]...", nargs=-1, callback=_checked_names)
 @kafka_option
 @topic_options
 @json_option
@@ -71,12 +73,12 @@ def make_topics(
     replication: int | None,
     as_json: bool,
 ) -> None:
-    """Make the topics that are missing; those that exist stay as they are.
+    """Create missing topics; existing topics are not changed.
 
-    They are all of Headwater's; or each TOPIC, which steps of your workflows publish to.
+    Creates Headwater's own topics, or each TOPIC, which steps of your workflows publish to.
     """
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
-    # Of the extra `server`, which the list does without.
+    # They need the extra `server`, which listing does not.
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415
     from headwater.streams.kafka.topics import (  # noqa: PLC0415
         create_authors_topics,
@@ -103,10 +105,10 @@ topics.add_command(
         "Compare the topics in Kafka with the catalogue; exit code 1 when something differs.",
     )
 )
-topics.add_command(OnDemand("skipping:skip", "Skip a record that holds up its partition."))
+topics.add_command(OnDemand("skipping:skip", "Skip a record that blocks its partition."))
 topics.add_command(
     OnDemand(
         "accepting_loss:accept_loss",
-        "Go on after Kafka has lost records that Postgres has.",
+        "Continue after Kafka has lost records that Postgres has.",
     )
 )

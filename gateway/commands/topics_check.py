@@ -24,7 +24,7 @@ _COLUMNS = ("topic", "what", "expected", "found", "loses_data", "mend")
     "check",
     epilog=examples("headwater topics check", "headwater topics check --mend --replication 3"),
 )
-@click.option("--mend", is_flag=True, help="Alter what can be altered.")
+@click.option("--mend", is_flag=True, help="Alter the topics, where that is possible.")
 @kafka_option
 @topic_options
 @json_option
@@ -33,38 +33,38 @@ def check(
 ) -> None:
     """Compare the topics in Kafka with the catalogue; exit code 1 when something differs.
 
-    Says how to mend each difference. Parts refuse to start with those that may lose data.
+    Shows how to repair every difference. Processes refuse to start if a difference may lose data.
     """
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
     cluster = cluster_of(settings)
 
-    async def look() -> list[Difference]:
-        found = await describe_catalog(cluster)
+    async def find_differences() -> list[Difference]:
+        existing = await find_topics(cluster)
         differences = compare(
-            found, partitions=settings.partitions, replication=settings.replication
+            existing, partitions=settings.partitions, replication=settings.replication
         )
         if not mend:
             return differences
-        altered = await alter_topics(cluster, found, differences)
-        for each in altered:
-            say(f"Mended: {each.line()}")
-        return [each for each in differences if each not in altered]
+        altered = await alter_topics(cluster, existing, differences)
+        for difference in altered:
+            say(f"Altered: {difference.line()}")
+        return [difference for difference in differences if difference not in altered]
 
     try:
-        differences = asyncio.run(look())
+        differences = asyncio.run(find_differences())
     except BrokerUnavailable as error:
         if settings.kafka:
             raise
         raise BrokerUnavailable(
-            f"{error.message} That is where `headwater up` has Kafka unless it is told otherwise; "
-            "--kafka HOST:PORT names another, and HEADWATER_KAFKA_PORT the port that it was told"
+            f"{error.message} `headwater up` starts Kafka there by default; --kafka HOST:PORT "
+            "names another one, and HEADWATER_KAFKA_PORT another port of `headwater up`"
         ) from error
     _report(differences, as_json=as_json)
 
 
 def _report(differences: Sequence[Difference], *, as_json: bool) -> None:
     if differences or as_json:
-        rows = [each._asdict() for each in differences]
+        rows = [difference._asdict() for difference in differences]
         print_rows(
             rows,
             _COLUMNS,
@@ -73,6 +73,6 @@ def _report(differences: Sequence[Difference], *, as_json: bool) -> None:
             drops=("loses_data",),
         )
     else:
-        say("All topics are as the catalogue has them.")
+        say("All topics are as the catalogue defines them.")
     if differences:
         raise click.exceptions.Exit(1)

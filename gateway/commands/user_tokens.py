@@ -1,4 +1,4 @@
-"""Users' tokens on the command line and in the gateway: printed by one, checked by the other."""
+"""Users' tokens: printed by `headwater token`, verified by the gateway."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from headwater.gateway.users.ports import UserServices
 
 
-def for_users(settings: "Settings") -> "UserServices":
-    """What the gateway has for users alone."""
+def for_users(settings: "Settings") -> "ForUsers":
+    """Return the gateway's dependencies for users."""
     from headwater.gateway.blobs.choice import blobs_at  # noqa: PLC0415 (slow)
     from headwater.gateway.terra.client import Terra  # noqa: PLC0415 (slow)
     from headwater.gateway.users.ports import UserServices  # noqa: PLC0415 (slow)
 
     return UserServices(
         tokens=verifier_of(settings, clock=now_ms, steady_s=monotonic),
-        # Somebody waits for the answer: what fails twice is said to fail.
+        # A client is waiting for the answer, so there is only one retry.
         terra=Terra(settings.terra, draw=lambda: 1.0, wall_s=lambda: now_ms() / 1000, attempts=2),
         blobs=blobs_at(settings.blobs_at),
     )
@@ -36,7 +36,7 @@ def for_users(settings: "Settings") -> "UserServices":
 def verifier_of(
     settings: "Settings", *, clock: Callable[[], int], steady_s: Callable[[], float]
 ) -> "Verifier | None":
-    """What checks users' tokens; None if the settings name no keys."""
+    """Return the verifier of users' tokens; None if the settings name no keys."""
     from headwater.gateway.tokens.key_source import KeySource, keys_at  # noqa: PLC0415 (slow)
     from headwater.gateway.tokens.verifier import Verifier  # noqa: PLC0415 (slow)
 
@@ -52,7 +52,7 @@ def verifier_of(
 
 
 def with_development_issuer(settings: "Settings") -> "Settings":
-    """The settings; those of this machine alone without an issuer with that of development."""
+    """Return the settings; those of loopback without an issuer get the development issuer."""
     from headwater.gateway.tokens.development import AUDIENCE, make_issuer  # noqa: PLC0415 (slow)
 
     if settings.jwks or not is_loopback(settings.host):
@@ -68,16 +68,16 @@ def with_development_issuer(settings: "Settings") -> "Settings":
 
 def _lifetime_s(_context: click.Context, _option: click.Parameter, text: str) -> int:
     try:
-        # A bare number is seconds here, as in every token.
+        # A bare number is seconds here, as in JWTs.
         lifetime_s = int(text) if text.isdecimal() else milliseconds(text) // 1000
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
-    if not 1 <= lifetime_s <= _LONGEST_S:
+    if not 1 <= lifetime_s <= _LIFETIME_MAX_S:
         raise click.BadParameter(f"expected 1 second to 366 days, found {text!r}")
     return lifetime_s
 
 
-_LONGEST_S = 366 * 86_400
+_LIFETIME_MAX_S = 366 * 86_400
 
 
 @click.command(
@@ -96,14 +96,14 @@ _LONGEST_S = 366 * 86_400
     default="1h",
     show_default=True,
     callback=_lifetime_s,
-    help="How long it is good: 15m, 8h, 7d, or a number of seconds.",
+    help="How long it is valid: 15m, 8h, 7d, or a number of seconds.",
 )
 @data_dir_option
 @json_option
 def token(user_id: str, lifetime_s: int, data_dir: "Path | None", as_json: bool) -> None:
-    """Print a token of a user, of the development issuer that `headwater up` has.
+    """Print a user's token, of the development issuer of `headwater up`.
 
-    It is good on this machine alone. With HEADWATER_JWKS, tokens come from your own issuer.
+    It is valid on this machine only. With HEADWATER_JWKS, tokens come from your own issuer.
     """
     from headwater.gateway.tokens.development import NoIssuer, token_of  # noqa: PLC0415 (slow)
     from headwater.gateway.tokens.verifier import user_id_problem  # noqa: PLC0415 (slow)
@@ -116,11 +116,11 @@ def token(user_id: str, lifetime_s: int, data_dir: "Path | None", as_json: bool)
     if not is_loopback(settings.host):
         raise click.ClickException(
             f"expected HEADWATER_HOST to be a loopback address, found '{settings.host}': the "
-            "development issuer is for a machine of one's own"
+            "development issuer is for development on this machine"
         )
-    fault = user_id_problem("USER", user_id, settings.user_prefix)
-    if fault:
-        raise click.UsageError(fault)
+    problem = user_fault("USER", user_id, settings.user_prefix)
+    if problem:
+        raise click.UsageError(problem)
     try:
         text = token_of(settings.data_dir, user_id, now_s=now_ms() // 1000, lifetime_s=lifetime_s)
     except NoIssuer as error:

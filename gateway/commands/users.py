@@ -1,4 +1,4 @@
-"""`headwater user`: what is known of one user, and forgetting it."""
+"""`headwater user`: show or wipe everything about one user."""
 
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ _STYLES: Final = {"status": {"dead": "red", "parked": "yellow"}}
     ),
 )
 def user() -> None:
-    """Look at what is known of one user, or forget it."""
+    """Show or wipe everything about one user."""
 
 
 @user.command("show", epilog=examples("headwater user show user_amara"))
@@ -33,22 +33,22 @@ def user() -> None:
 @admin_options
 @json_option
 def show_user(user_id: str, api: Api, as_json: bool) -> None:
-    """Show a user's connections, how many rows there are, what came last, and what waits."""
-    found: dict[str, Any] = api.get(path_of("admin", "user", user_id))
+    """Show a user's connections, number of rows, last deliveries, and waiting deliveries."""
+    stored: dict[str, Any] = api.get(path_of("admin", "user", user_id))
     if as_json:
-        print_json(found)
+        print_json(stored)
         return
-    counts = [{"table": name, "rows": number} for name, number in found["counts"].items()]
+    counts = [{"table": name, "rows": number} for name, number in stored["counts"].items()]
     print_rows(counts, ("table", "rows"), title="counts")
     for name, title, columns in (
         ("connections", "connections", _CONNECTION),
         ("last_outcomes", "last deliveries", _OUTCOME),
-        ("waiting", "deliveries that wait", _OUTCOME),
+        ("waiting", "waiting deliveries", _OUTCOME),
     ):
-        if found[name]:
-            print_rows(found[name], columns, title=title, drops=_DROPS, styles=_STYLES)
-    if not any(found["counts"].values()):
-        say(f"Nothing is known of {user_id}.")
+        if stored[name]:
+            print_rows(stored[name], columns, title=title, drops=_DROPS, styles=_STYLES)
+    if not any(stored["counts"].values()):
+        say(f"There is no data of {user_id}.")
 
 
 @user.command(
@@ -56,30 +56,30 @@ def show_user(user_id: str, api: Api, as_json: bool) -> None:
     epilog=examples("headwater user wipe user_amara", "headwater user wipe user_amara --yes"),
 )
 @click.argument("user_id", metavar="ID")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--detach", is_flag=True, help="Do not wait until it is done.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--detach", is_flag=True, help="Do not wait for its end.")
 @admin_options
 @json_option
 def wipe_user(user_id: str, yes: bool, detach: bool, api: Api, as_json: bool) -> None:
-    """Forget a user: all that came of their deliveries so far, wherever it is.
+    """Delete everything that came from a user's deliveries so far.
 
-    It cannot be undone. What is delivered from now on is new. Once it is ordered it is carried out,
-    whoever dies meanwhile; ordering it again is safe, and says how much was left.
+    It cannot be undone. Later deliveries are stored again. A wipe that was accepted is completed,
+    even if processes crash meanwhile; repeating it is safe, and shows how much was left.
     """
     path = path_of("admin", "user", user_id)
     if not yes:
         counts = {name: n for name, n in api.get(path)["counts"].items() if n}
-        there = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "nothing"
-        say(f"Of {user_id} there is: {there}.")
-        click.confirm("Wipe all of it for good?", abort=True, err=True)
+        summary = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "nothing"
+        say(f"{user_id} has: {summary}.")
+        click.confirm("Delete all of it permanently?", abort=True, err=True)
     wiped = api.post(f"{path}/wipe", {})
     blobs = wiped["deleted"]["blobs"]
     if not detach:
         wiped = followed(
             wiped,
-            look=lambda: api.get(f"{path}/wipe{path_of(wiped['wipe_id'])}"),
-            under_way=lambda now: not now["done"],
-            how_far=None if as_json else _how_far,
+            poll=lambda: api.get(f"{path}/wipe{path_of(wiped['wipe_id'])}"),
+            is_running=lambda current: not current["done"],
+            progress=None if as_json else _progress,
         )
         wiped["deleted"]["blobs"] = blobs
     if as_json:
@@ -88,11 +88,9 @@ def wipe_user(user_id: str, yes: bool, detach: bool, api: Api, as_json: bool) ->
     rows = [{"of": name, "deleted": number} for name, number in wiped["deleted"].items()]
     print_rows(rows, ("of", "deleted"))
     if not wiped["done"]:
-        say("It is under way, and goes on by itself; what was found so far is counted.")
+        say("The wipe is running, and continues by itself; the counts are those so far.")
 
 
-def _how_far(wiped: dict[str, Any]) -> str:
-    """What a person is told while a wipe goes on, whether or not they stay."""
-    return (
-        f"{sum(wiped['deleted'].values())} records found; it goes on by itself, also after Ctrl-C"
-    )
+def _progress(wiped: dict[str, Any]) -> str:
+    records = sum(wiped["deleted"].values())
+    return f"{records} records deleted so far; it continues by itself, also after Ctrl-C"

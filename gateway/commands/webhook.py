@@ -1,6 +1,6 @@
-"""`headwater webhook` and `headwater sources`: who may post, and why a request is refused.
+"""`headwater webhook` and `headwater sources`: sign deliveries, and explain refused ones.
 
-Nothing is asked of a gateway: sources and secrets are read as it reads them.
+No gateway is needed: sources and secrets are read as a gateway reads them.
 """
 
 import os
@@ -28,7 +28,7 @@ _REFUSED = 1
 
 
 def _settings() -> "Settings":
-    """The settings, with the sources of `headwater up` if no file is named."""
+    """Return the settings, with the sources of `headwater up` if no file is named."""
     from headwater.gateway.sources import with_development_sources  # noqa: PLC0415 (loads more than --help needs)
 
     return with_development_sources(settings_from())
@@ -37,7 +37,7 @@ def _settings() -> "Settings":
 def _source(name: str) -> "Source":
     from headwater.gateway.sources import sources_with_secrets  # noqa: PLC0415 (loads more than --help needs)
 
-    sources = {one.name: one for one in sources_with_secrets(_settings(), os.environ)}
+    sources = {source.name: source for source in sources_with_secrets(_settings(), os.environ)}
     if name not in sources:
         raise click.UsageError(f"--source: expected one of {', '.join(sources)}, found {name!r}")
     return sources[name]
@@ -51,10 +51,10 @@ source_option = click.option(
 @click.command(epilog=examples("headwater sources", "headwater sources --json"))
 @json_option
 def sources(as_json: bool) -> None:
-    """List the sources of deliveries: their paths, how they are signed, who reads them.
+    """List the sources of deliveries: paths, signature schemes and providers.
 
-    They are those of the file that HEADWATER_SOURCES names. Without one, `headwater up` has those
-    that are listed here, and `headwater serve` every provider as a source of its own name.
+    The file that HEADWATER_SOURCES names defines them. Without one, `headwater up` has the sources
+    listed here, and `headwater serve` has a source for every provider, of the same name.
     """
     from headwater.gateway.sources import sources_of  # noqa: PLC0415 (loads more than --help needs)
 
@@ -64,7 +64,7 @@ def sources(as_json: bool) -> None:
             "source": source.name,
             "scheme": source.scheme.name,
             "provider": source.provider.name if source.provider.types else None,
-            "secrets": _places(source),
+            "secrets": _secret_locations(source),
             "paths": " ".join(source.paths),
         }
         for source in sources_of(settings)
@@ -78,25 +78,25 @@ def sources(as_json: bool) -> None:
 
 
 def _no_type_header(source: "Source") -> str:
-    """Why nobody can say in a header what a delivery of the source is."""
-    expected = f"expected a source whose deliveries say it in a header, found {source.name}"
+    """Explain why no header states the type of this source's deliveries."""
+    expected = f"expected a source whose deliveries state it in a header, found {source.name}"
     if headers := ", ".join(source.provider.headers):
         return (
-            f"{expected}; if {headers} says it, declare that with `type_header=` of the provider "
+            f"{expected}; if {headers} states it, declare that with `type_header=` of the provider "
             f"{source.provider.name}"
         )
-    return f"{expected}, whose bodies say it"
+    return f"{expected}, whose bodies state it"
 
 
-def _places(source: "Source") -> str:
-    """Where the secrets of a source are; never what they are."""
+def _secret_locations(source: "Source") -> str:
+    """Return where a source's secrets are configured, not their values."""
     from headwater.gateway.settings import secrets_variable  # noqa: PLC0415 (loads more than --help needs)
 
-    at = source.secret_locations
-    inline = [f"{len(at.inline)} in the file"] if at.inline else []
-    if not at:
+    locations = source.secrets_at
+    inline = [f"{len(locations.inline)} in the file"] if locations.inline else []
+    if not locations:
         return secrets_variable(source.provider.name)
-    return ", ".join([*inline, *at.variables, *at.files])
+    return ", ".join([*inline, *locations.variables, *locations.files])
 
 
 @click.group(
@@ -121,14 +121,14 @@ def webhook() -> None:
 )
 @click.argument("file", type=click.File("rb"))
 @source_option
-@click.option("--secret", help="The signing secret. Default: the first of the source.")
-@click.option("--type", "type_", help="What the delivery is, if its source says that in a header, "
+@click.option("--secret", help="The signing secret. Default: the source's first.")
+@click.option("--type", "type_", help="Type of the delivery, if its source sends it in a header, "
               "as GitHub does. Default: example.")  # fmt: skip
 @json_option
 def sign(
     file: click.utils.LazyFile, name: str, secret: str | None, type_: str | None, as_json: bool
 ) -> None:
-    """Print the headers of a delivery, as its source would send it now, a line each.
+    """Print the headers that the source would send with a delivery now, a line each.
 
     FILE is the body, byte for byte; - reads standard input.
     """
@@ -165,49 +165,49 @@ def sign(
 )
 @click.argument("file", type=click.File("rb"), default="-")
 @source_option
-@click.option("-H", "--header", "given", multiple=True, metavar="'NAME: VALUE'",
+@click.option("-H", "--header", "lines", multiple=True, metavar="'NAME: VALUE'",
               help="A header of the request; may be repeated.")  # fmt: skip
-# As servers read headers: any byte is a character.
+# Latin-1, as servers read headers: any byte is a character.
 @click.option("--headers", "listed", type=click.File("r", encoding="latin-1"),
               help="A file of headers, a line each.")  # fmt: skip
 @click.option("--at", type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ"]),
-              help="When the request came, in UTC. Default: now.")  # fmt: skip
+              help="When the request arrived, in UTC. Default: now.")  # fmt: skip
 @json_option
 def verify(
     file: click.utils.LazyFile,
     name: str,
-    given: tuple[str, ...],
+    lines: tuple[str, ...],
     listed: click.utils.LazyFile | None,
     at: datetime | None,
     as_json: bool,
 ) -> None:
-    """Say whether a captured request is taken, and if not, why.
+    """Show whether a captured request is accepted, and if not, why.
 
     FILE is the body, byte for byte; - reads standard input. Exits 1 if it is refused.
 
-    Tries what a gateway does not: each secret of the source, and bodies that differ from this one
+    Tries more than a gateway does: every secret of the source, and bodies that differ from this one
     by newlines or white space, as after an editor or a proxy that reformats. A captured request is
-    soon stale; the other findings hold all the same.
+    soon stale; the other findings remain valid.
     """
     from headwater.processors.signature_diagnosis import diagnose  # noqa: PLC0415 (loads more than --help needs)
 
     source = _source(name)
     now_s = now_ms() / 1000 if at is None else at.replace(tzinfo=UTC).timestamp()
-    headers = read_headers([*(listed or ()), *given])
-    found = diagnose(source.scheme, headers, file.read(), source.secrets, now_s)
+    headers = read_headers([*(listed or ()), *lines])
+    diagnosis = diagnose(source.scheme, headers, file.read(), source.secrets, now_s)
     if as_json:
-        print_json({"source": name, "taken": found.reason is None, **asdict(found)})
+        print_json({"source": name, "taken": diagnosis.reason is None, **asdict(diagnosis)})
     else:
-        print_fields(_fields(source, headers, found))
-        say(_verdict(found, len(source.secrets)))
-    if found.reason is not None:
+        print_fields(_fields(source, headers, diagnosis))
+        say(_verdict(diagnosis, len(source.secrets)))
+    if diagnosis.reason is not None:
         raise click.exceptions.Exit(_REFUSED)
 
 
 def read_headers(lines: Iterable[str]) -> dict[str, str]:
-    """Headers by name in lower case, from lines such as `Name: value`.
+    """Return headers by name in lower case, from lines such as `Name: value`.
 
-    What tools write around them is passed over: the request's first line, `> ` of curl, blanks.
+    Other lines that tools write are skipped: the request's first line, `> ` of curl, blank lines.
     """
     headers = {}
     for line in lines:
@@ -218,43 +218,43 @@ def read_headers(lines: Iterable[str]) -> dict[str, str]:
 
 
 def _fields(
-    source: "Source", headers: dict[str, str], found: "Diagnosis"
+    source: "Source", headers: dict[str, str], diagnosis: "Diagnosis"
 ) -> Iterator[tuple[str, Any]]:
     scheme = source.scheme
-    yield from (("source", source.name), ("scheme", scheme.name), ("expected", found.expected))
+    yield from (("source", source.name), ("scheme", scheme.name), ("expected", diagnosis.expected))
     absent = [name for name in scheme.also_named if name not in headers]
     named = [name for name in scheme.header_names if name not in absent]
     for name in dict.fromkeys(named):
         yield f"found {name}", headers.get(name, "(none)")
-    yield "signed", found.signed
-    if found.age_s is not None:
-        way = "before" if found.age_s >= 0 else "after"
-        spoken = f"{span(abs(found.age_s) * 1000)} {way} the request came"
-        yield "time", f"{spoken}; {scheme.tolerance_s} s are allowed"
+    yield "signed", diagnosis.signed
+    if diagnosis.age_s is not None:
+        relation = "before" if diagnosis.age_s >= 0 else "after"
+        age = f"{span(abs(diagnosis.age_s) * 1000)} {relation} the request arrived"
+        yield "time", f"{age}; {scheme.tolerance_s} s are allowed"
     yield "secrets", str(len(source.secrets))
-    if found.reason is not None:
-        yield from (("refused", found.reason), ("because", found.detail))
+    if diagnosis.reason is not None:
+        yield from (("refused", diagnosis.reason), ("because", diagnosis.detail))
 
 
-def _verdict(found: "Diagnosis", secrets_: int) -> str:
-    """What to make of it, in a sentence."""
+def _verdict(diagnosis: "Diagnosis", secrets_: int) -> str:
+    """Return the conclusion, in a sentence."""
     from headwater.processors.signatures import RefusalReason  # noqa: PLC0415 (loads more than --help needs)
 
-    if found.reason is None:
-        return f"Taken: secret {found.secret} of {secrets_} has signed it."
-    if found.body is not None:
+    if diagnosis.reason is None:
+        return f"Accepted: secret {diagnosis.secret} of {secrets_} has signed it."
+    if diagnosis.body is not None:
         return (
-            f"Refused. Secret {found.secret} of {secrets_} has signed {found.body}: something on "
-            "the way, or an editor, has changed the bytes."
+            f"Refused. Secret {diagnosis.secret} of {secrets_} has signed {diagnosis.body}: a "
+            "proxy or an editor has changed the bytes."
         )
-    if found.secret is not None:  # and nothing else is wrong
+    if diagnosis.secret is not None:
         return (
-            f"Refused, though secret {found.secret} of {secrets_} has signed it: only its time is "
-            "wrong. --at says when it came."
+            f"Refused, though secret {diagnosis.secret} of {secrets_} has signed it: only its time "
+            "is wrong. --at sets when it arrived."
         )
-    if found.reason not in (RefusalReason.STALE, RefusalReason.SIGNATURE_MISMATCH):
-        return f"Refused: {found.detail}"
+    if diagnosis.reason not in (RefusalReason.STALE, RefusalReason.SIGNATURE_MISMATCH):
+        return f"Refused: {diagnosis.detail}"
     return (
-        "Refused. No secret of the source has signed this body, or one that editors and proxies "
-        "usually make of it: the secret is another, or the body."
+        "Refused. No secret of the source has signed this body, or a common rewrite of it by "
+        "editors and proxies: either the secret or the body is another one."
     )

@@ -1,4 +1,4 @@
-"""`headwater worker --app`: the workflow worker, from its start to the signal that ends it."""
+"""`headwater worker --app`: the workflow worker, from start to the signal that stops it."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,9 @@ import uvloop
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.commands.process import log_to_stderr, process_name
-from headwater.gateway.commands.starting import rules_of, start_workflows, together
+from headwater.gateway.commands.starting import rules_of, run_until_first_exit, start_workflows
 from headwater.gateway.commands.state import stores_of
-from headwater.gateway.commands.worker_metrics import counted
+from headwater.gateway.commands.worker_metrics import metrics_server
 from headwater.gateway.environment import environment
 from headwater.gateway.privacy import close_environment
 from headwater.gateway.request_ids import ulid_source
@@ -63,8 +63,8 @@ log = logging.getLogger(__name__)
 _SEED_BYTES: Final = 8
 
 
-class AppWrong(click.ClickException):
-    """An app that cannot be loaded; says why, with the author's traceback if there is one."""
+class AppInvalid(click.ClickException):
+    """An app cannot be loaded; the message has the author's traceback if there is one."""
 
     exit_code = 2
 
@@ -77,20 +77,20 @@ def run_workflows(
     Args:
         settings: Settings of the worker.
         clock: Unix milliseconds.
-        ticked: Whether code runs only when somebody posts to `settings.tick_url`.
-        reload: Whether a change of an app's files starts its host again or, if it declares
-            something else now, this process.
+        ticked: Whether code runs only on requests to `settings.tick_url`.
+        reload: Whether a change of an app's files restarts its host or, if its declarations
+            changed, this process.
 
     Raises:
-        AppWrong: An app cannot be loaded.
-        RulesWrong: The rules cannot be read.
-        ProcessUnavailable: A part that it needs does not answer.
-        Exit: 70 after a crash, which is in the log; 78 if another worker has taken its name.
+        AppInvalid: An app cannot be loaded.
+        RulesUnusable: The rules cannot be read.
+        PartUnavailable: A service that it needs does not answer.
+        Exit: 70 after a crash, which is logged; 78 if another worker has taken its name.
     """
     close_environment()
     log_to_stderr(settings)
     rules = rules_of(settings)
-    # The gateway alone needs them, and code of authors runs in children of this process.
+    # Only the gateway needs secrets, and authors' code runs in children of this process.
     for name in secret_variables(settings):
         os.environ.pop(name, None)
     run_as_batch()
@@ -98,8 +98,8 @@ def run_workflows(
     try:
         uvloop.run(_until_signalled(_work(settings, rules, clock, ticked=ticked, reload=reload)))
     except AppNotLoaded as error:
-        raise AppWrong(error.message) from error
-    except (click.ClickException, ProcessUnavailable):
+        raise AppInvalid(error.message) from error
+    except (click.ClickException, PartUnavailable):
         raise
     except AppChanged as error:
         log.warning("%s", error.message)
@@ -108,7 +108,7 @@ def run_workflows(
         log.critical("the worker ends: %s", error)
         raise click.exceptions.Exit(os.EX_CONFIG) from error
     except Exception as error:
-        log.critical("the worker ends, to start again from what is durable", exc_info=True)
+        log.critical("the worker ends, to restart from committed state", exc_info=True)
         raise click.exceptions.Exit(os.EX_SOFTWARE) from error
 
 
@@ -130,11 +130,11 @@ def _replay(settings: Settings) -> ReplayEngine:
     return ReplayEngine(settings.max_steps, settings.cleanup_s * 1_000, settings.limits)
 
 
-def _serve_ticks(
+def _tick_connections(
     settings: Settings, worker: WorkflowWorker, new_id: Callable[[], str]
 ) -> contextlib.AbstractAsyncContextManager[None]:
-    # Brings the web framework, which other workers do without.
-    from headwater.gateway.workflows.tick_server import serve_ticks  # noqa: PLC0415
+    # Imports the web framework, which other workers do not need.
+    from headwater.gateway.workflows.tick_client import ticks_heard  # noqa: PLC0415
 
     return serve_ticks(settings.tick_urls, worker.tick, new_id)
 
@@ -155,7 +155,7 @@ async def _work(
     code = _deployed_code(settings, deployments)
 
     async def joined() -> None:
-        # The hosts have loaded the apps by now, and nothing is owned yet.
+        # By now the hosts have loaded the apps, and no partition is owned yet.
         declared = await worker.declared()
         _check_names(declared, settings.limits)
         for document in declared.graphs.values():
@@ -190,15 +190,15 @@ async def _work(
             evaluator=evaluator,
         )
         if ticked:
-            await exits.enter_async_context(_serve_ticks(settings, worker, new_id))
+            await exits.enter_async_context(_tick_connections(settings, worker, new_id))
         if settings.worker_metrics_port:
-            exits.enter_context(counted(settings.worker_metrics_port, worker))
+            exits.enter_context(metrics_server(settings.worker_metrics_port, worker))
         starts = start_workflows(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,
         )  # fmt: skip
-        exits.enter_context(StandstillWatch(worker.current_work).watching())
-        await together(worker.run(), starts)
+        exits.enter_context(StandstillWatch(worker.at_work).watching())
+        await run_until_first_exit(worker.run(), starts)
 
 
 async def _step_database(
@@ -213,30 +213,32 @@ async def _step_database(
 
 
 async def _deployed(definitions: DefinitionLog, deployments: DeploymentLog) -> set[str]:
-    """The names of all graphs and workflows that are deployed, active or not; waits for Kafka."""
-    retrying = Retrying(log, "rules have to wait for what is deployed")
+    """Return the names of all deployed graphs and workflows, active or not; waits for Kafka."""
+    retrying = Retrying(log, "rules wait for the deployments")
     graphs = await retrying.until_done(definitions.catch_up)
     code = await retrying.until_done(deployments.catch_up)
-    workflows = {each.name for one in code.by_id.values() for each in one.workflows}
+    workflows = {
+        workflow.name for deployment in code.by_id.values() for workflow in deployment.workflows
+    }
     return workflows | graphs.versions.keys()
 
 
 def _limits(declared: Declarations) -> dict[str, Concurrency | None]:
-    return {each: declared.concurrency.get(each) for each in declared.workflows}
+    return {name: declared.concurrency.get(name) for name in declared.workflows}
 
 
 def _check_names(declared: Declarations, limits: Limits) -> None:
     """Check that the names of an app's workflows are not too long.
 
     Raises:
-        AppNotLoaded: One is.
+        AppNotLoaded: A name is too long.
     """
     for name in declared.workflows:
-        fault = name_problem(
+        problem = name_fault(
             "the name of a workflow", name, limits.max_workflow_name, "max_workflow_name"
         )
-        if fault:
-            raise AppNotLoaded(fault)
+        if problem:
+            raise AppNotLoaded(problem)
 
 
 def _engines(settings: Settings, graphs: GraphEngine, slots: SlotsEngine) -> Engines:
@@ -248,9 +250,9 @@ def _engines(settings: Settings, graphs: GraphEngine, slots: SlotsEngine) -> Eng
 
 
 def steps_dsn_of(settings: Settings) -> str | None:
-    """Where the SQL of steps runs: the Postgres given, else the one beside the embedded Kafka.
+    """Return the DSN for the SQL of steps: HEADWATER_POSTGRES, else the embedded Postgres.
 
-    None where Kafka is given and Postgres is not: then no worker should have to wait for one.
+    None if Kafka is configured and Postgres is not: then steps need not wait for a Postgres.
     """
     if settings.postgres or (not settings.kafka and settings.postgres_port):
         return dsn_of(settings)
@@ -262,21 +264,21 @@ def declared_by(apps: Sequence[str], passed: Sequence[str]) -> Declarations:
 
     Args:
         apps: The apps.
-        passed: Environment variables that they see besides those that apps always see.
+        passed: Environment variables that they see in addition to the usual ones.
 
     Raises:
-        AppWrong: One of them cannot be loaded.
+        AppInvalid: An app cannot be loaded.
     """
     try:
         return merge_declarations(
             {app: uvloop.run(declarations_of(app, passed=passed)) for app in apps}
         )
     except (AppNotLoaded, HostKilled) as error:
-        raise AppWrong(error.message) from error
+        raise AppInvalid(error.message) from error
 
 
 async def _until_signalled(work: Awaitable[None]) -> None:
-    """Works until a signal, which cancels the work and lets it end in order."""
+    """Work until a signal, which cancels the work and lets it end in order."""
     task = asyncio.ensure_future(work)
     signalled = False
 

@@ -1,4 +1,4 @@
-"""What a workflow worker counts, for Prometheus, where its settings ask for that."""
+"""Prometheus metrics of a workflow worker, where its settings enable them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,30 +10,30 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 _HELD: Final = "headwater_step_threads_held"
-_MEANING: Final = "Threads held by callbacks of steps that were given up and have not returned."
+_MEANING: Final = "Threads that callbacks of abandoned steps still occupy."
 _ERRORS: Final = "headwater_workflow_errors_contained"
-_ERRORS_MEANING: Final = "Errors inside the worker that cost one command or one run each."
+_ERRORS_MEANING: Final = "Errors inside the worker; each affected only one command or run."
 _QUARANTINED: Final = "headwater_workflow_instances_quarantined"
-_QUARANTINED_MEANING: Final = "Instances of which the worker can decide nothing."
+_QUARANTINED_MEANING: Final = "Instances that the worker cannot decide anything for."
 
 
-class Counted(Protocol):
-    """What a worker counts."""
+class WorkerCounts(Protocol):
+    """Counts of a worker."""
 
     def threads_held(self) -> Mapping[str, int]:
         """Return the threads that are held, by app."""
 
     def errors_contained(self) -> Mapping[str, int]:
-        """Return the errors that have cost one command or run each, by what failed."""
+        """Return the contained errors, which affected only one command or run, by their kind."""
 
     def quarantined(self) -> int:
-        """Return how many instances are quarantined."""
+        """Return the number of quarantined instances."""
 
 
 class _Families(Collector):
-    """What a worker counts, as metrics."""
+    """Collects a worker's counts as metrics."""
 
-    def __init__(self, counts: Counted) -> None:
+    def __init__(self, counts: WorkerCounts) -> None:
         self._counts = counts
 
     @override
@@ -49,12 +49,12 @@ class _Families(Collector):
 
 
 @contextmanager
-def counted(port: int, counts: Counted) -> Iterator[int]:
-    """Answer GET /metrics on loopback while it is open.
+def metrics_server(port: int, counts: WorkerCounts) -> Iterator[int]:
+    """Serve GET /metrics on loopback while the context is open.
 
     Args:
-        port: Where; 0 takes a free port.
-        counts: What is counted.
+        port: Port; 0 takes a free one.
+        counts: The counts.
 
     Yields:
         The port.

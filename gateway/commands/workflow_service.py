@@ -1,4 +1,4 @@
-"""The workflow service as commands reach it: over HTTP alone, by options that all of them have."""
+"""Access of commands to the workflow service: shared options, a client, readable errors."""
 
 import functools
 import os
@@ -14,16 +14,16 @@ import click
 from typing_extensions import override
 
 from headwater.gateway.commands.options import (
-    OF_DEPLOYMENTS,
+    DEPLOYMENT_HINTS,
     URL_VARIABLE,
     WORKFLOWS_PATH,
+    combined,
     settings_from,
-    several,
     url_of,
 )
-from headwater.gateway.commands.times import at
+from headwater.gateway.commands.times import from_unix_ms
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
-from headwater.gateway.paths import NothingNamed
+from headwater.gateway.paths import EmptyName
 from headwater.schemas.failures import (
     INSTANCE_EXISTS,
     INSTANCE_NOT_ERRORED,
@@ -54,7 +54,7 @@ ENVIRONMENT: Final = (
     "  NO_COLOR                set to anything: no colours"
 )
 
-#: What to do next about a refusal.
+#: The next step after an error, by its code.
 _NEXT: Final[Mapping[str, str]] = {
     WORKFLOW_NOT_FOUND: "`headwater workflows list` shows those that exist; if this one is among "
     "them, not every worker was started with its app",
@@ -62,20 +62,25 @@ _NEXT: Final[Mapping[str, str]] = {
     INSTANCE_EXISTS: "`headwater instances restart` begins a new run of it",
     INSTANCE_TERMINAL: "`headwater instances restart` begins a new run of it",
     INSTANCE_NOT_ERRORED: "`headwater instances restart` begins a new run of any instance",
-    JOB_LEASE_LOST: "`headwater jobs activate` takes it anew, if nobody else has it",
+    JOB_LEASE_LOST: "`headwater jobs activate` activates it again, if no other worker has it",
     "RUN_NOT_FOUND": "`headwater instances get` names the current run; the first is 0",
     "run_not_found": "`headwater runs list` shows those that exist",
     "ambiguous_run": "-w names one",
-    **OF_DEPLOYMENTS,
+    **DEPLOYMENT_HINTS,
     STEP_NOT_FOUND: "`headwater instances history` shows the keys of steps",
-    TOKEN_NOT_FOUND: "`headwater instances tokens` shows those that live",
-    "invalid_cursor": "leave out --cursor to begin anew",
+    TOKEN_NOT_FOUND: "`headwater instances tokens` shows the live ones",
+    "invalid_cursor": "leave out --cursor to begin again",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What the commands need of the world; tests have a clock and a network of their own."""
+class CliEnvironment:
+    """Clock and network of commands, which tests replace.
+
+    Attributes:
+        clock: Milliseconds since 1970.
+        network: Transport of HTTP requests; None for the real network.
+    """
 
     clock: Callable[[], int] = now_ms
     network: "httpx.AsyncBaseTransport | None" = None
@@ -90,16 +95,17 @@ class Service:
     key: str | None
     timeout_s: float
     retries: int
-    surroundings: Surroundings
+    environment: CliEnvironment
 
     def now(self) -> datetime:
-        """Now."""
-        return at(self.surroundings.clock())
+        """Return the current time."""
+        return from_unix_ms(self.environment.clock())
 
     def ask(self, work: "Callable[[Client], Awaitable[T]]") -> T:
-        """Does something with a client.
+        """Run `work` with a client.
 
-        Errors: ClickException with one line that says what to do next.
+        Raises:
+            ClickException: A request failed; the message is one line with the next step.
         """
         import asyncio  # noqa: PLC0415 (loads more than --help needs)
 
@@ -120,22 +126,22 @@ class Service:
                 key=self.key,
                 timeout=self.timeout_s * 1000,
                 retries=self.retries,
-                transport=self.surroundings.network,
+                transport=self.environment.network,
             )
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         try:
             async with client:
                 yield client
-        except NothingNamed as error:
+        except EmptyName as error:
             raise click.UsageError(str(error)) from error
         except ClientError as error:
             raise click.ClickException(explained(error.code, error.detail)) from error
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """An instance, as a command line names it."""
+class InstanceName:
+    """An instance, as the command line names it."""
 
     workflow: str
     id: str
@@ -144,20 +150,20 @@ class Named:
     def __str__(self) -> str:
         return f"{self.workflow}/{self.id}"
 
-    def of(self, client: "Client") -> "InstanceHandle[Any]":
-        """Its handle."""
+    def handle(self, client: "Client") -> "InstanceHandle[Any]":
+        """Return the instance's handle."""
         return client.workflow(self.workflow).get(self.id)
 
 
 def explained(code: str, detail: str) -> str:
-    """An error in a line."""
+    """Return an error and the next step, in one line."""
     line = f"{code}: {detail}" if code else detail
     hint = _NEXT.get(code)
     return " ".join((f"{line.rstrip('.')}; {hint}" if hint else line).split())
 
 
 class Header(click.ParamType):
-    """A header, `Name: value`."""
+    """Parameter type of a header, `Name: value`."""
 
     name = "NAME: VALUE"
 
@@ -174,9 +180,10 @@ class Header(click.ParamType):
 
 
 def header_of(line: str) -> tuple[str, str]:
-    """Reads a header. What it holds may be a secret, so errors do not show it.
+    """Parse a header. Its value may be a secret, so errors do not show it.
 
-    Errors: ValueError.
+    Raises:
+        ValueError: The line is no header.
     """
     name, colon, value = line.partition(":")
     name, value = name.strip(), value.strip()
@@ -186,7 +193,7 @@ def header_of(line: str) -> tuple[str, str]:
 
 
 def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--url`, `-H`, `--key`, `--timeout` and `--retries`, given to a command as `service`."""
+    """Add `--url`, `-H`, `--key`, `--timeout`, `--retries`; pass the command a `service`."""
 
     @functools.wraps(command)
     def with_service(
@@ -196,28 +203,28 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
         key: str | None,
         timeout: float,
         retries: int,
-        **rest: Any,  # noqa: ANN401 (what the command takes)
+        **rest: Any,  # noqa: ANN401 (the command's own parameters)
     ) -> Any:  # noqa: ANN401
-        url = _whole(url or url_of(settings_from()))
+        url = _service_url(url or url_of(settings_from()))
         service = Service(
             base_url=url,
             headers={**_headers_of_environment(), **dict(header)},
             key=key or _development_key(url),
             timeout_s=timeout,
             retries=retries,
-            surroundings=click.get_current_context().find_object(Surroundings) or Surroundings(),
+            environment=click.get_current_context().find_object(CliEnvironment) or CliEnvironment(),
         )
-        return _to_the_end(lambda: command(service=service, **rest))
+        return _ignoring_broken_pipe(lambda: command(service=service, **rest))
 
     return _OPTIONS(with_service)
 
 
-_OPTIONS: Final = several(
+_OPTIONS: Final = combined(
     click.option(
         "--url",
         metavar="URL",
         envvar=URL_VARIABLE,
-        help="Where the gateway is, or the service, if that is elsewhere: https://host, or whole, "
+        help="URL of the gateway, or of the service, if that is elsewhere: https://host, or whole, "
         "https://host/api/workflows. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
         "HEADWATER_PORT.",
     ),
@@ -248,35 +255,34 @@ _OPTIONS: Final = several(
         type=click.IntRange(0, 100),
         default=3,
         show_default=True,
-        help="How often a request is repeated that may be.",
+        help="How often a request that is safe to repeat is repeated.",
     ),
 )
 
 
-#: `--workflow`.
 workflow_option: Final = click.option(
     "-w", "--workflow", required=True, metavar="NAME", help="Name of the workflow."
 )
 
 
 def label_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--label`, several times; what commands get is texts by name."""
+    """Return the option `--label`, repeatable; commands get a dictionary."""
     return click.option(
         "--label", "labels", metavar="NAME=VALUE", multiple=True, callback=_labels, help=text
     )
 
 
 def _labels(
-    _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+    _context: click.Context, _parameter: click.Parameter, labels: tuple[str, ...]
 ) -> dict[str, str]:
-    wrong = [each for each in given if "=" not in each]
+    wrong = [label for label in labels if "=" not in label]
     if wrong:
         raise click.BadParameter(f"expected NAME=VALUE, found {wrong[0]!r}")
-    return {name: value for name, _, value in (each.partition("=") for each in given)}
+    return {name: value for name, _, value in (label.partition("=") for label in labels)}
 
 
 def instance_named(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`WORKFLOW/ID`, as all output names it, or `--workflow` and `--id`: given as `instance`."""
+    """Add `WORKFLOW/ID`, or `--workflow` and `--id`; pass the command an `instance`."""
 
     @click.argument("instance", required=False, metavar="[WORKFLOW/ID]")
     @click.option("-w", "--workflow", metavar="NAME", help="Name of the workflow, with --id.")
@@ -287,34 +293,34 @@ def instance_named(command: Callable[..., Any]) -> Callable[..., Any]:
         instance: str | None,
         workflow: str | None,
         instance_id: str | None,
-        **rest: Any,  # noqa: ANN401 (what the command takes)
+        **rest: Any,  # noqa: ANN401 (the command's own parameters)
     ) -> Any:  # noqa: ANN401
-        given = (workflow, instance_id)
+        by_options = (workflow, instance_id)
         if instance is not None:
-            if given != (None, None):
+            if by_options != (None, None):
                 raise click.UsageError("expected WORKFLOW/ID or --workflow and --id, found both")
             workflow, _, instance_id = instance.partition("/")
         if not (workflow and instance_id):
-            found = repr(instance) if instance is not None else _found(*given)
+            found = repr(instance) if instance is not None else _options_present(*by_options)
             raise click.UsageError(f"expected an instance, such as order/order-1, found {found}")
-        return command(instance=Named(workflow, instance_id), **rest)
+        return command(instance=InstanceName(workflow, instance_id), **rest)
 
     return named
 
 
-def _found(workflow: str | None, instance_id: str | None) -> str:
+def _options_present(workflow: str | None, instance_id: str | None) -> str:
     if workflow is None and instance_id is None:
         return "none"
     return "--id alone" if workflow is None else "--workflow alone"
 
 
-def _whole(url: str) -> str:
-    """Where the service is: at its own path of a gateway, unless the URL has a path already."""
+def _service_url(url: str) -> str:
+    """Return the service's URL: at its path of a gateway, unless the URL has a path already."""
     return url if urlsplit(url).path.strip("/") else url.rstrip("/") + WORKFLOWS_PATH
 
 
 def _development_key(url: str) -> str | None:
-    """The key that everybody knows, for a service that only this machine can reach."""
+    """Return the public development key, if only this machine can reach the service."""
     host = urlsplit(url).hostname or ""
     return DEVELOPMENT_SECRETS["workflow_key"] if is_loopback(host) else None
 
@@ -330,13 +336,13 @@ def _headers(lines: Iterable[str]) -> dict[str, str]:
     return dict(header_of(line) for line in lines if line.strip())
 
 
-def _to_the_end(run: Callable[[], T]) -> T:
-    """Runs a command; a reader of its output that has seen enough is no error."""
+def _ignoring_broken_pipe(run: Callable[[], T]) -> T:
+    """Run a command. A closed output, as of `| head`, is no error."""
     try:
         result = run()
         sys.stdout.flush()
     except BrokenPipeError as error:
-        # Python flushes once more as it ends, and would complain.
+        # Python flushes again at exit, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(_BROKEN_PIPE) from error
     return result

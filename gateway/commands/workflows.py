@@ -1,4 +1,4 @@
-"""`headwater workflows`: which workflows there are."""
+"""`headwater workflows`: lists workflows."""
 
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     epilog=examples(
         "headwater workflows list",
         "headwater workflows list --url https://host/api/workflows",
-        "headwater instances list -w order      the instances of one of them",
+        "headwater instances list -w order      the instances of one workflow",
     )
     + ENVIRONMENT,
 )
 def workflows() -> None:
-    """See which workflows exist. Their instances: `headwater instances`."""
+    """List workflows. Their instances: `headwater instances`."""
 
 
 @workflows.command(
@@ -37,29 +37,29 @@ def workflows() -> None:
 @json_option
 @service_options
 def list_workflows(service: Service, *, as_json: bool) -> None:
-    """List the workflows whose code a worker has or had, and those that are deployed.
+    """List the workflows that workers have or had, and those that are deployed.
 
-    Of those with a limit of concurrency: how many runs have a slot, and how many wait for one.
-    As JSON each has the JSON Schema of its params, if it declares one, and its limit's longest
-    queues.
+    Shows for a workflow with a concurrency limit how many runs have a slot, and how many wait for
+    one. JSON has also the JSON Schema of its params, if it declares one, and the longest queues of
+    its limit.
     """
-    found = service.ask(lambda client: client.workflows())
+    listed = service.ask(lambda client: client.workflows())
     if as_json:
-        print_answer(found)
+        print_answer(listed)
         return
-    limited = any(one.concurrency for one in found)
+    limited = any(workflow.concurrency for workflow in listed)
     columns = ("workflow", "limit", "per", "running", "waiting") if limited else ("workflow",)
-    print_rows([_row(one) for one in found], columns)
-    if not found:
-        say("There are no workflows: `headwater worker --app …` brings those of an app.")
+    print_rows([_row(workflow) for workflow in listed], columns)
+    if not listed:
+        say("There are no workflows: `headwater worker --app …` runs those of an app.")
 
 
-def _row(one: "WorkflowListed") -> dict[str, object]:
-    limit = one.concurrency
+def _row(workflow: "WorkflowListed") -> dict[str, object]:
+    limit = workflow.concurrency
     if limit is None:
-        return {"workflow": one.name}
+        return {"workflow": workflow.name}
     return {
-        "workflow": one.name,
+        "workflow": workflow.name,
         "limit": limit.limit,
         "per": limit.key,
         "running": limit.held,

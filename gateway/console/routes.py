@@ -19,7 +19,7 @@ from headwater.gateway.http.problems import CODES, Problem, retry_headers
 from headwater.gateway.http.request_scope import AnyRequest, request_id_of
 from headwater.gateway.http.wrong_keys import check_key
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS
-from headwater.gateway.paths import NothingNamed
+from headwater.gateway.paths import EmptyName
 
 _LOG: Final = logging.getLogger("headwater.gateway.console")
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 from headwater.gateway.http.json_checks import DuplicateName, check_text
 from headwater.gateway.http.limited_bodies import JsonRequest
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.patterns import in_words
+from headwater.gateway.patterns import with_descriptions
 from headwater.processors.json_texts import TooDeep
 from headwater.processors.texts import text_problem
 

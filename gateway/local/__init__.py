@@ -1,1 +1,1 @@
-"""`headwater up`: all parts on this machine, supervised, with a day of deliveries to look at."""
+"""`headwater up`: supervised processes on this machine, with a day of demo deliveries."""

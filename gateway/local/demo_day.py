@@ -1,7 +1,7 @@
-"""The demo day: nine deliveries of two people, posted as Terra would post them.
+"""The demo day: nine deliveries of two people, posted as Terra posts them.
 
-The bodies are files, so posting them again posts the same bytes and is answered as duplicates; the
-signatures are made when they are posted, because a signature holds for five minutes.
+The bodies are files, so posting them again posts the same bytes, which are duplicates. The
+signatures are made when they are posted, because a signature is valid for five minutes.
 """
 
 import json
@@ -15,16 +15,16 @@ import httpx
 
 from headwater.processors.signatures import SCHEMES, sign
 
-#: Comes before its user's connection is known: its user is not named in it, so it has to wait until
-#: `CONNECTS_LATE` says who that is.
+#: Arrives before its user's connection is known: it does not name the user, so it waits until
+#: `CONNECTS_LATE` does.
 TOO_EARLY: Final = "03-bo-whoop-day-too-early"
 CONNECTS_LATE: Final = "08-bo-connects-whoop"
-#: When the demo's people connected their wearables: the day before.
+#: Time at which the demo's people connected their wearables: the day before.
 _CONNECTED_AT: Final = "2026-06-29T12:00:00Z"
 
 
 class PostFailed(Exception):
-    """A delivery was not taken; says why, in a line."""
+    """A delivery was not accepted; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """What the gateway answered to a delivery."""
+    """The gateway's answer to a delivery."""
 
     name: str
     type: str
@@ -47,40 +47,41 @@ class Posted:
 
 
 def demo_deliveries() -> tuple[Delivery, ...]:
-    """The deliveries of the demo day, in the order in which they are posted."""
-    found = (
+    """Return the deliveries of the demo day, in the order in which they are posted."""
+    bodies = (
         (file.name.removesuffix(".json"), file)
         for file in files("headwater.gateway.local.demo").iterdir()
         if file.name.endswith(".json")
     )
     return tuple(
         Delivery(name=name, body=file.read_bytes())
-        for name, file in sorted(found, key=lambda named: named[0])
+        for name, file in sorted(bodies, key=lambda item: item[0])
     )
 
 
 def demo_people() -> list[dict[str, str]]:
-    """Whose wearables are connected when the demo day is over, as who plays Terra has them."""
-    told = [json.loads(each.body) for each in demo_deliveries()]
+    """Return people with connected wearables after the demo day, as Terra's stand-in needs them."""
+    payloads = [json.loads(delivery.body) for delivery in demo_deliveries()]
     return [
-        {name: each["user"][name] for name in ("user_id", "provider", "reference_id", "scopes")}
+        {name: payload["user"][name] for name in ("user_id", "provider", "reference_id", "scopes")}
         | {"created_at": _CONNECTED_AT}
-        for each in told
-        if each["type"] == "auth"
+        for payload in payloads
+        if payload["type"] == "auth"
     ]
 
 
 def terra_signature(secret: str, body: bytes, at_s: int) -> str:
-    """The value of the header terra-signature for a body posted at a time (Unix seconds)."""
+    """Return the header terra-signature for a body posted at a time (Unix seconds)."""
     return sign(SCHEMES["terra"], body, secret, at_s)["terra-signature"]
 
 
 def post(
     client: httpx.Client, secret: str, deliveries: Sequence[Delivery], clock: Callable[[], int]
 ) -> list[Posted]:
-    """Posts deliveries one after the other, each signed.
+    """Sign and post deliveries, one after the other.
 
-    Errors: PostFailed for the first that is not taken.
+    Raises:
+        PostFailed: A delivery was not accepted; the later ones were not posted.
     """
     return [_post(client, secret, delivery, clock() // 1000) for delivery in deliveries]
 

@@ -1,16 +1,17 @@
-"""Runs the parts of `headwater up`: starts, watches, restarts and stops them.
+"""Supervisor of `headwater up`: starts, watches, restarts and stops its processes.
 
 Rules:
-1. One thread. Parts are started, watched and stopped by the same loop, so nothing is in two states.
-2. A signal never interrupts our own bookkeeping. Its handler raises only where a wait says that it
-   may (`_interruptible`), and leaves a note for the next such place otherwise.
-3. A part that fails its first start ends everything with one message: it is misconfigured. A part
-   that dies later is restarted for as long as we run: it met a bad moment.
-4. Every part runs in a session of its own. Ctrl-C reaches the supervisor alone, which stops the
-   parts in the reverse of their order: parts that were started together stop together, and the
-   servers, which need none of each other, last.
-5. Nothing outlives us: `gateway.local.leash` ends the parts if we are killed and cannot. It holds
-   our claim on the data directory until it has; who comes next waits for that.
+1. One thread. Processes are started, watched and stopped by the same loop, so their state is
+   consistent.
+2. A signal never interrupts bookkeeping. Its handler raises only where a wait allows it
+   (`_interruptible`), and otherwise records the signal for the next such wait.
+3. A process that fails its first start ends everything with one message: it is misconfigured. A
+   process that crashes later is restarted indefinitely: the cause was temporary.
+4. Every process has a session of its own. Only the supervisor receives Ctrl-C, and stops the
+   processes in reverse order: processes that were started together stop together, and the servers,
+   which do not need each other, last.
+5. No process outlives us: `gateway.local.reaper` ends them if we are killed. It holds our lock on
+   the data directory until then; the next supervisor waits for that.
 """
 
 import contextlib
@@ -27,64 +28,64 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self, TextIO
 
-from headwater.gateway.local import leash
-from headwater.gateway.local.parts import (
+from headwater.gateway.local import reaper
+from headwater.gateway.local.processes import (
     ChildProcess,
-    EmbeddedPart,
-    LogOnScreen,
-    Part,
-    end_of_log,
-    how_it_ended,
-    size_of_log,
+    LogFollower,
+    ProcessSpec,
+    SupervisedProcess,
+    exit_text,
+    log_size,
+    log_tail,
 )
-from headwater.gateway.local.restarts import Deaths, RestartPolicy
+from headwater.gateway.local.restarts import CrashHistory, RestartPolicy
 from headwater.gateway.privacy import make_private_folder
 from headwater.schemas.errors import ProcessUnavailable
 
-__all__ = ["EmbeddedPart", "Part", "Supervisor"]
+__all__ = ["ProcessSpec", "SupervisedProcess", "Supervisor"]
 
-#: How long a part may take until it is ready for the first time; a cold start takes 1 s here.
-_READY_WITHIN_S = 60.0
-#: How often parts are looked at. A death is noticed this much later at worst.
+#: Seconds that a process may take until it is first ready; a cold start takes 1 s here.
+_READY_TIMEOUT_S = 60.0
+#: Seconds between checks of the processes: the longest time until a crash is noticed.
 _POLL_S = 0.1
-#: Someone who waits is told so this often.
+#: Seconds between messages while waiting.
 _STILL_WAITING_EVERY_S = 5.0
-#: How long what a killed supervisor left behind may take to end: twice the leash's patience.
-_ENDED_WITHIN_S = 30.0
+#: Seconds that processes of a killed supervisor may take to end: twice the reaper's timeout.
+_ORPHANS_TIMEOUT_S = 30.0
 
 
 class _StopRequested(BaseException):
-    """Ctrl-C or SIGTERM. Not an Exception: no part's error handling may swallow it."""
+    """Ctrl-C or SIGTERM. Not an Exception, so that error handling does not catch it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """A part as the loop sees it."""
+    """State of a process in the loop."""
 
-    part: EmbeddedPart
+    process: SupervisedProcess
     ready: Callable[[], bool]
-    deaths: Deaths
+    deaths: CrashHistory
     started_at: float
-    #: Those of one group stop together; servers are group 0.
+    #: Processes of a group stop together; servers are group 0.
     group: int
-    #: How much of its log is of earlier starts.
+    #: Size of its log when it was last started.
     log_from: int
-    #: What the leash was told to end.
+    #: Process id that was sent to the reaper.
     pid: int | None = None
-    #: When it is to be started again; None while it runs.
+    #: Time of its next start; None while it runs.
     restart_at: float | None = None
-    #: Started again, but not known to be ready yet.
+    #: Restarted, but not known to be ready yet.
     returning: bool = False
 
 
 class Supervisor:
-    """Starts parts, watches them, and stops them when the `with` block ends, however it ends.
+    """Starts and watches processes, and stops them when the `with` block ends, however it ends.
 
     ```
-    with Supervisor(data_dir=..., report=...) as house:
-        bootstrap = house.start_embedded(kafka)
-        house.start(gateway, worker)
-        house.watch()
+    with Supervisor(data_dir=..., report=...) as supervisor:
+        bootstrap = supervisor.start_embedded(kafka)
+        supervisor.start(gateway, worker)
+        supervisor.watch()
     ```
     """
 
@@ -101,16 +102,16 @@ class Supervisor:
         self._restarts = restarts or RestartPolicy()
         self._watched: list[_Watched] = []
         self._groups = 0
-        self._screens: list[LogOnScreen] = []
+        self._screens: list[LogFollower] = []
         self._exit = contextlib.ExitStack()
         self._may_interrupt = False
-        self._asked_to_stop = False
+        self._stop_requested = False
 
     def __enter__(self) -> Self:
         make_private_folder(self._log_dir, self._data_dir)
         with contextlib.ExitStack() as exits:
             claim = exits.enter_context(_claimed(self._data_dir, self._report))
-            self._leash = exits.enter_context(_leash(claim))
+            self._reaper = exits.enter_context(_reaper(claim))
             exits.enter_context(self._signals())
             self._exit = exits.pop_all()
         return self
@@ -118,47 +119,47 @@ class Supervisor:
     def __exit__(
         self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None
     ) -> bool:
-        self._asked_to_stop = False  # from here on, a signal means "at once"
+        self._stop_requested = False  # From here on, a signal means "at once".
         try:
             self._stop_all()
         finally:
             self._exit.close()
         return kind is not None and issubclass(kind, _StopRequested)
 
-    def start_embedded(self, part: EmbeddedPart) -> str:
-        """Starts a server, returns where it answers, and watches it from now on."""
-        watched = self._watch(part, ready=lambda: True, group=0)
-        self._report(f"Starting {part.name}")
+    def start_embedded(self, process: SupervisedProcess) -> str:
+        """Start a server and watch it; return its address."""
+        watched = self._watch(process, ready=lambda: True, group=0)
+        self._report(f"Starting {process.name}")
         with self._interruptible():
-            address = part.start()
+            address = process.start()
         self._started(watched)
         self._report_ready(watched)
         return address
 
-    def start(self, *parts: Part) -> None:
-        """Starts parts together, in their order, and waits until each of them is ready."""
+    def start(self, *specs: ProcessSpec) -> None:
+        """Start processes in order, and wait until all of them are ready."""
         self._groups += 1
         group = [
             self._watch(
-                ChildProcess(part, self._log_dir / f"{part.name}.log"), part.ready, self._groups
+                ChildProcess(spec, self._log_dir / f"{spec.name}.log"), spec.ready, self._groups
             )
-            for part in parts
+            for spec in specs
         ]
         self._screens += [
-            LogOnScreen(self._log_dir / f"{part.name}.log", part.shown)
-            for part in parts
-            if part.shown is not None
+            LogFollower(self._log_dir / f"{spec.name}.log", spec.shown)
+            for spec in specs
+            if spec.shown is not None
         ]
         for watched in group:
-            self._report(f"Starting {watched.part.name}")
-            watched.part.start()
+            self._report(f"Starting {watched.process.name}")
+            watched.process.start()
             self._started(watched)
         for watched in group:
             self._wait_until_ready(watched)
             self._report_ready(watched)
 
     def watch(self) -> None:
-        """Restarts what dies, until Ctrl-C or SIGTERM."""
+        """Restart processes that crash, until Ctrl-C or SIGTERM."""
         while True:
             self._pause()
             for line in [line for screen in self._screens for line in screen.new_lines()]:
@@ -166,49 +167,49 @@ class Supervisor:
             for watched in self._watched:
                 self._look_at(watched)
 
-    def _watch(self, part: EmbeddedPart, ready: Callable[[], bool], group: int) -> _Watched:
+    def _watch(self, process: SupervisedProcess, ready: Callable[[], bool], group: int) -> _Watched:
         watched = _Watched(
-            part=part,
+            process=process,
             ready=ready,
-            deaths=Deaths(self._restarts),
+            deaths=CrashHistory(self._restarts),
             started_at=time.monotonic(),
             group=group,
-            log_from=size_of_log(part),
+            log_from=log_size(process),
         )
         self._watched.append(watched)
         return watched
 
     def _started(self, watched: _Watched) -> None:
         watched.restart_at = None
-        watched.pid = watched.part.pid
+        watched.pid = watched.process.pid
         if watched.pid is not None:
-            self._leash(f"+ {watched.pid} {watched.part.stop_signal.value} {watched.group}")
+            self._reaper(f"+ {watched.pid} {watched.process.stop_signal.value} {watched.group}")
 
     def _ended(self, watched: _Watched) -> None:
         if watched.pid is not None:
-            self._leash(f"- {watched.pid}")
+            self._reaper(f"- {watched.pid}")
             watched.pid = None
 
     def _report_ready(self, watched: _Watched) -> None:
         took_s = time.monotonic() - watched.started_at
-        self._report(f"{watched.part.name} is ready ({took_s:.1f} s)")
+        self._report(f"{watched.process.name} is ready ({took_s:.1f} s)")
 
     def _wait_until_ready(self, watched: _Watched) -> None:
-        part, say_at = watched.part, time.monotonic() + _STILL_WAITING_EVERY_S
+        process, say_at = watched.process, time.monotonic() + _STILL_WAITING_EVERY_S
         while not watched.ready():
-            if (code := part.poll()) is not None:
-                raise ProcessUnavailable(
-                    f"{part.name} ended while starting ({how_it_ended(code)}). "
-                    + end_of_log(part, watched.log_from, code)
+            if (code := process.poll()) is not None:
+                raise PartUnavailable(
+                    f"{process.name} ended while starting ({exit_text(code)}). "
+                    + log_tail(process, watched.log_from, code)
                 )
             now = time.monotonic()
-            if now - watched.started_at > _READY_WITHIN_S:
-                raise ProcessUnavailable(
-                    f"{part.name} was not ready within {_READY_WITHIN_S:.0f} s. "
-                    + end_of_log(part, watched.log_from)
+            if now - watched.started_at > _READY_TIMEOUT_S:
+                raise PartUnavailable(
+                    f"{process.name} was not ready within {_READY_TIMEOUT_S:.0f} s. "
+                    + log_tail(process, watched.log_from)
                 )
             if now > say_at:
-                self._report(f"Still waiting for {part.name}; its log is {part.log_file}")
+                self._report(f"Still waiting for {process.name}; its log is {process.log_file}")
                 say_at = now + _STILL_WAITING_EVERY_S
             self._pause()
 
@@ -216,65 +217,65 @@ class Supervisor:
         if watched.restart_at is not None:
             if time.monotonic() >= watched.restart_at:
                 self._restart(watched)
-        elif (code := watched.part.poll()) is not None:
-            ending = end_of_log(watched.part, watched.log_from, code)
-            self._report_exit(watched, f"died ({how_it_ended(code)}). {ending}")
+        elif (code := watched.process.poll()) is not None:
+            ending = log_tail(watched.process, watched.log_from, code)
+            self._report_exit(watched, f"died ({exit_text(code)}). {ending}")
         elif watched.returning and watched.ready():
             watched.returning = False
-            self._report(f"{watched.part.name} is back")
+            self._report(f"{watched.process.name} is back")
 
     def _report_exit(self, watched: _Watched, what: str) -> None:
-        """Reports a death and says when the part will be started again."""
+        """Report a crash, and when the process will be restarted."""
         now = time.monotonic()
-        delay_s = watched.deaths.delay_after(died_at=now, started_at=watched.started_at)
+        delay_s = watched.deaths.delay_after(crashed_at=now, started_at=watched.started_at)
         watched.restart_at = now + delay_s
-        watched.part.kill()  # what it left of its own children
+        watched.process.kill()  # Its own children may be left.
         self._ended(watched)
-        name = watched.part.name
+        name = watched.process.name
         self._report(f"{name} {what}\nStarting {name} again in {delay_s:g} s")
         if watched.deaths.are_many_at(now):
             policy = self._restarts
             self._report(
                 f"{name} died {policy.many} times within {policy.within_s:g} s: something is wrong "
-                f"with it. Trying on every {policy.slowest_s:g} s. See {watched.part.log_file}"
+                f"with it. Retrying every {policy.slowest_s:g} s. See {watched.process.log_file}"
             )
 
     def _restart(self, watched: _Watched) -> None:
-        watched.started_at, watched.log_from = time.monotonic(), size_of_log(watched.part)
+        watched.started_at, watched.log_from = time.monotonic(), log_size(watched.process)
         try:
             with self._interruptible():
-                watched.part.start()
-        except ProcessUnavailable as error:
+                watched.process.start()
+        except PartUnavailable as error:
             self._report_exit(watched, f"could not be started: {error.message}")
             return
         self._started(watched)
         watched.returning = True
 
     def _stop_all(self) -> None:
-        """Stops the parts, last started first; a signal meanwhile kills the rest at once."""
+        """Stop the processes, last started first; a signal meanwhile kills the rest at once."""
         at_once = False
         for _, group in groupby(reversed(self._watched), lambda watched: watched.group):
             together, began = list(group), time.monotonic()
-            ran = [watched for watched in together if watched.part.pid is not None]
+            ran = [watched for watched in together if watched.process.pid is not None]
             if not at_once:
                 for watched in ran:
-                    watched.part.ask_to_stop()
+                    watched.process.ask_to_stop()
             for watched in together:
                 if not at_once:
-                    at_once = self._stop_interrupted(watched.part)
-                watched.part.kill()
+                    at_once = self._stop_interrupted(watched.process)
+                watched.process.kill()
                 self._ended(watched)
                 if watched in ran:
                     how = "killed" if at_once else f"stopped ({time.monotonic() - began:.1f} s)"
-                    self._report(f"{watched.part.name} {how}")
+                    self._report(f"{watched.process.name} {how}")
 
-    def _stop_interrupted(self, part: EmbeddedPart) -> bool:
-        """Stops a part; tells whether a signal ended the wait for it."""
+    def _stop_interrupted(self, process: SupervisedProcess) -> bool:
+        """Stop a process; return whether a signal ended the wait for it."""
         try:
             with self._interruptible():
-                part.stop()
+                process.stop()
         except _StopRequested:
-            self._report("Killing what is left")
+            self._report("Killing the remaining processes")
             return True
         return False
 
@@ -284,10 +285,10 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Lets a signal end the block at once; one that came earlier ends it before it begins."""
+        """Let a signal end the block at once; an earlier signal ends it before it begins."""
         self._may_interrupt = True
         try:
-            if self._asked_to_stop:
+            if self._stop_requested:
                 raise _StopRequested
             yield
         finally:
@@ -297,7 +298,7 @@ class Supervisor:
         if self._may_interrupt:
             self._may_interrupt = False
             raise _StopRequested
-        self._asked_to_stop = True
+        self._stop_requested = True
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -312,23 +313,23 @@ class Supervisor:
 
 @contextlib.contextmanager
 def _claimed(data_dir: Path, report: Callable[[str], None]) -> Iterator[int]:
-    """Holds the data directory, by a file that is locked; gives the file.
+    """Lock the data directory by a file; yield the file.
 
-    The kernel lets go of it when we have ended, however we end, and our leash, too.
+    The kernel releases the lock when we and our reaper have ended.
     """
     with (data_dir / "headwater.lock").open("a+", encoding="utf-8") as lock:
-        deadline = time.monotonic() + _ENDED_WITHIN_S
+        deadline = time.monotonic() + _ORPHANS_TIMEOUT_S
         waits = False
         while not _locked(lock):
             lock.seek(0)
             owner = lock.read().strip()
-            if _runs(owner) or time.monotonic() > deadline:
-                raise ProcessUnavailable(
+            if _owner_is_running(owner) or time.monotonic() > deadline:
+                raise PartUnavailable(
                     f"Headwater already runs on {data_dir} (pid {owner or 'unknown'}). Stop it "
                     "first, or choose another directory with --data-dir or HEADWATER_DATA_DIR."
                 )
             if not waits:
-                report(f"Waiting for the parts of a Headwater that was killed (pid {owner}) to end")
+                report(f"Waiting for processes of a killed Headwater (pid {owner}) to end")
                 waits = True
             time.sleep(_POLL_S)
         lock.truncate(0)
@@ -345,35 +346,35 @@ def _locked(file: TextIO) -> bool:
     return True
 
 
-def _runs(pid: str) -> bool:
-    """Whether the process that has locked a file still runs; one that is not named there might."""
-    return not pid.isdecimal() or leash.runs(int(pid))
+def _owner_is_running(pid: str) -> bool:
+    """Return whether the owner of a lock is running; an unknown owner counts as running."""
+    return not pid.isdecimal() or reaper.is_running(int(pid))
 
 
 @contextlib.contextmanager
-def _leash(claim: int) -> Iterator[Callable[[str], None]]:
-    """Starts the program that outlives us if we are killed; yields how to tell it of a part.
+def _reaper(claim: int) -> Iterator[Callable[[str], None]]:
+    """Start the program that outlives us if we are killed; yield a function that sends it a line.
 
-    Shape:  it inherits the claim on our data directory, and so holds it for as long as it lives.
+    It inherits the lock on our data directory, and so holds it for as long as it lives.
     """
     process = subprocess.Popen(  # noqa: S603 (our own module, by its path: it needs no imports)
-        (sys.executable, "-I", "-S", leash.__file__),
+        (sys.executable, "-I", "-S", reaper.__file__),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         pass_fds=(claim,),
-        env={"PATH": os.defpath},  # Not ours, which has secrets.
+        env={"PATH": os.defpath},  # Not ours, which contains secrets.
     )
-    assert process.stdin is not None  # noqa: S101 (a pipe was asked for)
+    assert process.stdin is not None  # noqa: S101 (it is a pipe)
     pipe = process.stdin.fileno()
 
-    def tell(line: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # somebody killed it; we still stop in order
+    def send(line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # It was killed; we still stop in order.
             os.write(pipe, f"{line}\n".encode())
 
     try:
-        yield tell
+        yield send
     finally:
         process.stdin.close()
         process.wait()

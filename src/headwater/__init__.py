@@ -1,9 +1,9 @@
 """Headwater: signed webhooks in, typed rows out; long-running work as durable workflows.
 
-The public face for authors of workflows and for programs that use them. The names are listed in
-`__init__.pyi`, for type checkers and for this module alike; each is imported when it is first used,
-so that a client loads no harness and a code host no HTTP. Nothing inside imports this module. The
-command `headwater` runs the parts: see `headwater --help`.
+Public API for workflow authors and for client programs. Its names are listed in `__init__.pyi`, for
+type checkers and for this module. Each is imported when it is first used, so that a client loads no
+test harness and a code host no HTTP client. No module of Headwater imports this module. The command
+`headwater` runs the processes: see `headwater --help`.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""`python -m headwater`: the command line, for a part that starts another."""
+"""`python -m headwater`: the command line, as processes start each other with it."""
 
 from headwater.gateway.cli import main
 

@@ -189,7 +189,7 @@ def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, topics: 
         timeout=PATIENCE_S,
     )
     assert run.returncode == 70
-    assert "the worker ends, to start again from what is durable" in run.stderr
+    assert "the worker ends, to restart from committed state" in run.stderr
     assert "ZeroDivisionError" in run.stderr
 
 

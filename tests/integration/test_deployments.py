@@ -317,7 +317,7 @@ def test_a_wheel_is_deployed_as_it_is(house: House, tmp_path: Path):
         (("deploy", ".", "--app", "orders", "--admin-key", "another-key"), 1, "401 unauthorized"),
         (("activate",), 2, "Missing argument 'ID'"),
         (("activate", "dep_x"), 1, "404 deployment_not_found"),
-        (("activate", ""), 2, "expected the name or the id of what is asked for, found nothing"),
+        (("activate", ""), 2, "expected a name or an id, found nothing"),
         (("activate", "dep_x", "--replaces", "x"), 1, 'If-Match: expected "dep_…" or "none"'),
         (("show", "dep/x"), 1, "404"),
         (("rollback", "dep_x"), 1, "404 deployment_not_found"),

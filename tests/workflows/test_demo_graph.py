@@ -36,7 +36,7 @@ def test_the_days_of_all_are_read_and_compared() -> None:
 
 def test_days_that_nobody_knows_are_no_steps() -> None:
     with answering(lambda _: {"tables": {"daily_summary": []}}) as (url, _):
-        assert asyncio.run(says(url, ["bo"])) == {"says": "nobody's steps are known"}
+        assert asyncio.run(says(url, ["bo"])) == {"says": "no steps are known"}
 
 
 def test_somebody_has_to_be_compared() -> None:

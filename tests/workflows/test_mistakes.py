@@ -381,7 +381,7 @@ def test_a_harness_refuses_ids_and_types_of_events_by_name(name: object):
 
 
 def test_a_client_refuses_ids_that_are_no_text():
-    with pytest.raises(TypeError, match="what is asked for to be text, found 5"):
+    with pytest.raises(TypeError, match="expected names and ids to be text, found 5"):
         path("workflows", "order", "instances", 5)
 
 

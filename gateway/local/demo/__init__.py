@@ -1,1 +1,1 @@
-"""What the demo shows: a day of deliveries, as files, and a workflow that reports on it."""
+"""The demo: a day of deliveries, as files, and a workflow that reports on it."""

@@ -1,4 +1,4 @@
-"""The demo's graph: the days of several people are read side by side, and then compared."""
+"""The demo's graph: reads the days of several people in parallel, and compares them."""
 
 import os
 from typing import TypedDict
@@ -8,49 +8,51 @@ import httpx
 from headwater import GraphWorkflow, task
 
 
-class Wanted(TypedDict):
-    """Whose day, and the gateway that knows of it."""
+class PersonDay(TypedDict):
+    """A person's day, and the gateway that has its rows."""
 
     url: str
     user_id: str
     date: str
 
 
-class Walked(TypedDict):
-    """How far somebody went on a day; None if nobody knows."""
+class DaySteps(TypedDict):
+    """Steps of a day; None if they are not known."""
 
     user_id: str
     steps: float | None
 
 
 class ToCompare(TypedDict):
-    """The days of all."""
+    """The days of all people."""
 
-    days: list[Walked]
+    days: list[DaySteps]
 
 
 @task("read-steps")
-async def read_steps(wanted: Wanted) -> Walked:
-    """The steps of a day, from the gateway's rows.
+async def read_steps(day: PersonDay) -> DaySteps:
+    """Read the steps of a day from the gateway's rows.
 
-    The key comes from the environment: what a task is given is recorded, and secrets are not.
+    The key comes from the environment: the input of a task is recorded, and must not have secrets.
     """
     key = os.environ.get("HEADWATER_READ_KEY", "dev-read-key")
     async with httpx.AsyncClient(
-        base_url=wanted["url"], headers={"authorization": f"Bearer {key}"}
+        base_url=day["url"], headers={"authorization": f"Bearer {key}"}
     ) as client:
-        answer = await client.get("/v1/sync", params={"user_id": wanted["user_id"]})
+        answer = await client.get("/v1/sync", params={"user_id": day["user_id"]})
     rows = answer.raise_for_status().json()["tables"]["daily_summary"]
-    days = (row["steps"] for row in rows if row["datetime"].startswith(wanted["date"]))
-    return {"user_id": wanted["user_id"], "steps": next(days, None)}
+    days = (row["steps"] for row in rows if row["datetime"].startswith(day["date"]))
+    return {"user_id": day["user_id"], "steps": next(days, None)}
 
 
 @task("compare-steps")
-def compare_steps(given: ToCompare) -> dict[str, str]:
-    """Who went furthest."""
-    known = [(day["steps"], day["user_id"]) for day in given["days"] if day["steps"] is not None]
+def compare_steps(comparison: ToCompare) -> dict[str, str]:
+    """Find the person with the most steps."""
+    known = [
+        (day["steps"], day["user_id"]) for day in comparison["days"] if day["steps"] is not None
+    ]
     if not known:
-        return {"says": "nobody's steps are known"}
+        return {"says": "no steps are known"}
     steps, user_id = max(known)
     return {"says": f"{user_id} went furthest, with {steps:.0f} steps"}
 

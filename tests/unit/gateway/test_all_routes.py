@@ -23,7 +23,7 @@ from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.commands.user_tokens import verifier_of
 from headwater.gateway.http.front import front_of
 from headwater.gateway.http.wiping import Wiping
-from headwater.gateway.patterns import IN_WORDS
+from headwater.gateway.patterns import DESCRIPTIONS
 from headwater.gateway.settings import Settings
 from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.ports import UserServices
@@ -259,7 +259,7 @@ def test_what_does_not_match_is_explained_in_words(client: TestClient[Any]) -> N
         json.loads(found) for found in re.findall(r'"pattern":("(?:[^"\\]|\\.)*")', described)
     }
     assert patterns
-    assert patterns <= set(IN_WORDS)
+    assert patterns <= set(DESCRIPTIONS)
     workflows, users = KEYS["/api/workflows"], KEYS["/v1"]
     activation = {"types": ["-x"], "worker": "a"}
     message = {"queueName": "a", "opts": {"idempotencyKey": "a b"}}

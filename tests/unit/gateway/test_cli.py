@@ -18,7 +18,7 @@ from headwater.gateway.cli import cli
 from headwater.gateway.commands.api import explain
 from headwater.gateway.commands.on_demand import OnDemand
 from headwater.gateway.commands.output import print_rows
-from headwater.gateway.commands.up import parts_of
+from headwater.gateway.commands.up import process_specs
 from headwater.gateway.commands.work import steps_dsn_of
 from headwater.gateway.environment import load_settings
 
@@ -172,9 +172,9 @@ def test_help_works_from_outside() -> None:
         (
             ["terra-stand-in", "--port", "47113", "--file", __file__],
             2,
-            "headwater terra-stand-in: --file: expected one that a stand-in keeps, found",
+            "headwater terra-stand-in: --file: expected a file of a stand-in, found",
         ),
-        (["graph", "show", ""], 2, "headwater graph show: expected the name or the id of what is"),
+        (["graph", "show", ""], 2, "headwater graph show: expected a name or an id, found nothing"),
         (["instances", "get", "-w", "order", "-i", ""], 2, "headwater instances get: expected "),
         (
             ["user", "show", b"\xff"],
@@ -191,7 +191,7 @@ def test_help_works_from_outside() -> None:
             2,
             "headwater instances create: Invalid value for '--params': expected JSON, found '[",
         ),
-        (["user", "show", ""], 2, "headwater user show: expected the name or the id of what is "),
+        (["user", "show", ""], 2, "headwater user show: expected a name or an id, found nothing"),
     ],
 )
 def test_every_failure_is_one_line_on_stderr(
@@ -222,7 +222,7 @@ def test_who_has_no_postgres_hears_where_one_is() -> None:
 @pytest.mark.parametrize(
     ("header", "hint"),
     [
-        ("x-admin-key", "; set HEADWATER_ADMIN_KEY, or give --admin-key"),
+        ("x-admin-key", "; set HEADWATER_ADMIN_KEY, or use --admin-key"),
         ("authorization", ""),  # whose token it is, or which key, the answer says
     ],
 )
@@ -357,7 +357,7 @@ def test_a_worker_ends_in_order_at_sigterm_even_while_it_waits_for_kafka(tmp_pat
 
 
 def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
-    parts = parts_of(load_settings(app="mine.workflows"), reload=True)
+    parts = process_specs(load_settings(app="mine.workflows"), reload=True)
     assert {part.name: " ".join(part.argv[2:]) for part in parts} == {
         "gateway": "headwater serve",
         "pipeline": "headwater worker",
@@ -367,7 +367,7 @@ def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
     assert {part.env["HEADWATER_APP"] for part in parts} == {""}
     members = [part.env["HEADWATER_MEMBER"] for part in parts]
     assert len(set(members)) == len(members)
-    assert parts_of(load_settings())[-1].argv[3:] == ("worker", "--app", "headwater")
+    assert process_specs(load_settings())[-1].argv[3:] == ("worker", "--app", "headwater")
 
 
 @pytest.mark.parametrize(

@@ -477,7 +477,7 @@ def test_what_may_be_repeated_is_after_an_answer_was_lost(name: str, failure: Tu
 @pytest.mark.parametrize("failure", [LOST, httpx.RemoteProtocolError("gone"), LATER])
 def test_what_would_be_done_twice_is_not_repeated(name: str, failure: Turn):
     network = Network(REFUSED, failure)
-    with pytest.raises(OutcomeUnknownError, match="may have been taken: look how things stand"):
+    with pytest.raises(OutcomeUnknownError, match="may have taken effect: check the state"):
         on_instance(network, DEEDS[name])
     assert len(network.asked) == 2
 

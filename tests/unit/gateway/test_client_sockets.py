@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.client import Client, ConnectionFailedError, OutcomeUnknownError, World
+from headwater.gateway.client import (
+    Client,
+    ClientDependencies,
+    ConnectionFailedError,
+    OutcomeUnknownError,
+)
 from tests.unit.gateway.workflow_network import described, message, stands
 
 DESCRIBED = json.dumps(described()).encode()
@@ -47,8 +52,8 @@ def with_server(answers: list[bytes], deed: Callable[[Client], Awaitable[Any]]) 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}/api/workflows"
-        world = World(sleep=lambda _: asyncio.sleep(0))
-        async with server, Client(url, world=world, timeout="5 seconds") as client:
+        dependencies = ClientDependencies(sleep=lambda _: asyncio.sleep(0))
+        async with server, Client(url, dependencies=dependencies, timeout="5 seconds") as client:
             return await deed(client), asked
 
     return asyncio.run(run())
@@ -68,7 +73,7 @@ def test_a_read_is_repeated_when_the_server_breaks_off():
 
 def test_an_event_is_not_sent_again_when_the_server_breaks_off():
     async def send(client: Client) -> None:
-        with pytest.raises(OutcomeUnknownError, match="may have been taken"):
+        with pytest.raises(OutcomeUnknownError, match="may have taken effect"):
             await order(client).send_event("go")
 
     assert with_server([b""], send) == (None, 1)
@@ -84,8 +89,8 @@ def test_a_stream_goes_on_after_it_broke():
 
 def test_nobody_at_all_is_said_in_a_line():
     async def ask() -> None:
-        world = World(sleep=lambda _: asyncio.sleep(0))
-        async with Client("http://127.0.0.1:1/api/workflows", world=world) as client:
+        dependencies = ClientDependencies(sleep=lambda _: asyncio.sleep(0))
+        async with Client("http://127.0.0.1:1/api/workflows", dependencies=dependencies) as client:
             await order(client).send_event("go")
 
     with pytest.raises(ConnectionFailedError, match="start it with `headwater up`"):

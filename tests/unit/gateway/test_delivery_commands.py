@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headwater.gateway.commands.deliveries import COLUMNS, DROPS, deliveries
-from headwater.gateway.commands.operate import dlq, journey_rows
-from headwater.gateway.commands.terminal import columns_to_leave_out, show_rows
+from headwater.gateway.commands.operate import dlq, trace_rows
+from headwater.gateway.commands.terminal import columns_to_drop, show_rows
 from tests.fakes.json_server import answering
 
 EVENT = "5f1d7a84b2c9e03f6a1b8d7c4e2f9a60"
@@ -67,7 +67,7 @@ def test_the_url_of_the_workflow_service_names_the_gateway_too() -> None:
 def test_a_delivery_is_shown_with_all_that_came_of_it() -> None:
     result, asked = run({"delivery": WHOLE}, "show", "webhooks/3@17")
     assert asked == "/admin/deliveries/3@17"
-    for part in ("journey 1 of 2", "journey 2 of 2", "report/i-1", "starts it", "sends told"):
+    for part in ("trace 1 of 2", "trace 2 of 2", "report/i-1", "starts it", "sends told"):
         assert part in result.stdout
     assert "daily_summary\tu/garmin\tsteps, strain" in result.stdout
     assert "# copies" not in result.stdout
@@ -92,9 +92,9 @@ def test_columns_drop_out_by_rank_and_ids_are_never_split(
 ) -> None:
     columns = ["id", "user", "message"]
     rows = [{"id": EVENT, "user": "user_amara", "message": "why " * 30}]
-    assert columns_to_leave_out(rows, columns, ("user",), 80) == []
-    assert columns_to_leave_out(rows, columns, ("user",), 60) == ["user"]
-    assert columns_to_leave_out(rows, columns, (), 20) == []
+    assert columns_to_drop(rows, columns, ("user",), 80) == []
+    assert columns_to_drop(rows, columns, ("user",), 60) == ["user"]
+    assert columns_to_drop(rows, columns, (), 20) == []
     for width in (60, 80, 140):
         monkeypatch.setenv("COLUMNS", str(width))
         left_out = show_rows(
@@ -108,7 +108,7 @@ def test_columns_drop_out_by_rank_and_ids_are_never_split(
 
 def test_a_terminal_of_80_columns_shows_what_a_delivery_is():
     rows = [{name: str(({"id": EVENT} | ROW)[name]) for name in COLUMNS}]
-    left_out = columns_to_leave_out(rows, COLUMNS, DROPS, 80)
+    left_out = columns_to_drop(rows, COLUMNS, DROPS, 80)
     assert not {"id", "status", "type", "reason"} & set(left_out)
 
 
@@ -117,7 +117,7 @@ def test_the_place_of_a_dead_letter_is_listed_as_other_commands_take_it():
     with answering(lambda _: {"rows": [letter], "cursor": None}) as (url, _):
         result = CliRunner().invoke(dlq, ["list", "--url", url])
     names, values = (line.split("\t") for line in result.stdout.splitlines())
-    assert dict(zip(names, values, strict=True))["place"] == "3/17"
+    assert dict(zip(names, values, strict=True))["position"] == "3/17"
 
 
 def test_to_replay_all_without_a_terminal_takes_yes():
@@ -131,4 +131,4 @@ def test_to_replay_all_without_a_terminal_takes_yes():
 
 
 def test_times_of_a_journey_end_in_z():
-    assert [row["at"] for row in journey_rows([HOP])] == ["2026-07-01T10:00:00.000Z"]
+    assert [row["at"] for row in trace_rows([HOP])] == ["2026-07-01T10:00:00.000Z"]

@@ -66,11 +66,11 @@ def test_a_user_whose_days_arrive_is_well():
     [
         (user(()), {}, 1, "none, now or before", "/v1/me"),
         (user((GONE,)), {}, 1, "WHOOP until 2026-06-01T00:00:00Z", "/v1/me"),
-        (user((GONE,)), {}, 2, "it takes the user's token", "headwater token user_amara"),
+        (user((GONE,)), {}, 2, "it needs the user's token", "headwater token user_amara"),
         (user(waiting=[{}, {}]), {}, 3, "2 waiting", "deliveries drain --user user_amara"),
         (user(dead_letters=3), {}, 3, "3 dead", "headwater dlq list"),
         (user(), {"traces": [JOURNEY]}, 4, "1, the newest .* no_usable_record", "trace 01JZ"),
-        (user(), {}, 5, "nothing is in the way", '{"days": 365}'),
+        (user(), {}, 5, "no error was found", '{"days": 365}'),
     ],
 )
 def test_each_step_says_what_it_found_and_the_command_that_comes_next(

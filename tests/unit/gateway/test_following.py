@@ -19,9 +19,9 @@ def test_it_is_looked_at_until_nothing_is_under_way_and_each_change_is_said_once
     later, pauses = iter(states(1, 1, 2, 3)), list[float]()
     found = followed(
         {"done": 0},
-        look=lambda: next(later),
-        under_way=lambda now: now["done"] < 3,
-        how_far=None if quiet else lambda now: f"{now['done']} of 3",
+        poll=lambda: next(later),
+        is_running=lambda now: now["done"] < 3,
+        progress=None if quiet else lambda now: f"{now['done']} of 3",
         pause=pauses.append,
     )
     assert found == {"done": 3}
@@ -33,7 +33,7 @@ def test_it_is_looked_at_until_nothing_is_under_way_and_each_change_is_said_once
 def test_what_has_ended_is_not_looked_at_again():
     ended = {"done": 3}
     found = followed(
-        ended, look=lambda: pytest.fail("looked"), under_way=lambda _: False, how_far=None
+        ended, poll=lambda: pytest.fail("looked"), is_running=lambda _: False, progress=None
     )
     assert found is ended
 

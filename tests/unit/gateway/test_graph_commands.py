@@ -102,7 +102,7 @@ def test_an_instance_is_drawn_as_it_runs(flags: tuple[str, ...], last: str):
 def test_an_instance_is_on_its_own_definition_and_drawn(flags: tuple[str, ...]):
     found = headwater(Network(), "graph", "show", "g", "--instance", "i-1", *flags)
     assert found.exit_code == 2
-    assert "it takes no --version, and no json" in found.output
+    assert "expected --instance without --version" in found.output
 
 
 async def _deploys_one_that_is_an_apps() -> None:

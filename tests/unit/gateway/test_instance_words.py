@@ -7,16 +7,16 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from headwater.gateway.commands.instance_words import (
+from headwater.gateway.commands.instance_formatting import (
     event_rows,
     listed_rows,
     log_row,
-    standing,
+    position_text,
     step_rows,
     summary,
     waiting_for,
 )
-from headwater.gateway.commands.times import at
+from headwater.gateway.commands.times import from_unix_ms
 from headwater.schemas.answers import (
     Answer,
     CurrentStep,
@@ -33,7 +33,7 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.statuses import RunStatus
 
-NOW = at(1_795_269_600_000)
+NOW = from_unix_ms(1_795_269_600_000)
 TOMORROW = NOW + timedelta(hours=23)
 ERROR = Failure(name="CardError", message="declined")
 
@@ -136,12 +136,12 @@ def test_what_a_step_waits_for(step: CurrentStep, words: str):
         (
             "paused",
             current("wait_for_event", wait_event_type="go"),
-            "paused until it is resumed; it stands at key: waiting for event go",
+            "paused until it is resumed; it is at key: waiting for event go",
         ),
     ],
 )
 def test_where_an_instance_stands(status: str, step: CurrentStep | None, words: str | None):
-    assert standing(stands(status), step, NOW) == words
+    assert position_text(stands(status), step, NOW) == words
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_listing_says_why_an_instance_has_ended():
         "instance": "order/d",
         "status": "terminated",
         "age": "2 h",
-        "moved": "5 s ago",
+        "updated": "5 s ago",
         "what": None,
     }
 
@@ -296,8 +296,8 @@ def test_results_and_payloads_are_cut_unless_all_is_wanted():
     taken = answered(Event, type="go", payload=7, created_at=NOW, consumed_by_step_key="wait")
     at_two = {"at": "2026-11-21 14:00:00.000 UTC", "type": "go"}
     assert event_rows([event, taken], None) == [
-        {**at_two, "taken by": "nobody yet", "payload": f'"{"x" * 99}"'},
-        {**at_two, "taken by": "wait", "payload": "7"},
+        {**at_two, "consumed by": "no step yet", "payload": f'"{"x" * 99}"'},
+        {**at_two, "consumed by": "wait", "payload": "7"},
     ]
 
 

@@ -100,7 +100,7 @@ def test_a_job_is_ended_by_its_key(arguments: tuple[str, ...], body: object, as_
 def test_a_job_is_kept_for_longer():
     network = Network(answer({"leaseUntil": UNTIL}), answer({"leaseUntil": UNTIL}))
     found = headwater(network, "jobs", "extend", KEY, "--lease", "10 minutes")
-    assert "yours until 2026-07-01 08:01:00 UTC" in found.stderr
+    assert "until 2026-07-01 08:01:00 UTC" in found.stderr
     assert network.body() == {"leaseMs": 600_000}
     told = headwater(network, "jobs", "extend", KEY, "--json")
     assert json.loads(told.stdout) == {"key": KEY, "leaseUntil": UNTIL}

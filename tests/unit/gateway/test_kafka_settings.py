@@ -7,7 +7,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from headwater.gateway.commands.cluster import cluster_of
-from headwater.gateway.commands.options import SettingsWrong
+from headwater.gateway.commands.options import SettingsUnusable
 from headwater.gateway.environment import SettingsInvalid, describe, environment, load_settings
 from headwater.streams.kafka.cluster import PasswordLogin, TokenLogin
 from headwater.streams.kafka.tokens import EndpointTokens, FileTokens
@@ -119,7 +119,7 @@ def test_tokens_come_from_a_file_or_an_endpoint(files: Path):
         ),
         (
             ENDPOINT | {"kafka_token_file": "@text"},
-            "KAFKA_TOKEN_URL: expected nothing beside HEADWATER_KAFKA_TOKEN_FILE",
+            "KAFKA_TOKEN_URL: expected nothing with HEADWATER_KAFKA_TOKEN_FILE",
         ),
         (
             {"kafka_sasl": "OAUTHBEARER", "kafka_token_file": "@none"},
@@ -158,7 +158,7 @@ def test_tokens_come_from_a_file_or_an_endpoint(files: Path):
     ],
 )
 def test_what_does_not_fit_is_named(files: Path, settings: dict[str, str], line: str):
-    with pytest.raises(SettingsWrong) as caught:
+    with pytest.raises(SettingsUnusable) as caught:
         cluster_of(load_settings(**of_files(files, {"kafka": HERE} | settings)))
     assert line in caught.value.message
     assert caught.value.message.startswith("HEADWATER_KAFKA")
@@ -221,7 +221,7 @@ class TestSecretsFromFiles:
             ),
             (
                 {"HEADWATER_ADMIN_KEY_FILE": "/none", "HEADWATER_ADMIN_KEY": "a long key"},
-                "HEADWATER_ADMIN_KEY_FILE: expected nothing beside HEADWATER_ADMIN_KEY, found both",
+                "HEADWATER_ADMIN_KEY_FILE: expected nothing with HEADWATER_ADMIN_KEY, found both",
             ),
         ],
     )

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from headwater.gateway.local.parts import LogOnScreen, says_more_than_news
+from headwater.gateway.local.processes import LogFollower, is_above_info
 
 AT = "2026-11-23 06:59:56,123"
 
 
 def test_what_hosts_say_and_what_goes_wrong_is_shown_and_news_are_not(tmp_path: Path):
     file = tmp_path / "workflows.log"
-    screen = LogOnScreen(file, says_more_than_news)
+    screen = LogFollower(file, is_above_info)
     assert screen.new_lines() == []
     file.write_text(
         f"{AT} INFO headwater.streams.workflows.worker: partition 0 is taken over\n"

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.gateway.commands.state import stores_of
 from headwater.gateway.environment import load_settings
-from headwater.gateway.local.parts import ChildProcess, Part
+from headwater.gateway.local.processes import ChildProcess, ProcessSpec
 from headwater.gateway.local.supervisor import Supervisor
 from headwater.gateway.privacy import make_data_dir
 from headwater.gateway.tokens.development import make_issuer
@@ -29,7 +29,7 @@ def _careless() -> Iterator[None]:
 def test_a_data_folder_is_its_users_alone(tmp_path: Path):
     data = tmp_path / "above" / ".headwater"
     with Supervisor(data_dir=data, report=print):
-        part = Part(name="part", argv=("true",), env={}, ready=lambda: True)
+        part = ProcessSpec(name="part", argv=("true",), env={}, ready=lambda: True)
         child = ChildProcess(part, data / "logs" / "part.log")
         child.start()
         child.stop()

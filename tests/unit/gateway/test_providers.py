@@ -146,7 +146,7 @@ def test_a_provider_that_does_not_say_which_header_has_the_type_is_told_how(inst
     install("tests.fakes.walks:UNTYPED")
     refused = sign("walk")
     assert refused.exit_code == 2
-    assert "if x-walk-event says it, declare that with `type_header=`" in refused.output
+    assert "if x-walk-event states it, declare that with `type_header=`" in refused.output
 
 
 def test_without_secrets_a_provider_has_one_of_development_that_its_scheme_can_use(

@@ -53,7 +53,7 @@ def test_a_replay_is_counted_first_and_asked_for_as_it_was_meant(
     result, asked = run(replay, {REPLAYS: REPLAY}, *arguments, said="y\n")
     assert result.exit_code == 0, result.output
     assert [each.body for each in asked] == [{**order, "dry_run": True}, order]
-    assert "replay r1 done: 3 of 3 deliveries, 1 of which the log has no bytes" in result.output
+    assert "replay r1 done: 3 of 3 deliveries, 1 no longer in the log" in result.output
 
 
 def test_a_dry_run_counts_and_does_nothing():
@@ -68,7 +68,7 @@ def test_a_dry_run_of_a_prune_counts_by_workflow_and_does_nothing():
     result, asked = run(prune, {"/admin/prunes": counted}, "-w", "order", "--dry-run")
     assert [each.body for each in asked] == [{"workflow": "order", "dry_run": True}]
     assert "order\t3" in result.stdout
-    assert "3 instances would be removed for good." in result.output
+    assert "3 instances would be permanently deleted." in result.output
 
 
 def test_where_nobody_is_asked_nothing_is_counted_first():
@@ -135,9 +135,9 @@ def test_a_rebuild_for_programs_is_what_the_route_answers():
     [
         (rebuild, (), "expected one of PROJECTION"),
         (rebuild, ("daily_summary", "--switch", "b1"), "expected one of PROJECTION"),
-        (rebuild, ("--switch", "b1", "--dry-run"), "expected --dry-run beside a PROJECTION"),
-        (replay, ("--follow", "r1", "--user", "u"), "found user_id beside it"),
-        (prune, ("--follow", "p1", "--workflow", "order"), "found workflow beside it"),
+        (rebuild, ("--switch", "b1", "--dry-run"), "expected --dry-run with a PROJECTION"),
+        (replay, ("--follow", "r1", "--user", "u"), "found user_id as well"),
+        (prune, ("--follow", "p1", "--workflow", "order"), "found workflow as well"),
         (replay, ("--rate", "0"), "--rate"),
         (replay, ("--partition", "x"), "--partition"),
     ],

@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from headwater.gateway.request_ids import drawn_ahead, ulid_source, usable
+from headwater.gateway.request_ids import buffered_random, ulid_source, usable
 
 
 def ulid(at_ms: int, random: bytes) -> str:
@@ -51,7 +51,7 @@ def test_randomness_drawn_ahead_is_given_once() -> None:
         draws.append(size)
         return b"".join(next(numbers).to_bytes(4, "big") for _ in range(size // 4))
 
-    draw = drawn_ahead(random)
+    draw = buffered_random(random)
     given = [draw(4) for _ in range(1_000)]
     assert len(set(given)) == 1_000
     assert {len(one) for one in given} == {4}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from headwater.gateway.local.restarts import Deaths, RestartPolicy
+from headwater.gateway.local.restarts import CrashHistory, RestartPolicy
 
 
 def delays(lives: list[tuple[float, float]]) -> list[float]:
     """The delays after lives given as (started, died)."""
-    deaths = Deaths(RestartPolicy())
-    return [deaths.delay_after(started_at=started, died_at=died) for started, died in lives]
+    deaths = CrashHistory(RestartPolicy())
+    return [deaths.delay_after(started_at=started, crashed_at=died) for started, died in lives]
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def test_the_delay_after_each_death(lives: list[tuple[float, float]], expected: 
 
 
 def test_deaths_are_many_only_while_they_are_recent():
-    deaths = Deaths(RestartPolicy())
+    deaths = CrashHistory(RestartPolicy())
     for second in range(5):
         assert not deaths.are_many_at(second)
-        deaths.delay_after(started_at=second, died_at=second)
+        deaths.delay_after(started_at=second, crashed_at=second)
     assert deaths.are_many_at(4)
     assert deaths.are_many_at(60)
     assert not deaths.are_many_at(61)

@@ -73,7 +73,7 @@ def test_the_journey_of_who_waited_is_shown_also_when_the_day_is_posted_again(
 
 def test_it_is_said_where_the_logs_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     print_hints(data_dir=tmp_path)
-    assert f"what the parts say is in {tmp_path / 'logs'}" in capsys.readouterr().err
+    assert f"logs of the processes are in {tmp_path / 'logs'}" in capsys.readouterr().err
 
 
 def test_a_gateway_at_another_port_is_asked_there(capsys: pytest.CaptureFixture[str]):

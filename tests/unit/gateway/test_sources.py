@@ -101,7 +101,7 @@ def test_short_and_known_secrets_are_for_loopback_alone(tmp_path: Path, secret: 
     text = f'{SHOP}secrets = ["{secret}"]'
     assert secrets(settings_of(tmp_path, text)) == (secret,)
     found = problem(settings_of(tmp_path, text, host="0.0.0.0", **OWN))
-    assert found.startswith("source shop: secret 1: expected one of your own")
+    assert found.startswith("source shop: secret 1: expected a secret of your own")
     assert secret not in found
 
 

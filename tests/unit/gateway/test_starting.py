@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from headwater.gateway.commands.starting import (
-    RulesWrong,
+    RulesUnusable,
     check_rules,
-    not_of_apps,
     pipeline_rules,
     rules_of,
-    together,
+    rules_without_app,
+    run_until_first_exit,
 )
-from headwater.gateway.commands.up import parts_of
+from headwater.gateway.commands.up import process_specs
 from headwater.gateway.settings import Settings
 from headwater.streams.code_host.apps import Declarations
 
@@ -43,8 +43,8 @@ def test_the_rules_of_a_file(tmp_path: Path):
     (rule,) = rules_of(settings)
     assert rule.workflow == "night-review"
     check_rules(settings, [rule], {"night-review"})
-    assert not_of_apps([rule], Declarations(("night-review",))) == []
-    assert not_of_apps([rule], Declarations()) == [rule]
+    assert rules_without_app([rule], Declarations(("night-review",))) == []
+    assert rules_without_app([rule], Declarations()) == [rule]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_rules_of_a_file(tmp_path: Path):
 )
 def test_rules_that_cannot_be_used_are_told_with_their_file(tmp_path: Path, text: str, told: str):
     settings = written(tmp_path, text)
-    with pytest.raises(RulesWrong) as caught:
+    with pytest.raises(RulesUnusable) as caught:
         rules_of(settings)
     assert caught.value.exit_code == 2
     assert caught.value.message.startswith(f"HEADWATER_RULES, {settings.rules}:\n")
@@ -64,13 +64,13 @@ def test_rules_that_cannot_be_used_are_told_with_their_file(tmp_path: Path, text
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(RulesWrong, match=r"expected a file of rules, found: .*No such file"):
+    with pytest.raises(RulesUnusable, match=r"expected a file of rules, found: .*No such file"):
         rules_of(Settings(rules="nowhere/rules.toml"))
 
 
 def test_a_workflow_that_the_app_does_not_have(tmp_path: Path):
     settings = written(tmp_path, RULE)
-    with pytest.raises(RulesWrong, match="expected workflow to be one of order; found 'night-"):
+    with pytest.raises(RulesUnusable, match="expected workflow to be one of order; found 'night-"):
         check_rules(settings, rules_of(settings), {"order"})
 
 
@@ -78,13 +78,13 @@ def test_a_source_that_nobody_posts_as(tmp_path: Path):
     settings = written(tmp_path, RULE.replace('"terra"', '"tera"'))
     assert rules_of(settings)  # workers of workflows need not know the sources
     with pytest.raises(
-        RulesWrong, match=r"review: expected source to be one of .*terra; found 'tera'"
+        RulesUnusable, match=r"review: expected source to be one of .*terra; found 'tera'"
     ):
         pipeline_rules(settings)
 
 
 def test_the_pipeline_of_a_house_gets_the_rules_and_so_does_its_worker_of_workflows():
-    parts = parts_of(Settings(app="mine.workflows", rules="rules.toml"))
+    parts = process_specs(Settings(app="mine.workflows", rules="rules.toml"))
     rules = {part.name: part.env["HEADWATER_RULES"] for part in parts}
     assert rules["workflows"] == rules["pipeline"] == "rules.toml"
 
@@ -102,7 +102,7 @@ def test_the_first_error_ends_all_of_them():
         raise LookupError("gone")
 
     with pytest.raises(LookupError, match="gone"):
-        asyncio.run(together(works(), fails()))
+        asyncio.run(run_until_first_exit(works(), fails()))
     assert ended == ["works"]
 
 
@@ -117,7 +117,7 @@ def test_what_has_nothing_to_do_ends_nobody():
             await asyncio.sleep(0)
             done.set()
 
-        await together(nothing(), works())
+        await run_until_first_exit(nothing(), works())
         assert done.is_set()
 
     asyncio.run(scene())

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.local import leash
-from headwater.gateway.local.parts import Part
+from headwater.gateway.local import reaper
+from headwater.gateway.local.processes import ProcessSpec
 from headwater.gateway.local.supervisor import Supervisor
 from headwater.schemas.errors import ProcessUnavailable
 from tests.waiting import wait_until
@@ -33,14 +33,15 @@ STUBBORN += "[signal.pause() for _ in iter(int, 1)]"
 
 HOUSE = """
 import pathlib, signal, sys
-from headwater.gateway.local.parts import Part
+from headwater.gateway.local.processes import ProcessSpec
 from headwater.gateway.local.restarts import RestartPolicy
 from headwater.gateway.local.supervisor import Supervisor
 
 def part(name, program):
     program = program.replace("{name}", name)
     ready = pathlib.Path(f"{name}.pid").exists
-    return Part(name=name, argv=(sys.executable, "-c", program), env={"GIVEN": name}, ready=ready)
+    argv = (sys.executable, "-c", program)
+    return ProcessSpec(name=name, argv=argv, env={"GIVEN": name}, ready=ready)
 
 def report(line):
     print(line, flush=True)
@@ -191,7 +192,7 @@ def test_a_part_that_keeps_dying_is_tried_on_slowly_and_its_log_is_quoted(
     run: Callable[..., House],
 ):
     house = run(part=PART + "print('the reason', flush=True); signal.sigtimedwait([], .3); exit(3)")
-    said = house.until("something is wrong with it. Trying on every 0.2 s")
+    said = house.until("something is wrong with it. Retrying every 0.2 s")
     assert said.count("  | the reason") >= 3
     assert [line.partition(". ")[0] for line in said if "part died (" in line] == [
         "part died (exit code 3)"
@@ -201,13 +202,13 @@ def test_a_part_that_keeps_dying_is_tried_on_slowly_and_its_log_is_quoted(
 
 def test_a_part_that_never_starts_ends_everything_with_one_message(tmp_path: Path):
     said: list[str] = []
-    broken = Part(
+    broken = ProcessSpec(
         name="broken",
         argv=(sys.executable, "-c", "print('no setting'); exit(2)"),
         env={},
         ready=lambda: False,
     )
-    fine = Part(
+    fine = ProcessSpec(
         name="fine",
         argv=(sys.executable, "-c", "import signal; signal.pause()"),
         env={},
@@ -225,7 +226,7 @@ def test_a_part_that_never_starts_ends_everything_with_one_message(tmp_path: Pat
 
 
 def test_a_part_that_cannot_be_run_at_all_is_one_message(tmp_path: Path):
-    part = Part(name="missing", argv=("/nonexistent/program",), env={}, ready=lambda: True)
+    part = ProcessSpec(name="missing", argv=("/nonexistent/program",), env={}, ready=lambda: True)
     with (
         pytest.raises(ProcessUnavailable, match="missing could not be started: No such file"),
         Supervisor(data_dir=tmp_path, report=print) as house,
@@ -246,7 +247,7 @@ def test_a_second_signal_kills_at_once(run: Callable[..., House]):
         with contextlib.suppress(subprocess.TimeoutExpired):
             house.process.wait(0.2)
     assert house.rest()[-4:] == [
-        "Killing what is left",
+        "Killing the remaining processes",
         "stubborn killed",
         "first killed",
         "the end",
@@ -290,7 +291,7 @@ pathlib.Path("{name}.ended").touch()
 """
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["in order", "by the leash"])
+@pytest.mark.parametrize("killed", [False, True], ids=["in order", "by the reaper"])
 def test_parts_that_were_started_together_stop_together(run: Callable[..., House], killed: bool):
     house = run(first=TOGETHER, second=TOGETHER)
     house.until("second is ready")
@@ -325,18 +326,16 @@ def test_who_comes_after_a_killed_supervisor_waits_until_its_parts_have_ended(
 
     with Supervisor(data_dir=tmp_path, report=report):
         assert is_gone(pid)
-    assert said == [
-        f"Waiting for the parts of a Headwater that was killed (pid {house.process.pid}) to end"
-    ]
+    assert said == [f"Waiting for processes of a killed Headwater (pid {house.process.pid}) to end"]
 
 
 def test_a_process_that_nobody_has_looked_at_since_it_ended_does_not_run():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     wait_until(lambda: is_gone(ended.pid))
-    assert not leash.runs(ended.pid)
-    assert leash.runs(os.getpid())
+    assert not reaper.is_running(ended.pid)
+    assert reaper.is_running(os.getpid())
     ended.wait()
-    assert not leash.runs(ended.pid)
+    assert not reaper.is_running(ended.pid)
 
 
 def test_two_on_one_directory_are_one_clear_line(run: Callable[..., House], tmp_path: Path):

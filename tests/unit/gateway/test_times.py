@@ -4,9 +4,15 @@ from datetime import timedelta
 
 import pytest
 
-from headwater.gateway.commands.times import at, both, moment, relative, span
+from headwater.gateway.commands.times import (
+    absolute_and_relative,
+    from_unix_ms,
+    moment,
+    relative,
+    span,
+)
 
-NOW = at(1_795_269_600_000)
+NOW = from_unix_ms(1_795_269_600_000)
 
 
 @pytest.mark.parametrize(
@@ -53,4 +59,6 @@ def test_how_long_a_span_is(milliseconds: int, words: str):
 
 def test_a_moment_is_in_utc_and_said_both_ways():
     assert moment(NOW) == "2026-11-21 14:00:00 UTC"
-    assert both(NOW + timedelta(hours=2), NOW) == "2026-11-21 16:00:00 UTC (in 2 h)"
+    assert (
+        absolute_and_relative(NOW + timedelta(hours=2), NOW) == "2026-11-21 16:00:00 UTC (in 2 h)"
+    )

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headwater.gateway.commands.instance_words import standing
-from headwater.gateway.commands.token_words import token_rows, tokens_at
+from headwater.gateway.commands.instance_formatting import position_text
+from headwater.gateway.commands.token_formatting import token_rows, tokens_at
 from headwater.schemas.answers import InstanceStatus, Token, TokensAt
 from headwater.schemas.statuses import RunStatus
 from tests.unit.gateway.test_instance_words import ERROR, NOW, ago, answered
@@ -32,7 +32,7 @@ def token(status: str, **more: object) -> Token:
         (
             token("executing", worker="node 7", lease_until=SOON),
             "● executing",
-            "a job that node 7 has until 2026-11-21 14:00:08 UTC (in 8 s)",
+            "a job that node 7 holds until 2026-11-21 14:00:08 UTC (in 8 s)",
         ),
         (
             token("pending", next_retry_at=SOON, error=ERROR),
@@ -85,6 +85,8 @@ def test_where_a_graph_stands():
     )
     assert tokens_at([], NOW) is None
     active = InstanceStatus(status=RunStatus.ACTIVE)
-    assert standing(active, None, NOW, words) == words
+    assert position_text(active, None, NOW, words) == words
     paused = InstanceStatus(status=RunStatus.PAUSED)
-    assert standing(paused, None, NOW, words) == f"paused until it is resumed; it stands at {words}"
+    assert (
+        position_text(paused, None, NOW, words) == f"paused until it is resumed; it is at {words}"
+    )

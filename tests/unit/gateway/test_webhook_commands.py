@@ -40,7 +40,7 @@ def test_what_sign_prints_verify_takes(body: Path, tmp_path: Path, source: str) 
     headers = signed(body, source, tmp_path)
     found = run("webhook", "verify", "--source", source, "--headers", headers, body)
     assert found.exit_code == 0, found.output
-    assert "Taken: secret 1 of 1" in found.stderr
+    assert "Accepted: secret 1 of 1" in found.stderr
     assert "secret" in found.stdout
     assert "dev-" not in found.output
 
@@ -69,8 +69,8 @@ def test_what_is_signed_says_its_type_where_the_gateway_looks_for_it(
 def test_a_type_is_taken_only_where_a_header_says_it(body: Path) -> None:
     refused = run("webhook", "sign", "--source", "stripe", "--type", "invoice.paid", body)
     assert refused.exit_code == 2
-    assert "--type: expected a source whose deliveries say it in a header" in refused.output
-    assert "found stripe, whose bodies say it" in refused.output
+    assert "--type: expected a source whose deliveries state it in a header" in refused.output
+    assert "found stripe, whose bodies state it" in refused.output
 
 
 def test_a_body_on_standard_input_is_the_same(body: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import httpx
 
-from headwater.gateway.commands.worker_metrics import counted
+from headwater.gateway.commands.worker_metrics import metrics_server
 
 
 class Counts:
@@ -24,7 +24,7 @@ class Counts:
 
 def test_threads_that_are_held_are_a_metric_by_app() -> None:
     counts = Counts()
-    with counted(0, counts) as port:
+    with metrics_server(0, counts) as port:
         url = f"http://127.0.0.1:{port}/metrics"
         assert 'headwater_step_threads_held{app="shop.workflows"} 2.0' in httpx.get(url).text
         counts.held["shop.workflows"] = 0
@@ -32,7 +32,7 @@ def test_threads_that_are_held_are_a_metric_by_app() -> None:
 
 
 def test_errors_that_were_contained_and_instances_that_are_quarantined_are_metrics() -> None:
-    with counted(0, Counts()) as port:
+    with metrics_server(0, Counts()) as port:
         found = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     assert 'headwater_workflow_errors_contained_total{kind="command"} 3.0' in found
     assert "headwater_workflow_instances_quarantined 1.0" in found

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from headwater.gateway.cli import cli
 from headwater.gateway.commands import output
 from headwater.gateway.commands.on_demand import OnDemand
-from headwater.gateway.commands.times import at
-from headwater.gateway.commands.workflow_service import Surroundings, explained, header_of
+from headwater.gateway.commands.times import from_unix_ms
+from headwater.gateway.commands.workflow_service import CliEnvironment, explained, header_of
 from tests.unit.gateway.workflow_network import (
     BASE_URL,
     Network,
@@ -44,9 +44,9 @@ def headwater(
     network: Network, *arguments: str, given: str | None = None, **variables: str
 ) -> Result:
     """Runs a command over a network, in an environment of its own."""
-    surroundings = Surroundings(clock=lambda: NOW_MS, network=network)
+    cli_environment = CliEnvironment(clock=lambda: NOW_MS, network=network)
     environment = dict.fromkeys(OURS) | variables
-    return CliRunner().invoke(cli, arguments, input=given, env=environment, obj=surroundings)
+    return CliRunner().invoke(cli, arguments, input=given, env=environment, obj=cli_environment)
 
 
 def history(*lines: dict[str, Any], **more: object) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def test_instances_are_listed_up_to_a_limit_over_pages():
         *("--limit", "3", "--page-size", "2", "--cursor", "n0"),
     )  # fmt: skip
     assert found.stdout.splitlines() == [
-        "instance\tstatus\tage\tmoved\twhat",
+        "instance\tstatus\tage\tupdated\twhat",
         *[f"order/{each}\twaiting\t0 ms\tnow\tok?: sleeping" for each in "cba"],
     ]
     assert found.stderr == "There are more: --cursor n2\n"
@@ -213,8 +213,8 @@ def test_a_history_is_printed_with_its_events_and_logs():
         "began\tstate\tstep\ttype\tattempts\ttook\twhat",
         "+0 ms\t✓ completed\ta\tdo\t1 of 6\t1 s\t7",
         "# events",
-        "at\ttype\ttaken by\tpayload",
-        "2026-11-21 13:59:59.000 UTC\tgo\tnobody yet\tnull",
+        "at\ttype\tconsumed by\tpayload",
+        "2026-11-21 13:59:59.000 UTC\tgo\tno step yet\tnull",
         "# logs",
         "at\tlevel\tcategory\tstep\tdata\tmessage",
         "2026-11-21 13:59:59.000 UTC\tinfo\tx\t-\t\tline 1",
@@ -266,13 +266,13 @@ def test_a_run_is_followed_until_the_next_begins():
     )
     found = headwater(network, "instances", "logs", *ON, "--follow", "--run", "0")
     assert messages(found) == ["line 1", "line 3", "line 4"]
-    assert found.stderr == "run 0 of order/order-1 has ended: run 1 came after it\n"
+    assert found.stderr == "run 0 of order/order-1 has ended: run 1 has begun\n"
     assert [each.get("runNumber") for each in queries(network.asked)] == ["0", None, "0"]
 
 
 def test_no_lines_are_said_to_be_none():
     found = headwater(Network(answer(history())), "instances", "logs", *ON)
-    assert found.stderr == "order/order-1 has logged nothing that is asked for.\n"
+    assert found.stderr == "order/order-1 has logged no such lines.\n"
 
 
 # -- what is asked
@@ -289,13 +289,13 @@ def test_no_lines_are_said_to_be_none():
         (["cancel", "--reason", "sold"], "/cancel", {"reason": "sold"}, "its code may clean up."),
         (["retry"], "/retry", {}, "from where it failed."),
         (["retry", "--from-step", "a/b"], "/retry", {"fromStep": "a/b"}, "from a/b."),
-        (["send-event", "--type", "go"], "/events", {"type": "go"}, "has the event go."),
+        (["send-event", "--type", "go"], "/events", {"type": "go"}, "has received the event go."),
         (
             ["send-event", "--type", "go", "--payload", '{"a": [1]}', "--start-if-missing",
              "--params", "null"],
             "/events",
             {"type": "go", "payload": {"a": [1]}, "startIfMissing": {}},
-            "has the event go.",
+            "has received the event go.",
         ),
     ],
 )  # fmt: skip
@@ -312,7 +312,7 @@ def test_every_verb_has_its_route(arguments: list[str], route: str, body: object
 @pytest.mark.parametrize(
     ("verb", "status", "said"),
     [
-        ("pause", "paused", "is paused; a step that is under way still ends."),
+        ("pause", "paused", "is paused; a step that is running still completes."),
         ("resume", "waiting", "is waiting."),
         ("resume", "paused", "is paused."),
         *[
@@ -374,7 +374,7 @@ def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
         network, *("instances", "terminate", "-w", "order", "--label", "a=b=c", "--dry-run")
     )
     assert found.stdout == "instance\tstatus\norder/a\twaiting\n"
-    assert found.stderr == "terminate would be done to 1; nothing was done.\n"
+    assert found.stderr == "terminate would change 1 instance; nothing was changed.\n"
     assert network.body()["labels"] == {"a": "b=c"}
     assert network.body()["dryRun"] is True
 
@@ -474,7 +474,7 @@ def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str,
         (["create", "-w", "order", "--params", "@nowhere.json"], "found: No such file"),
         (["create", "-w", "order", "--params", "[" * 9999], "found too many levels"),
         (["send-event", *ON], "Missing option '--type'"),
-        (["send-event", *ON, "--type", "go", "--params", "1"], "--params takes --start-if-missing"),
+        (["send-event", *ON, "--type", "go", "--params", "1"], "--params needs --start-if-missing"),
         (["get", "-w", "order"], "such as order/order-1, found --workflow alone"),
         (["get", "-i", "o-1"], "such as order/order-1, found --id alone"),
         (["get"], "such as order/order-1, found none"),
@@ -483,10 +483,10 @@ def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str,
         (["get", "order/o-1", "-w", "order"], "--workflow and --id, found both"),
         (["list", "-w", "order", "--label", "blue"], "expected NAME=VALUE, found 'blue'"),
         (["retry", "--status", "errored"], "expected -w WORKFLOW with --status or --label"),
-        (["retry", *ON, "--status", "errored"], "nothing that is of one instance alone"),
-        (["retry", *ON, "--dry-run"], "--dry-run takes --status or --label"),
+        (["retry", *ON, "--status", "errored"], "no option of a single instance"),
+        (["retry", *ON, "--dry-run"], "--dry-run needs --status or --label"),
         (["list", "-w", "order", "--status", "done"], "'done' is not one of 'active', 'waiting'"),
-        (["history", *ON, "--log-level", "info"], "take --include-logs"),
+        (["history", *ON, "--log-level", "info"], "need --include-logs"),
         (["list", "-w", "order", "-H", "geheim"], "expected 'Name: value'"),
         (["list", "-w", "order", "--url", "host:80"], "expected a whole base URL"),
     ],
@@ -519,7 +519,7 @@ def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: st
         (
             httpx.ConnectError("refused"),
             f"expected the workflows API at {BASE_URL}, found no answer (refused); start it with "
-            "`headwater up`, or say where it is: --url, HEADWATER_URL",
+            "`headwater up`, or set its URL with --url or HEADWATER_URL",
         ),
     ],
 )  # fmt: skip
@@ -600,8 +600,8 @@ def test_lines_are_aligned_as_they_come(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_clock_of_the_house_is_the_default():
-    assert at(Surroundings().clock()).year >= 2026
-    assert click.Context(cli).find_object(Surroundings) is None
+    assert from_unix_ms(CliEnvironment().clock()).year >= 2026
+    assert click.Context(cli).find_object(CliEnvironment) is None
 
 
 # -- looking into graphs
@@ -699,5 +699,5 @@ def test_a_trace_says_where_another_release_decided_otherwise():
         "sequence\tat\twhat\ttoken\tnode\tpayload",
         "3\t2026-11-21 13:59:59 UTC\tdecision.routing.start\t2\tvote\t{}",
     ]
-    assert "decided otherwise at 3" in found.stderr
+    assert "decided differently at 3" in found.stderr
     assert queries(network.asked) == [{"from": "3", "to": "9"}]

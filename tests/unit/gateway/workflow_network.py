@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from headwater.gateway.client import Client, World
+from headwater.gateway.client import Client, ClientDependencies
 
 BASE_URL = "http://127.0.0.1:8080/api/workflows"
 AT = "2026-11-21T14:00:00Z"
@@ -169,8 +169,8 @@ class Network(httpx.AsyncBaseTransport):
             self.slept.append(seconds)
 
         ids = iter(f"drawn-{number}" for number in range(1000))
-        world = World(sleep=sleep, draw=lambda: 0.5, new_id=lambda: next(ids))
-        return Client(base_url, transport=self, world=world, **more)
+        dependencies = ClientDependencies(sleep=sleep, draw=lambda: 0.5, new_id=lambda: next(ids))
+        return Client(base_url, transport=self, dependencies=dependencies, **more)
 
     @property
     def lines(self) -> list[str]:

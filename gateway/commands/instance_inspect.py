@@ -1,16 +1,16 @@
-"""`headwater instances …`: looking into instances of graphs, as they are or were."""
+"""`headwater instances …`: inspect instances of graphs, now or at an earlier event."""
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.json_arguments import JsonArgument, JsonValue
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_fields, print_rows, say
 from headwater.gateway.commands.times import moment
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
-    Named,
+    InstanceName,
     Service,
     instance_named,
     service_options,
@@ -31,10 +31,10 @@ _at_option: Final = click.option(
     "--at",
     type=click.IntRange(min=0),
     metavar="SEQUENCE",
-    help="As it was after this event of its run. Default: as it is now.",
+    help="As of this event of the run. Default: now.",
 )
 _run_option: Final = click.option(
-    "--run", type=click.IntRange(min=0), help="Of this run; the first is 0. Default: the current."
+    "--run", type=click.IntRange(min=0), help="Number of the run, from 0. Default: the current."
 )
 _TOKEN_COLUMNS: Final = ("token", "node", "status", "branch", "attempts", "waits for")
 _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
@@ -44,7 +44,7 @@ _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
     "tokens",
     epilog=examples(
         "headwater instances tokens review/review-1",
-        "headwater instances tokens review/review-1 --at 12      as it was then",
+        "headwater instances tokens review/review-1 --at 12      as of event 12",
         "headwater instances tokens review/review-1 --run 0      before it was retried",
     )
     + ENVIRONMENT,
@@ -57,18 +57,18 @@ _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
 def tokens(
     service: Service,
     *,
-    instance: Named,
+    instance: InstanceName,
     at: int | None,
     run: int | None,
     as_json: bool,
 ) -> None:
-    """Show the tokens of a graph that live, and what each waits for."""
-    found = service.ask(lambda client: _looked_into(client, instance, run).introspect_tokens(at))
+    """Show the live tokens of a graph, and what they wait for."""
+    state = service.ask(lambda client: _inspected(client, instance, run).introspect_tokens(at))
     if as_json:
-        print_answer(found)
+        print_answer(state)
         return
-    rows = [_token_row(each) for each in found.tokens]
-    print_rows(rows, _TOKEN_COLUMNS, title=_title(found), drops=("attempts", "branch"))
+    rows = [_token_row(token) for token in state.tokens]
+    print_rows(rows, _TOKEN_COLUMNS, title=_title(state), drops=("attempts", "branch"))
 
 
 @click.command(
@@ -87,21 +87,21 @@ def tokens(
 def explain(
     service: Service,
     *,
-    instance: Named,
+    instance: InstanceName,
     at: int | None,
     run: int | None,
     as_json: bool,
 ) -> None:
-    """Say why an instance of a graph stands where it stands.
+    """Explain why an instance of a graph waits.
 
-    Of each join that waits: who has arrived, who has not and why not, when its time is over and
-    what happens then.
+    For every join that waits: which branches have arrived, which have not and why, when it times
+    out and what happens then.
     """
-    found = service.ask(lambda client: _looked_into(client, instance, run).explain(at))
+    explanation = service.ask(lambda client: _inspected(client, instance, run).explain(at))
     if as_json:
-        print_answer(found)
+        print_answer(explanation)
         return
-    for line in found.says:
+    for line in explanation.says:
         click.echo(line)
 
 
@@ -110,26 +110,26 @@ def explain(
     epilog=examples(
         "headwater instances draw review/review-1                       as Mermaid",
         "headwater instances draw review/review-1 --format svg > review.svg",
-        "headwater instances draw review/review-1 --at 12               as it was then",
+        "headwater instances draw review/review-1 --at 12               as of event 12",
     )
     + ENVIRONMENT,
 )
 @instance_named
-@click.option("--format", "written", type=click.Choice(["mermaid", "svg"]), default="mermaid",
-              show_default=True, help="As what.")  # fmt: skip
+@click.option("--format", "format_", type=click.Choice(["mermaid", "svg"]), default="mermaid",
+              show_default=True, help="Format of the drawing.")  # fmt: skip
 @_at_option
 @_run_option
 @service_options
 def draw(
     service: Service,
-    instance: Named,
-    written: Literal["svg", "mermaid"],
+    instance: InstanceName,
+    format_: Literal["svg", "mermaid"],
     at: int | None,
     run: int | None,
 ) -> None:
-    """Draw the graph of an instance, with the tokens of its run on it."""
+    """Draw the graph of an instance with the tokens of its run."""
     click.echo(
-        service.ask(lambda client: _looked_into(client, instance, run).draw(written, at=at)),
+        service.ask(lambda client: _inspected(client, instance, run).draw(format_, at=at)),
         nl=False,
     )
 
@@ -145,8 +145,8 @@ def draw(
 )
 @instance_named
 @click.option("--token", help="The token that would complete.")
-@click.option("--node", help="In place of a token: the one at this node.")
-@click.option("--output", type=JsonArgument(), help="What its task would give; @FILE, or -.")
+@click.option("--node", help="Instead of a token: the one at this node.")
+@click.option("--output", type=JsonArgument(), help="Output of its task: JSON, @FILE, or -.")
 @_at_option
 @_run_option
 @json_option
@@ -154,38 +154,38 @@ def draw(
 def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    instance: Named,
+    instance: InstanceName,
     token: str | None,
     node: str | None,
-    output: Given | None,
+    output: JsonValue | None,
     at: int | None,
     run: int | None,
     as_json: bool,
 ) -> None:
-    """Say what would follow if a token completed. Nothing is changed.
+    """Show what would follow if a token completed. Nothing is changed.
 
-    Without --output nothing is mapped: conditions see the context as it stands.
+    Without --output, conditions are evaluated on the current context.
     """
     if (token is None) is (node is None):
         raise click.UsageError("expected --token or --node, found both or neither")
 
-    given = {} if output is None else {"output": output.value}
-    found = service.ask(
-        lambda client: _looked_into(client, instance, run).simulate_routing(
-            token, node=node, at=at, **given
+    keywords = {} if output is None else {"output": output.value}
+    simulated = service.ask(
+        lambda client: _inspected(client, instance, run).simulate_routing(
+            token, node=node, at=at, **keywords
         )
     )
     if as_json:
-        print_answer(found)
+        print_answer(simulated)
         return
     rows = [
-        {"transition": each.transition_ref, "to": each.to_node_ref, "tokens": each.tokens}
-        for each in found.fires
+        {"transition": fired.transition_ref, "to": fired.to_node_ref, "tokens": fired.tokens}
+        for fired in simulated.fires
     ]
-    print_rows(rows, ("transition", "to", "tokens"), title=_title(found))
+    print_rows(rows, ("transition", "to", "tokens"), title=_title(simulated))
     if not rows:
-        say(f"Token {found.token.id} would lead nowhere from {found.token.node_ref}.")
-    _say_end(found)
+        say(f"Token {simulated.token.id} would lead nowhere from {simulated.token.node_ref}.")
+    _say_end(simulated)
 
 
 @click.command(
@@ -197,8 +197,8 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     + ENVIRONMENT,
 )
 @instance_named
-@click.option("--token", required=True, help="The token that would come.")
-@click.option("--transition", required=True, metavar="REF", help="By which it would come.")
+@click.option("--token", required=True, help="The token that would arrive.")
+@click.option("--transition", required=True, metavar="REF", help="The transition it would take.")
 @_at_option
 @_run_option
 @json_option
@@ -206,28 +206,28 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
 def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    instance: Named,
+    instance: InstanceName,
     token: str,
     transition: str,
     at: int | None,
     run: int | None,
     as_json: bool,
 ) -> None:
-    """Say what a join would decide if a token came to it. Nothing is changed."""
-    found = service.ask(
-        lambda client: _looked_into(client, instance, run).simulate_synchronization(
+    """Show what a join would decide if a token arrived. Nothing is changed."""
+    simulated = service.ask(
+        lambda client: _inspected(client, instance, run).simulate_synchronization(
             token, transition, at=at
         )
     )
     if as_json:
-        print_answer(found)
+        print_answer(simulated)
         return
     from msgspec import to_builtins  # noqa: PLC0415 (loads more than --help needs)
 
-    counts = to_builtins(found.counts) if found.counts else {}
-    row = {"decision": found.decision, "strategy": found.strategy, **counts}
-    print_fields(row.items(), title=_title(found))
-    _say_end(found)
+    counts = to_builtins(simulated.counts) if simulated.counts else {}
+    row = {"decision": simulated.decision, "strategy": simulated.strategy, **counts}
+    print_fields(row.items(), title=_title(simulated))
+    _say_end(simulated)
 
 
 @click.command(
@@ -235,53 +235,56 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
     epilog=examples(
         "headwater instances trace review/review-1",
         "headwater instances trace review/review-1 --from 10 --to 20",
-        "headwater instances trace review/review-1 --json     with the decisions, whole",
+        "headwater instances trace review/review-1 --json     with all details of the decisions",
     )
     + ENVIRONMENT,
 )
 @instance_named
 @click.option("--from", "first", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Decisions that begin with this event, or later.")  # fmt: skip
-@click.option("--to", "last", type=click.IntRange(min=0), help="The last event to look at.")
+              help="First event of the decisions.")  # fmt: skip
+@click.option("--to", "last", type=click.IntRange(min=0), help="Last event.")
 @_run_option
 @json_option
 @service_options
 def trace(
     service: Service,
     *,
-    instance: Named,
+    instance: InstanceName,
     first: int,
     last: int | None,
     run: int | None,
     as_json: bool,
 ) -> None:
-    """Show how the decisions of a graph came about: each is made again from the history."""
+    """Show how a graph's decisions were made, by deciding again from the history."""
 
     async def ask(client: "Client") -> "list[TracedDecision]":
-        trace = _looked_into(client, instance, run).trace(first, last)
-        return [each async for each in trace]
+        trace = _inspected(client, instance, run).trace(first, last)
+        return [decision async for decision in trace]
 
-    found = service.ask(ask)
+    decisions = service.ask(ask)
     if as_json:
-        print_answer(found)
+        print_answer(decisions)
         return
-    rows = [_trace_row(told, each) for each in found for told in each.trace]
+    rows = [_trace_row(entry, decision) for decision in decisions for entry in decision.trace]
     title = f"{instance}"
     print_rows(rows, _TRACE_COLUMNS, title=title, drops=("at", "token"))
-    for each in found:
-        if not each.same:
-            say(f"Another release decided otherwise at {each.sequence}: its events alone are told.")
+    for decision in decisions:
+        if not decision.same:
+            say(
+                f"Another release decided differently at {decision.sequence}: only the events that "
+                "it recorded are shown."
+            )
 
 
-def _looked_into(client: "Client", instance: Named, run: int | None) -> "InspectableInstance":
-    one = instance.of(client)
-    return one if run is None else one.in_run(run)
+def _inspected(client: "Client", instance: InstanceName, run: int | None) -> "LookedInto":
+    handle = instance.handle(client)
+    return handle if run is None else handle.in_run(run)
 
 
-def _title(found: "AsOf") -> str:
+def _title(state: "AsOf") -> str:
     return (
-        f"{found.workflow_name}/{found.instance_id}, run {found.run_number}, as of sequence "
-        f"{found.sequence} ({moment(found.at)}), definition {found.definition_digest[:8]}"
+        f"{state.workflow_name}/{state.instance_id}, run {state.run_number}, as of sequence "
+        f"{state.sequence} ({moment(state.at)}), definition {state.definition_digest[:8]}"
     )
 
 
@@ -304,20 +307,20 @@ def _waits(waits: "WaitsFor") -> str:
     return f"{waits.what}{child if waits.child_instance_id else ''}{worker}{until}"
 
 
-def _say_end(found: "Simulated") -> None:
-    why = f": {found.error.name}: {found.error.message}" if found.error else ""
-    say(f"The run would be {found.would_be}{why}. With --json all decisions are there.")
+def _say_end(simulated: "Simulated") -> None:
+    why = f": {simulated.error.name}: {simulated.error.message}" if simulated.error else ""
+    say(f"The run would be {simulated.would_be}{why}. --json shows all decisions.")
 
 
-def _trace_row(told: dict[str, Any], decided: "TracedDecision") -> dict[str, Any]:
+def _trace_row(entry: dict[str, Any], decision: "TracedDecision") -> dict[str, Any]:
     return {
-        "sequence": told["sequence"],
-        "at": moment(decided.at),
-        "what": told["type"],
-        "token": told["token_id"],
-        "node": told["node_ref"],
-        "payload": told["payload"],
+        "sequence": entry["sequence"],
+        "at": moment(decision.at),
+        "what": entry["type"],
+        "token": entry["token_id"],
+        "node": entry["node_ref"],
+        "payload": entry["payload"],
     }
 
 
-LOOKS: Final = (tokens, explain, draw, routing, synchronization, trace)
+INSPECT_COMMANDS: Final = (tokens, explain, draw, routing, synchronization, trace)

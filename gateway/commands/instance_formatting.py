@@ -1,11 +1,11 @@
-"""Instances of workflows in words: what was read, as rows to print. Nothing is read here."""
+"""Formatting of instances of workflows as rows and texts to print."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from headwater.gateway.commands.output import cut, json_text
-from headwater.gateway.commands.times import both, moment, relative, span, span_ms
-from headwater.gateway.commands.token_words import tokens_at
+from headwater.gateway.commands.output import json_text, shortened
+from headwater.gateway.commands.times import absolute_and_relative, moment, relative, span, span_ms
+from headwater.gateway.commands.token_formatting import tokens_at
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
 
 if TYPE_CHECKING:
@@ -44,75 +44,80 @@ STATE_STYLES: Final = dict(_STATES.values())
 
 
 def listed_rows(instances: "list[InstanceFound]", now: datetime, longest: int | None) -> Rows:
-    """Instances of a listing: how old they are, and what they wait for or came to.
+    """Return the rows of a listing: age, and what an instance waits for or returned.
 
-    Shape:  longest is how many characters of a value are shown; None for all.
+    Args:
+        instances: The instances.
+        now: Current time.
+        longest: Characters of a value that are shown; None for all.
     """
     return [
         {
-            "instance": f"{one.workflow_name}/{one.id}",
-            "status": one.details.status,
-            "age": span(span_ms(one.created_at, now)),
-            "moved": relative(one.updated_at, now),
-            "what": _outcome(one.details, longest)
-            or standing(
-                one.details,
-                None if one.awaited_slot else one.current_step,
+            "instance": f"{instance.workflow_name}/{instance.id}",
+            "status": instance.details.status,
+            "age": span(span_ms(instance.created_at, now)),
+            "updated": relative(instance.updated_at, now),
+            "what": _outcome(instance.details, longest)
+            or position_text(
+                instance.details,
+                None if instance.awaited_slot else instance.current_step,
                 now,
-                _elsewhere(one.workflow_name, one.awaited_slot, one.current_tokens, now),
+                _position_text(
+                    instance.workflow_name, instance.awaited_slot, instance.current_tokens, now
+                ),
                 name=True,
             ),
         }
-        for one in instances
+        for instance in instances
     ]
 
 
-def summary(found: "Instance", now: datetime, *, full: bool) -> dict[str, object]:
-    """An instance, by fields; all there is to know with `full`."""
-    meta, details, step = found.meta, found.details, found.meta.current_step
+def summary(instance: "Instance", now: datetime, *, full: bool) -> dict[str, object]:
+    """Return an instance by fields; all of them if `full`."""
+    meta, details, step = instance.meta, instance.details, instance.meta.current_step
     fields: dict[str, object] = {
-        "instance": f"{meta.workflow_name}/{found.id}",
+        "instance": f"{meta.workflow_name}/{instance.id}",
         "status": details.status,
         "step": f"{step.step_key} ({step.type})" if step else None,
-        "state": standing(
+        "state": position_text(
             details,
             None if meta.awaited_slot else step,
             now,
-            _elsewhere(meta.workflow_name, meta.awaited_slot, meta.current_tokens, now),
+            _position_text(meta.workflow_name, meta.awaited_slot, meta.current_tokens, now),
         ),
         "error": _error(details.error),
-        "labels": ", ".join(f"{name}={value}" for name, value in found.labels.items()) or None,
+        "labels": ", ".join(f"{name}={value}" for name, value in instance.labels.items()) or None,
         "run": meta.run_number,
         "deployment": meta.deployment_id,
-        "started": both(meta.started_at, now) if meta.started_at else None,
-        "updated": both(meta.updated_at, now),
-        "ended": both(meta.completed_at, now) if meta.completed_at else None,
+        "started": absolute_and_relative(meta.started_at, now) if meta.started_at else None,
+        "updated": absolute_and_relative(meta.updated_at, now),
+        "ended": absolute_and_relative(meta.completed_at, now) if meta.completed_at else None,
     }
     if full:
-        fields |= _whole(found, now)
+        fields |= _full_fields(instance, now)
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _elsewhere(
+def _position_text(
     workflow: str, slot: "SlotAwaited | None", tokens: "list[TokensAt]", now: datetime
 ) -> str | None:
-    """Where a run stands that stands at no step: it waits for its slot, or is a graph's."""
+    """Return the position of a run without a current step: it waits for a slot, or is a graph."""
     if slot is None:
         return tokens_at(tokens, now)
     key = slot.key if isinstance(slot.key, str) else json_text(slot.key)
-    of = workflow if slot.key is None else f"{workflow}/{key}"
+    scope = workflow if slot.key is None else f"{workflow}/{key}"
     limit = "" if slot.limit is None else f"limit {slot.limit}, "
-    since = both(slot.since, now)
-    return f"waiting for a slot of {of} ({limit}{slot.before} before it), since {since}"
+    since = absolute_and_relative(slot.since, now)
+    return f"waiting for a slot of {scope} ({limit}{slot.before} before it), since {since}"
 
 
-def _whole(found: "Instance", now: datetime) -> dict[str, object]:
-    meta, step, error = found.meta, found.meta.current_step, found.details.error
+def _full_fields(instance: "Instance", now: datetime) -> dict[str, object]:
+    meta, step, error = instance.meta, instance.meta.current_step, instance.details.error
     if error is None and step:
         error = step.error
     fields: dict[str, object] = {
         "traceback": error.traceback.rstrip() if error and error.traceback else None,
-        "created": both(meta.created_at, now),
+        "created": absolute_and_relative(meta.created_at, now),
         "took": _between(meta.started_at, meta.completed_at),
     }
     if step:
@@ -127,12 +132,12 @@ def _whole(found: "Instance", now: datetime) -> dict[str, object]:
         at_step = f"{parent.step_key}, run {parent.run_number}"
         fields["parent"] = f"{parent.workflow_name}/{parent.instance_id} at {at_step}"
     fields["params"] = json_text(meta.params)
-    if found.details.status is RunStatus.COMPLETE:
-        fields["output"] = json_text(found.details.output)
+    if instance.details.status is RunStatus.COMPLETE:
+        fields["output"] = json_text(instance.details.output)
     return fields
 
 
-def standing(
+def position_text(
     details: "InstanceStatus",
     step: "CurrentStep | None",
     now: datetime,
@@ -140,27 +145,32 @@ def standing(
     *,
     name: bool = False,
 ) -> str | None:
-    """Where an instance stands, in words; those of a graph's tokens are given.
+    """Return an instance's position as text.
 
-    Shape:  with `name`, also at which step.
+    Args:
+        details: Its status.
+        step: Its current step.
+        now: Current time.
+        tokens: Text of a graph's tokens.
+        name: Whether to name the step.
     """
     if details.ended:
         return tokens
     reason = waiting_for(step, now) if step else tokens
     if details.status is RunStatus.PAUSED:
-        at = f"{step.step_key}: {reason}" if step else tokens
-        return f"paused until it is resumed{f'; it stands at {at}' if at else ''}"
+        position = f"{step.step_key}: {reason}" if step else tokens
+        return f"paused until it is resumed{f'; it is at {position}' if position else ''}"
     if name and step:
         return f"{step.step_key}: {reason}"
     return reason or ("its code is running" if details.status is RunStatus.ACTIVE else None)
 
 
 def waiting_for(step: "CurrentStep", now: datetime) -> str:
-    """What a step that has not ended waits for, in words."""
-    until = f", until {both(step.wake_at, now)}" if step.wake_at else ""
+    """Return what an unfinished step waits for, as text."""
+    until = f", until {absolute_and_relative(step.wake_at, now)}" if step.wake_at else ""
     match step.type:
         case EntryKind.DO:
-            reason = _doing(step, now)
+            reason = _attempt_text(step, now)
         case EntryKind.SLEEP:
             reason = f"sleeping{until}"
         case EntryKind.WAIT:
@@ -180,11 +190,15 @@ def waiting_for(step: "CurrentStep", now: datetime) -> str:
     return reason
 
 
-def _doing(step: "CurrentStep", now: datetime) -> str:
+def _attempt_text(step: "CurrentStep", now: datetime) -> str:
     if step.next_retry_at is None:
         number = _of(step.attempts + 1, step.max_attempts)
         failed = f", after {_error(step.error)}" if step.error else ""
-        since = f", since {both(step.last_attempt_at, now)}" if step.last_attempt_at else ""
+        since = (
+            f", since {absolute_and_relative(step.last_attempt_at, now)}"
+            if step.last_attempt_at
+            else ""
+        )
         return f"running, attempt {number}{since}{failed}"
     failed = f": {_error(step.error)}" if step.error else ""
     when = relative(step.next_retry_at, now)
@@ -192,9 +206,13 @@ def _doing(step: "CurrentStep", now: datetime) -> str:
 
 
 def step_rows(steps: "list[Step]", now: datetime, longest: int | None, *, frames: bool) -> Rows:
-    """The timeline of a run: when each entry began, how it stands, how long it took, and why.
+    """Return the timeline of a run: when each entry began, its state, duration and result.
 
-    Shape:  longest as in listed_rows; with frames, errors have those of the author's code.
+    Args:
+        steps: The entries.
+        now: Current time.
+        longest: As for `listed_rows`.
+        frames: Whether errors include the frames of the author's code.
     """
     first = steps[0].created_at if steps else None
     return [
@@ -216,7 +234,7 @@ def _took(step: "Step", now: datetime) -> str | None:
 
 
 def _what(step: "Step", now: datetime, longest: int | None, *, frames: bool) -> str | None:
-    """Why an entry is as it is: what it waits for, its error, or its result."""
+    """Return an entry's reason to wait, its error, or its result."""
     if step.status in OPEN:
         return waiting_for(step, now)
     if step.error and step.status is not EntryStatus.COMPLETED:
@@ -229,27 +247,27 @@ def _what(step: "Step", now: datetime, longest: int | None, *, frames: bool) -> 
 
 
 def event_rows(events: "list[Event]", longest: int | None) -> Rows:
-    """Events that a run has received, and what became of them."""
+    """Return events that a run has received, and the steps that consumed them."""
     return [
         {
-            "at": _clock(event.created_at),
+            "at": _time_of_day(event.created_at),
             "type": event.type,
-            "taken by": event.consumed_by_step_key or "nobody yet",
+            "consumed by": event.consumed_by_step_key or "no step yet",
             "payload": json_text(event.payload, longest),
         }
         for event in events
     ]
 
 
-#: Columns of log lines, each with the width that most lines need.
+#: Columns of log lines, with the width that most lines need.
 LOG_WIDTHS: Final = {"at": 27, "level": 5, "category": 10, "step": 16, "message": 0, "data": 0}
 
 
 def log_row(line: "LogLine") -> dict[str, Any]:
-    """A log line; one that was written again by a replay says so."""
+    """Return a log line as a row; a line that a replay wrote again is marked."""
     attempt = f"#{line.attempt}" if line.attempt is not None else ""
     return {
-        "at": _clock(line.created_at),
+        "at": _time_of_day(line.created_at),
         "level": line.level,
         "category": line.category,
         "step": f"{line.step_key}{attempt}" if line.step_key else "-",
@@ -259,7 +277,7 @@ def log_row(line: "LogLine") -> dict[str, Any]:
 
 
 def _child(step: "CurrentStep | Step") -> str:
-    """The child of a step; only a history names it."""
+    """Return the name of a step's child; only a history has it."""
     workflow, instance = (
         getattr(step, name, None) for name in ("child_workflow_name", "child_instance_id")
     )
@@ -278,7 +296,7 @@ def _of(number: int, at_most: float | None) -> str:
 
 def _outcome(details: "InstanceStatus", longest: int | None) -> str | None:
     if details.error:
-        return cut(_error(details.error) or "", None if longest is None else longest * 2)
+        return shortened(_error(details.error) or "", None if longest is None else longest * 2)
     return json_text(details.output, longest) if details.status is RunStatus.COMPLETE else None
 
 
@@ -287,7 +305,7 @@ def _error(error: "Failure | None") -> str | None:
 
 
 def _in_full(error: "Failure | None") -> str | None:
-    """An error with the frames of the author's code, which end with its text."""
+    """Return an error with the frames of the author's code, which include its text."""
     return error.traceback.rstrip() if error and error.traceback else _error(error)
 
 
@@ -299,5 +317,5 @@ def _after(first: datetime | None, when: datetime | None) -> str | None:
     return f"+{span(span_ms(first, when))}" if first and when else None
 
 
-def _clock(when: datetime) -> str:
+def _time_of_day(when: datetime) -> str:
     return f"{moment(when).removesuffix(' UTC')}.{when.microsecond // 1000:03d} UTC"

@@ -1,16 +1,16 @@
-"""Tokens of graphs in words: what was read, as rows to print. Nothing is read here."""
+"""Formatting of graph tokens as rows and texts to print."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.gateway.commands.output import json_text
-from headwater.gateway.commands.times import both, relative, span, span_ms
+from headwater.gateway.commands.times import absolute_and_relative, relative, span, span_ms
 
 if TYPE_CHECKING:
     from headwater.schemas.answers import Token, TokensAt
 
 TOKEN_COLUMNS: Final = ("began", "state", "token", "node", "branch", "attempts", "took", "what")
-#: The order in which columns are left out where the terminal is too narrow.
+#: Columns that a narrow terminal drops, in this order.
 TOKEN_DROPS: Final = ("attempts", "began", "branch", "token", "took")
 _STATES: Final = {
     "pending": ("● pending", "cyan"),
@@ -26,26 +26,26 @@ _STATES: Final = {
 TOKEN_STYLES: Final = dict(_STATES.values())
 
 
-def tokens_at(found: "list[TokensAt]", now: datetime) -> str | None:
-    """Where the run of a graph stands, in words."""
-    return "; ".join(_at(each, now) for each in found) or None
+def tokens_at(tokens: "list[TokensAt]", now: datetime) -> str | None:
+    """Return the position of a graph's run as text."""
+    return "; ".join(_position_text(group, now) for group in tokens) or None
 
 
-def _at(each: "TokensAt", now: datetime) -> str:
-    status = each.status.replace("_", " ")
-    again = each.next_retry_at
-    if again is not None:
-        status = f"{status}, tried again {relative(again, now)}"
-    elif each.wake_at is not None and each.status.startswith("waiting"):
-        status = f"{status}, until {both(each.wake_at, now)}"
-    many = f"{each.tokens} " if each.tokens > 1 else ""
-    return f"{each.node_ref}: {many}{status}"
+def _position_text(group: "TokensAt", now: datetime) -> str:
+    status = group.status.replace("_", " ")
+    retry_at = group.next_retry_at
+    if retry_at is not None:
+        status = f"{status}, tried again {relative(retry_at, now)}"
+    elif group.wake_at is not None and group.status.startswith("waiting"):
+        status = f"{status}, until {absolute_and_relative(group.wake_at, now)}"
+    many = f"{group.tokens} " if group.tokens > 1 else ""
+    return f"{group.node_ref}: {many}{status}"
 
 
 def token_rows(
     tokens: "list[Token]", now: datetime, longest: int | None, *, frames: bool
 ) -> list[dict[str, Any]]:
-    """The timeline of a graph's run: when each token came, how it stands, how long, and why."""
+    """Return the timeline of a graph's run: when each token began, its state and duration."""
     first = tokens[0].created_at if tokens else now
     return [
         {
@@ -66,22 +66,23 @@ def _branch(token: "Token") -> str | None:
     return f"{token.branch_index + 1} of {token.branch_total}" if token.branch_total > 1 else None
 
 
-def _what(  # noqa: PLR0911, one for each
+def _what(  # noqa: PLR0911 (a return per status)
     token: "Token", now: datetime, longest: int | None, *, frames: bool
 ) -> str | None:
-    """Why a token is as it is: what it waits for, its error, or its result."""
+    """Return what a token waits for, its error, or its result."""
     error = f"{token.error.name}: {token.error.message}" if token.error else None
-    until = f", until {both(token.wake_at, now)}" if token.wake_at else ""
+    until = f", until {absolute_and_relative(token.wake_at, now)}" if token.wake_at else ""
     match token.status:
         case "pending" if token.next_retry_at is not None:
-            again = f"waiting to be tried again {relative(token.next_retry_at, now)}"
-            return f"{again}: {error}" if error else again
+            waiting = f"waiting to be tried again {relative(token.next_retry_at, now)}"
+            return f"{waiting}: {error}" if error else waiting
         case "waiting_for_siblings":
             return f"waiting for its siblings{until}"
         case "waiting_for_subworkflow":
             return f"waiting for {token.child_workflow_name}/{token.child_instance_id}{until}"
         case "executing" if token.worker and token.lease_until:
-            return f"a job that {token.worker} has until {both(token.lease_until, now)}"
+            expires = absolute_and_relative(token.lease_until, now)
+            return f"a job that {token.worker} holds until {expires}"
         case "cancelled":
             return token.reason
         case "completed":
