@@ -23,8 +23,8 @@ import psycopg
 from benchmarks.children import BenchmarkFailed, Child
 from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.system import System, free_port, log_progress, opened
-from headwater.gateway.house.asking import ask_all, wanted_of
-from headwater.gateway.house.terra_workflows import RECONCILE_DAYS
+from headwater.gateway.builtin.data_requests import ask_all, wanted_of
+from headwater.gateway.builtin.terra_workflows import RECONCILE_DAYS
 from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import DATA_TYPES, Terra
 from headwater.gateway.terra.instances import RECONCILE

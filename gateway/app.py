@@ -126,7 +126,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
     peer_of = peer_resolver(settings.trusted_proxies)
     limited = LimitedBodies(bodies, peer_of, settings.limits)
-    report_refusal = refusals_told(refusals, peer_of, ports.clock)
+    report_refusal = refusal_recorder(refusals, peer_of, ports.clock)
     callers = Callers(settings.read_key.get_secret_value(), ports.users.tokens)
     service = _workflow_service(settings, ports.workflows, limited)
     watching = ports.reader.with_own_pool()
@@ -163,7 +163,7 @@ def create_app(settings: Settings, sources: Sequence[Source], ports: Ports) -> L
         lifespan=[lambda _app: _running(ports, service, watching, watch)],
         middleware=[whole_parameters, auditing],
         before_send=[add_headers],
-        after_exception=[strays_told(report_refusal)],
+        after_exception=[record_unmatched(report_refusal)],
         exception_handlers=HANDLERS,
         plugins=[StepTypes()],
         openapi_config=_openapi(),
@@ -194,7 +194,9 @@ def _console(
     bodies: LimitedBodies,
 ) -> Router:
     """Return the console's pages, with the keys for its requests to the API."""
-    keys = Keys(settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value())
+    keys = ConsoleKeys(
+        settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
+    )
     return Console(keys, clock=clock, refused=report_refusal, bodies=bodies.of(_FORMS)).router()
 
 

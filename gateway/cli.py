@@ -316,7 +316,7 @@ def _error_line(error: Exception) -> str:
     match error:
         case ModuleNotFoundError() if missing := missing_extra(error):
             return missing.message
-        case PartUnavailable() | SourcesInvalid():
+        case ProcessUnavailable() | SourcesInvalid():
             return error.message  # It has several lines: the end of a log, or a list of problems.
         # A cause without a state is a failed connection.
         case StoreUnavailable() if getattr(error.__cause__, "sqlstate", "") is None:

@@ -26,12 +26,12 @@ class IdempotencyKeys:
     def __init__(self, reader: PooledReader) -> None:
         self._reader = reader
 
-    async def find(self, key: Key) -> Remembered | None:
+    async def find(self, key: IdempotencyKey) -> StoredRequest | None:
         """Return what is stored under a key, expired or not; None if there is nothing."""
         parameters = msgspec.structs.asdict(key)
         return _one(await self._reader.answers(statement("idempotency_key"), **parameters))
 
-    async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
+    async def reserve(self, key: IdempotencyKey, reservation: StoredRequest) -> StoredRequest:
         """Reserve a key, and delete some expired ones.
 
         A key of a refused request is overwritten. Ages are computed with the clock of Postgres,
@@ -51,7 +51,9 @@ class IdempotencyKeys:
             "expected to reserve an idempotency key, found it inserted and deleted again"
         )
 
-    async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
+    async def complete(
+        self, key: IdempotencyKey, run_id: str, status: int, body: str
+    ) -> StoredRequest | None:
         """Store the response of a request, unless there is one.
 
         It need not survive a crash of Postgres: a client that repeats the request then creates the
@@ -65,7 +67,7 @@ class IdempotencyKeys:
         complete = statement("complete_idempotency_key")
         return _one(await self._reader.writes(complete, parameters, durable=False))
 
-    async def refuse(self, key: Key, run_id: str) -> None:
+    async def refuse(self, key: IdempotencyKey, run_id: str) -> None:
         """Record that the run of a reservation was refused, unless it was created after all."""
         parameters = msgspec.structs.asdict(key) | {"response_run_id": run_id}
         await self._reader.writes(statement("refuse_idempotency_key"), parameters, durable=False)

@@ -5,6 +5,8 @@ A worker starts it like the hosts of other apps, and passes it the settings.
 
 from collections.abc import Sequence
 
+from headwater.streams.code_host.house_app import house_workflows
+
 from headwater.gateway.builtin.dependencies import Dependencies
 from headwater.gateway.builtin.forget_workflow import forget_workflow
 from headwater.gateway.builtin.prune_workflow import prune_workflow
@@ -15,7 +17,6 @@ from headwater.gateway.privacy import close_environment
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
 from headwater.streams.code_host.child import main
-from headwater.streams.code_host.house_app import house_workflows
 
 
 def _builtin_app(schedules: Sequence[str]) -> App:

@@ -24,7 +24,9 @@ class DeliveryReplays:
         self._reader = reader
         self._log = DeliveryReplay(cluster_of(settings))
 
-    async def page(self, selection: Selection, after: Place, limit: int) -> Sequence[Matched]:
+    async def page(
+        self, selection: Selection, after: ReplayCursor, limit: int
+    ) -> Sequence[Matched]:
         """Return a page of a selection, after a cursor."""
         return await page_of(self._reader, selection, after, limit)
 
@@ -33,9 +35,9 @@ class DeliveryReplays:
         return await self._log.again([_replay_of(row) for row in page], replay_id)
 
 
-def _replay_of(row: Matched) -> Again:
+def _replay_of(row: Matched) -> DeliveryToReplay:
     positions = [(row.partition, row.offset)]
     read_at = _POSITION.fullmatch(row.position)
     if read_at is not None:
         positions.append((int(read_at[1]), int(read_at[2])))
-    return Again(row.event_id, tuple(positions), row.status in _HAD_EFFECTS)
+    return DeliveryToReplay(row.event_id, tuple(positions), row.status in _HAD_EFFECTS)

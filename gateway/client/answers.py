@@ -57,7 +57,7 @@ def status_in(answer: HttpAnswer, kind: type[Managed | EventSent]) -> InstanceSt
     """
     if not accepted(answer):
         return value_of(answer, kind).status
-    with newer_kept():  # No run has this status: only answers do.
+    with keep_unknown_values():  # No run has this status: only answers do.
         return InstanceStatus(status=RunStatus("accepted"))
 
 
@@ -78,7 +78,7 @@ def read(text: str | bytes, kind: type[T], url: str) -> T:
     """
     try:
         # Authors' values may hold what msgspec's parser refuses: lone surrogates, large integers.
-        with newer_kept():
+        with keep_unknown_values():
             return msgspec.convert(json.loads(text), kind)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise UnexpectedAnswerError(

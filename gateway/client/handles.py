@@ -52,7 +52,7 @@ A = TypeVar("A")
 _LISTS: Final = frozenset({"steps", "tokens", "events", "logs"})
 
 
-class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
+class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[R_co]):
     """Handle of an instance, by its id. The instance need not exist.
 
     InstanceHandle[R] is a handle of an instance whose workflow returns R.
@@ -86,10 +86,10 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
         return await self._session.read(self._path, Instance, instance=self._key)
 
     @override
-    async def steer(self, verb: Verb, reason: str = "") -> InstanceStatus:
+    async def steer(self, action: Action, reason: str = "") -> InstanceStatus:
         """Perform an action; return the instance's status after it."""
         body = json_object(reason=json.dumps(reason) if reason else None)
-        repeat = Repeat.SAFE if verb.repeatable else Repeat.UNSAFE
+        repeat = Repeat.SAFE if action.repeatable else Repeat.UNSAFE
         try:
             return await self._manage(action.name, repeat, body)
         except InstanceTerminalError as error:
@@ -102,7 +102,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             return status
 
     @override
-    async def inspect(self, query: InspectionQuery[A]) -> A:
+    async def inspect(self, question: InspectionQuery[A]) -> A:
         return await self._session.read(
             f"{self._path}/graph/{question.path}",
             question.answer,
@@ -367,7 +367,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
                 params=encode_params(item.params, self.name, VALUE_BYTES_TOP),
                 labels=_labels(item.labels),
             )
-            for item in batch_of(batch)
+            for item in parse_batch(batch)
         ]
         created: list[InstanceHandle[R_co]] = []
         for first in range(0, len(new), BATCH_MAX):

@@ -172,8 +172,8 @@ def _kafka_checks(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
 
     try:
         cluster = cluster_of(settings)
-        status = asyncio.run(look(cluster))
-        existing = asyncio.run(find_topics(cluster))
+        status = asyncio.run(inspect_cluster(cluster))
+        existing = asyncio.run(describe_catalog(cluster))
     except (HeadwaterError, click.ClickException) as error:
         yield Finding("kafka", "problem", " ".join(str(error.message).split()), "start Kafka")
         return

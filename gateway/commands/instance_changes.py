@@ -72,7 +72,7 @@ def create(
     say(f"Created; `headwater instances get {workflow}/{created_id}` shows its status.")
 
 
-def _lifecycle_command(verb: Verb) -> click.Command:
+def _lifecycle_command(verb: Action) -> click.Command:
     """Return the command of a lifecycle action on an instance."""
 
     @click.command(
@@ -95,13 +95,13 @@ def _lifecycle_command(verb: Verb) -> click.Command:
     return steer
 
 
-def _action_examples(verb: Verb) -> list[str]:
+def _action_examples(verb: Action) -> list[str]:
     single = f"headwater instances {verb.name} order/order-1"
     several = f"headwater instances {verb.name} -w order --label team=blue --dry-run"
     return [single, several] if verb.repeatable else [single]
 
 
-def _status_text(verb: Verb, status: "InstanceStatus") -> str:
+def _status_text(verb: Action, status: "InstanceStatus") -> str:
     """Return the status after an action as text, with what may be unexpected about it."""
     if verb.begins_run:
         return "begins a new run"
@@ -198,4 +198,4 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     say(f"{instance} has received the event {event_type}.")
 
 
-CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, VERBS), retry, send_event)
+CHANGE_COMMANDS: Final = (create, *map(_lifecycle_command, ACTIONS), retry, send_event)

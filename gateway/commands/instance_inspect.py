@@ -276,7 +276,7 @@ def trace(
             )
 
 
-def _inspected(client: "Client", instance: InstanceName, run: int | None) -> "LookedInto":
+def _inspected(client: "Client", instance: InstanceName, run: int | None) -> "InspectableInstance":
     handle = instance.handle(client)
     return handle if run is None else handle.in_run(run)
 

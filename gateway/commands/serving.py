@@ -81,7 +81,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
     )
     app = create_app(settings, sources, ports)
     # Deliveries are accepted at once, also without Kafka, in schemas that all releases read.
-    with member_of_house(cluster, f"gateway {process_name()}") as membership:
+    with system_membership(cluster, f"gateway {process_name()}") as membership:
         membership.start()
         serving = serve_app(
             front_of(app),

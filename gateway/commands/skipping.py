@@ -62,9 +62,9 @@ def skip(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     processes skip it.
     """
     cluster = cluster_of(settings_from(kafka=kafka))
-    position = Place(topic, partition, offset)
+    position = RecordPosition(topic, partition, offset)
     try:
-        record, problem = asyncio.run(find(cluster, position, force=force))
+        record, problem = asyncio.run(find_skippable(cluster, position, force=force))
     except UndecodableRecord as error:
         raise click.ClickException(error.message) from error
     warning = _FORCED.get(topic, _FORCED_DEFAULT) if force else _WARNING

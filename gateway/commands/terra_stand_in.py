@@ -102,7 +102,7 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
         ) from error
     say(
         f"This is a stand-in for Terra: it serves {setup.url}/v2 with people who do not exist, and "
-        f"posts to {setup.target}. {setup.url}{SWITCHES} shows its state. Ctrl-C stops it."
+        f"posts to {setup.target}. {setup.url}{CONTROL} shows its state. Ctrl-C stops it."
     )
     uvloop.run(serve(app, host=_HOST, port=port, end_streams=lambda: None))
 

@@ -20,7 +20,7 @@ from headwater.schemas.topics import TOPICS, author_topic_problem
 def _checked_names(
     _: click.Context, __: click.Parameter, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    for problem in filter(None, map(authors_topic_fault, names)):
+    for problem in filter(None, map(author_topic_problem, names)):
         raise click.BadParameter(problem)
     return names
 

@@ -39,7 +39,7 @@ def check(
     cluster = cluster_of(settings)
 
     async def find_differences() -> list[Difference]:
-        existing = await find_topics(cluster)
+        existing = await describe_catalog(cluster)
         differences = compare(
             existing, partitions=settings.partitions, replication=settings.replication
         )

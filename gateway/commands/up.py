@@ -167,7 +167,7 @@ async def _make_topics(settings: Settings, declared: Declarations, *, embedded: 
     if made := await create_authors_topics(cluster, declared.topics, **size):
         say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}")
     if embedded:
-        existing = await find_topics(cluster)
+        existing = await describe_catalog(cluster)
         for difference in await alter_topics(cluster, existing, compare(existing)):
             say(f"Altered: {difference.line()}")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headwater.gateway.users.ports import UserServices
 
 
-def for_users(settings: "Settings") -> "ForUsers":
+def for_users(settings: "Settings") -> "UserServices":
     """Return the gateway's dependencies for users."""
     from headwater.gateway.blobs.choice import blobs_at  # noqa: PLC0415 (slow)
     from headwater.gateway.terra.client import Terra  # noqa: PLC0415 (slow)
@@ -118,7 +118,7 @@ def token(user_id: str, lifetime_s: int, data_dir: "Path | None", as_json: bool)
             f"expected HEADWATER_HOST to be a loopback address, found '{settings.host}': the "
             "development issuer is for development on this machine"
         )
-    problem = user_fault("USER", user_id, settings.user_prefix)
+    problem = user_id_problem("USER", user_id, settings.user_prefix)
     if problem:
         raise click.UsageError(problem)
     try:

@@ -99,7 +99,7 @@ def run_workflows(
         uvloop.run(_until_signalled(_work(settings, rules, clock, ticked=ticked, reload=reload)))
     except AppNotLoaded as error:
         raise AppInvalid(error.message) from error
-    except (click.ClickException, PartUnavailable):
+    except (click.ClickException, ProcessUnavailable):
         raise
     except AppChanged as error:
         log.warning("%s", error.message)
@@ -134,7 +134,7 @@ def _tick_connections(
     settings: Settings, worker: WorkflowWorker, new_id: Callable[[], str]
 ) -> contextlib.AbstractAsyncContextManager[None]:
     # Imports the web framework, which other workers do not need.
-    from headwater.gateway.workflows.tick_client import ticks_heard  # noqa: PLC0415
+    from headwater.gateway.workflows.tick_server import serve_ticks  # noqa: PLC0415
 
     return serve_ticks(settings.tick_urls, worker.tick, new_id)
 
@@ -234,7 +234,7 @@ def _check_names(declared: Declarations, limits: Limits) -> None:
         AppNotLoaded: A name is too long.
     """
     for name in declared.workflows:
-        problem = name_fault(
+        problem = name_problem(
             "the name of a workflow", name, limits.max_workflow_name, "max_workflow_name"
         )
         if problem:

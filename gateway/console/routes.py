@@ -206,9 +206,9 @@ def _on_problem(_request: AnyRequest, error: Problem) -> Response[bytes]:
     return rendered
 
 
-def _on_empty_segment(request: AnyRequest, error: NothingNamed) -> Response[bytes]:
+def _on_empty_segment(request: AnyRequest, error: EmptyName) -> Response[bytes]:
     """Render the problem of an address with an empty path segment."""
     return _on_problem(request, Problem("not_found", str(error)))
 
 
-_HANDLERS: Final[ExceptionHandlersMap] = {Problem: _on_problem, NothingNamed: _on_empty_segment}
+_HANDLERS: Final[ExceptionHandlersMap] = {Problem: _on_problem, EmptyName: _on_empty_segment}

@@ -66,7 +66,7 @@ class ArtifactCheck:
             declared = await self._import_unless_closed(app, artifact)
         _check_graphs(app, declared)
         for name in declared.workflows:
-            problem = name_fault(
+            problem = name_problem(
                 "the name of a workflow", name, self._limits.max_workflow_name, "max_workflow_name"
             )
             if problem:
@@ -122,7 +122,7 @@ def check_name(app: str) -> None:
         if len(app) > _APP_MAX:
             detail = f"app: expected at most {_APP_MAX} characters, found {len(app)}"
             raise Problem("invalid_parameter", detail, field="app")
-        read_spec(app)
+        parse_app_spec(app)
     except AppNotLoaded as error:
         raise Problem("invalid_parameter", f"app: {error.message}", field="app") from error
 

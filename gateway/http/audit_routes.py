@@ -78,7 +78,7 @@ def audit_router(reader: PooledReader, key: str) -> Router:
         responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def entries(
-        filters: NamedDependency[Wanted], limit: _Limit = _PAGE_DEFAULT, cursor: _Cursor = None
+        filters: NamedDependency[AuditFilter], limit: _Limit = _PAGE_DEFAULT, cursor: _Cursor = None
     ) -> AuditPage:
         page, more = await newest(reader, filters, limit=limit, cursor=cursor)
         return AuditPage(entries=list(map(_entry, page)), cursor=more, has_more=more is not None)

@@ -67,7 +67,7 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
             str | None, QueryParameter(description="Cursor of the previous page.")
         ] = None,
     ) -> Deliveries:
-        filters = Wanted(
+        filters = DeliveryFilter(
             source=source,
             type=type,
             user_id=user_id,

@@ -53,7 +53,7 @@ def check_texts(longest: int, **texts: str | None) -> None:
         Problem: A text is not valid.
     """
     for field, text in texts.items():
-        error = fault_of(field, text, longest)
+        error = text_problem(field, text, longest)
         if error is not None:
             raise Problem(INVALID_PARAMETER, error, field=field)
 
@@ -89,7 +89,7 @@ def _validation_problem(message: str, kind: type[msgspec.Struct], at: str, code:
     what, path = (match[1], match[2] or "") if match else (message, "")
     field = _FIELD.fullmatch(what)
     if field is None:
-        return invalid(f"{at}{path}".rstrip(".") or "body", in_words(what), code)
+        return invalid(f"{at}{path}".rstrip(".") or "body", with_descriptions(what), code)
     name = ascii(field[1][:_FIELD_SHOWN])[1:-1]
     detail = what.replace(field[1], name)
     if "unknown" in what:

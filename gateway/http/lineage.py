@@ -176,7 +176,7 @@ async def _why(
         raise Problem("invalid_parameter", detail, field="column")
     row_ = await _row(reader, table, key)
     placed, complete = await _deliveries(reader, providers, table, key, row_)
-    values = said_of_row(table, key, await _normalized(reader, log, providers, placed))
+    values = values_of_row(table, key, await _normalized(reader, log, providers, placed))
     normalizers = {
         delivery_.event_id: f"{delivery_.source}.{delivery_.type}" for delivery_ in placed
     }
@@ -214,7 +214,7 @@ async def _row(reader: Reader, table: Table, key: tuple[str, ...]) -> SourcedRow
 
 async def _deliveries(
     reader: Reader, providers: Providers, table: Table, key: tuple[str, ...], row_: SourcedRow
-) -> tuple[list[Placed], bool]:
+) -> tuple[list[LocatedDelivery], bool]:
     """Return the deliveries that may have set a row, and whether the list is complete."""
     user = key[0] if begins_with_user(table) else row_.values.get("user_id")
     placed = await deliveries_of_row(
@@ -227,7 +227,7 @@ async def _deliveries(
     complete = len(placed) <= _DELIVERIES_MAX
     known = {delivery_.event_id for delivery_ in placed}
     missing = {source.event_id for source in row_.sources.values()} - known
-    return [*placed[:_DELIVERIES_MAX], *await named(reader, sorted(missing))], complete
+    return [*placed[:_DELIVERIES_MAX], *await deliveries_by_id(reader, sorted(missing))], complete
 
 
 async def _normalized(
@@ -259,7 +259,7 @@ async def _with_our_id(
     return msgspec.structs.replace(event, our_id=our_id)
 
 
-def _overridden(value: Said) -> Overridden:
+def _overridden(value: ColumnValue) -> Overridden:
     sent_at = datetime.fromtimestamp(value.stamp.sent_at_ms / 1000, UTC)
     return Overridden(value.value, value.stamp.event_id, sent_at)
 

@@ -27,7 +27,7 @@ class DeploymentLog(Protocol):
     async def upload(self, deployment_id: str, artifact: bytes) -> int:
         """Append an artifact durably; return its offset, for the record of its deployment."""
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
         """Deploy or activate; return the outcome when it is durable."""
 
     async def stop(self) -> None:
@@ -64,7 +64,7 @@ class DeliveryLog(Protocol):
     def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
         """Note that the future of a delivery is no longer awaited."""
 
-    async def publish_fact(self, fact: Fact, *, request_id: str) -> Appended:
+    async def publish_fact(self, fact: SystemEvent, *, request_id: str) -> Appended:
         """Append a system event; returns and raises as `append` does."""
 
     async def read(self, partition: int, offset: int) -> Stored | None:
@@ -125,7 +125,7 @@ class Replays(Protocol):
             A result for each position, in order.
         """
 
-    async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Again]:
+    async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
         """Append deliveries again.
 
         Args:

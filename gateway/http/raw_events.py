@@ -180,7 +180,7 @@ def _positions(details: DeliveryWhole) -> list[tuple[int, int]]:
     return list(dict.fromkeys([(outcome.partition, outcome.offset), *parsed]))
 
 
-def _last_read(waiting: WaitingPlace) -> tuple[int, int]:
+def _last_read(waiting: WaitingDelivery) -> tuple[int, int]:
     """Return where a parked delivery was last read; compaction may have removed older records."""
     at = _POSITION.fullmatch(waiting.position)
     return (waiting.partition, waiting.offset) if at is None else (int(at[1]), int(at[2]))

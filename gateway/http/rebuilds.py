@@ -156,7 +156,7 @@ async def _move(
 ) -> RebuildState:
     """Request a change of state, and wait for it up to `_SWITCHED_WITHIN_S`."""
     before = await _get(reader, rebuild_id)
-    moved = await ask(reader, rebuild_id, state, after=after)
+    moved = await request_state(reader, rebuild_id, state, after=after)
     if moved is None:
         expected = " or ".join(after)
         dry_run = ", a dry run" if before.dry_run else ""

@@ -116,7 +116,7 @@ def refuse_taken_port(host: str, port: int) -> None:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         reason = (error.strerror or "").partition(" (while ")[0]  # repeats the address
-        raise PartUnavailable(
+        raise ProcessUnavailable(
             f"The gateway cannot listen on {host}:{port}: {reason}. Usual cause: another "
             "program or another Headwater listens there. Stop it, or choose a port with --port or "
             "HEADWATER_PORT."

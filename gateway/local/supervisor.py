@@ -198,13 +198,13 @@ class Supervisor:
         process, say_at = watched.process, time.monotonic() + _STILL_WAITING_EVERY_S
         while not watched.ready():
             if (code := process.poll()) is not None:
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"{process.name} ended while starting ({exit_text(code)}). "
                     + log_tail(process, watched.log_from, code)
                 )
             now = time.monotonic()
             if now - watched.started_at > _READY_TIMEOUT_S:
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"{process.name} was not ready within {_READY_TIMEOUT_S:.0f} s. "
                     + log_tail(process, watched.log_from)
                 )
@@ -245,7 +245,7 @@ class Supervisor:
         try:
             with self._interruptible():
                 watched.process.start()
-        except PartUnavailable as error:
+        except ProcessUnavailable as error:
             self._report_exit(watched, f"could not be started: {error.message}")
             return
         self._started(watched)
@@ -324,7 +324,7 @@ def _claimed(data_dir: Path, report: Callable[[str], None]) -> Iterator[int]:
             lock.seek(0)
             owner = lock.read().strip()
             if _owner_is_running(owner) or time.monotonic() > deadline:
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"Headwater already runs on {data_dir} (pid {owner or 'unknown'}). Stop it "
                     "first, or choose another directory with --data-dir or HEADWATER_DATA_DIR."
                 )

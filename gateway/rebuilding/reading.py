@@ -98,7 +98,9 @@ async def read_in_child(settings: Settings, request: ReadRequest) -> AsyncGenera
 
 async def _read(settings: Settings, request: ReadRequest) -> int:
     """Write results while the next ones are read; an empty chunk marks the end."""
-    reading = Reading(placement_of(settings), request.partitions, TABLE_BY_NAME[request.table])
+    reading = RebuildReader(
+        placement_of(settings), request.partitions, TABLE_BY_NAME[request.table]
+    )
     writing: asyncio.Future[None] | None = None
     try:
         async for chunk in read_here(cluster_of(settings), reading, request.spans):

@@ -42,7 +42,7 @@ class WorkflowRebuild:
         self._cluster = cluster
         self._projection = projection
         (self._topic,) = projection.topics
-        self._tables = TablesBeside(work.connection, row.id)
+        self._tables = ShadowTables(work.connection, row.id)
         self._store = Store(dsn, projection=projection, clock=now_ms, schemas=[SCHEMA])
         self._noted_at_s = 0.0
 
@@ -100,7 +100,9 @@ class WorkflowRebuild:
         await self._work.progress(total, total)
         return before
 
-    async def _project(self, number: int, position: Place, end: int) -> AsyncGenerator[int]:
+    async def _project(
+        self, number: int, position: AppliedPosition, end: int
+    ) -> AsyncGenerator[int]:
         """Project a partition from a position to an end; yield the number of offsets of a batch."""
         partition, start = (self._topic, number), position.next_offset
         reading = read_partition(self._cluster, [self._topic], number, start=start, end=end)
@@ -108,7 +110,7 @@ class WorkflowRebuild:
             async for batch in batches:
                 known, newer = readable(batch)
                 if newer is not None:
-                    raise NewerSchema(why_waits(newer))
+                    raise NewerSchema(newer_schema_message(newer))
                 records = self._projection.read(known, position.claims)
                 span = Span(start, batch[-1].offset + 1)
                 claims, plan = {partition: position.claims}, self._projection.plan(records)

@@ -105,7 +105,7 @@ def user_id_problem(field: str, user_id: str, prefix: str) -> str | None:
 
     An id without the prefix would not be recognized in the deliveries of its connections.
     """
-    problem = fault_of(field, user_id)
+    problem = text_problem(field, user_id)
     if problem is None and not user_id.startswith(prefix):
         return f"{field}: expected a user's id, which begins with {prefix} (HEADWATER_USER_PREFIX)"
     return problem

@@ -101,7 +101,7 @@ def compared(user_id: str, ours: Sequence[Connection], listing: ConnectionList) 
     at_ms = round(listing.listed_s * 1000)
     known = {connection.terra_user_id: _from_row(connection) for connection in ours}
     listed = {connection.user_id: connection for connection in listing.of(user_id, known)}
-    facts: list[Fact] = []
+    facts: list[SystemEvent] = []
     for terra_user_id, entry in listed.items():
         before = known.get(terra_user_id)
         if entry.active is False or (

@@ -44,7 +44,7 @@ class TerraApi(Protocol):
 class InstanceQueries(Protocol):
     """Queries of workflow instances. All methods raise StoreUnavailable."""
 
-    async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
+    async def instance(self, workflow_name: str, instance_id: str) -> LocatedInstance | None:
         """Return an instance; None if there is none (yet)."""
 
     async def instances(

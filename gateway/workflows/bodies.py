@@ -114,7 +114,7 @@ class NewInstance(Body, frozen=True, kw_only=True):
     @override
     def check(self, limits: Limits, at: str = "") -> None:
         if self.id is not None:
-            problem = name_fault(
+            problem = name_problem(
                 "an instance id", self.id, limits.max_instance_id, "max_instance_id"
             )
             _refuse(INVALID_INSTANCE_ID, f"{at}id", problem)
@@ -169,10 +169,10 @@ class NewEvent(Body, frozen=True, kw_only=True):
 
     @override
     def check(self, limits: Limits, at: str = "") -> None:
-        problem = name_fault("an event type", self.type, limits.max_event_type, "max_event_type")
+        problem = name_problem("an event type", self.type, limits.max_event_type, "max_event_type")
         _refuse(INVALID_EVENT_TYPE, f"{at}type", problem)
         max_bytes = limits.max_event_bytes
-        problem = value_fault(f"{at}payload", text(self.payload), max_bytes, "max_event_bytes")
+        problem = value_problem(f"{at}payload", text(self.payload), max_bytes, "max_event_bytes")
         _refuse(INVALID_EVENT_PAYLOAD, f"{at}payload", problem)
         if self.start_if_missing is not None:
             start = self.start_if_missing
@@ -267,7 +267,7 @@ class WorkerTick(Tick, frozen=True, kw_only=True):
     continuing: bool = False
 
 
-def read(kind: type[B], body: bytes, limits: Limits = USUAL) -> B:
+def read(kind: type[B], body: bytes, limits: Limits = DEFAULT_LIMITS) -> B:
     """Parse and check a body; an empty one has no fields.
 
     Raises:
@@ -321,12 +321,12 @@ def check_params(field: str, params: msgspec.Raw, limits: Limits) -> None:
     Raises:
         Problem: The params are invalid.
     """
-    problem = value_fault(field, text(params), limits.max_params_bytes, "max_params_bytes")
+    problem = value_problem(field, text(params), limits.max_params_bytes, "max_params_bytes")
     _refuse(INVALID_PARAMS, field, problem)
 
 
 def _check_labels(field: str, labels: dict[str, str]) -> None:
-    problem = labels_fault(labels)
+    problem = labels_problem(labels)
     _refuse(INVALID_LABELS, field, problem and f"{field}: {problem}")
 
 

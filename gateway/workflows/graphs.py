@@ -115,10 +115,10 @@ class Graphs:
 
 def _parse(name: str, body: bytes) -> Graph:
     """Parse and validate the definition in a body."""
-    if name.startswith(HOUSE_PREFIX):
+    if name.startswith(BUILTIN_PREFIX):
         raise Problem(
             GRAPH_OF_APP,
-            f"expected a name that does not begin with {HOUSE_PREFIX}, the prefix of built-in "
+            f"expected a name that does not begin with {BUILTIN_PREFIX}, the prefix of built-in "
             f"workflows, found {name!r}",
         )
     check_json(body)

@@ -264,7 +264,7 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
     """
     pairs = [text.partition("=") for text in texts]
     labels = {name: value for name, _, value in pairs}
-    problem = labels_fault(labels)
+    problem = labels_problem(labels)
     for text, (name, sign, value) in zip(texts, pairs, strict=True):
         if not sign:
             problem = f"expected name=value, found {text[:120]!r}"
@@ -275,7 +275,7 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def read_within(since: str | None, before: str | None) -> Within:
+def read_within(since: str | None, before: str | None) -> TimeRange:
     """Parse the time range of the last update of instances.
 
     Raises:

@@ -189,7 +189,9 @@ class QueryService:
         row = await self.find_instance(workflow, instance_id, applied)
         return response_of(row.instance, partition_position(row, applied))
 
-    async def find_instance(self, workflow: str, instance_id: str, applied: Positions) -> Placed:
+    async def find_instance(
+        self, workflow: str, instance_id: str, applied: Positions
+    ) -> LocatedInstance:
         """Return the row of an instance.
 
         Raises:
@@ -250,7 +252,7 @@ class QueryService:
         return await self._with_logs(page, run, query) if query.include_logs else page
 
     async def _read_trimmed(
-        self, run: RunKey, partition: int, start: int, forgotten: Forgotten
+        self, run: RunKey, partition: int, start: int, forgotten: TrimmedEntries
     ) -> None:
         key = instance_key(run.workflow_name, run.instance_id)
         await self._folds.fold(key, partition, start, forgotten, lambda: None)
@@ -273,7 +275,7 @@ class QueryService:
         )
 
 
-def run_number_of(row: Placed, requested: int | None, applied: Positions) -> int:
+def run_number_of(row: LocatedInstance, requested: int | None, applied: Positions) -> int:
     """Return the requested run number; that of the current run if None was requested.
 
     Raises:
@@ -291,7 +293,7 @@ def run_number_of(row: Placed, requested: int | None, applied: Positions) -> int
     return number
 
 
-def partition_position(row: Placed, applied: Positions) -> dict[int, int]:
+def partition_position(row: LocatedInstance, applied: Positions) -> dict[int, int]:
     """Return the last applied offset of an instance's partition."""
     return {row.partition: max(row.offset, applied.get(row.partition, -1))}
 

@@ -247,7 +247,7 @@ class WorkflowService:
         return [
             *instance_routes(self._query_service),
             *graph_inspection_routes(self._inspection),
-            *[lifecycle_route(self._command_service, verb) for verb in VERBS],
+            *[lifecycle_route(self._command_service, verb) for verb in ACTIONS],
             retry_route(self._command_service),
             event_route(self.request_guard, self._command_service, self._ports.new_id),
             tail_route(self._query_service, self._tails),

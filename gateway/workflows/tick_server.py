@@ -56,7 +56,7 @@ def _free_address(urls: Sequence[str]) -> tuple[str, int]:
     *candidates, last = [urlsplit(url) for url in urls]
     for candidate in candidates:
         address = candidate.hostname or "", candidate.port or 80
-        with suppress(PartUnavailable):
+        with suppress(ProcessUnavailable):
             refuse_taken_port(*address)
             return address
     address = last.hostname or "", last.port or 80

@@ -190,7 +190,7 @@ async def _authorize_event(
         await _authorize_creation(request_guard, context, context.instance_id, start.params)
 
 
-def lifecycle_route(command_service: CommandService, verb: Verb) -> HTTPRouteHandler:
+def lifecycle_route(command_service: CommandService, verb: Action) -> HTTPRouteHandler:
     """Return the route of a lifecycle command, such as pause."""
     described = post(
         f"/{verb.name}",

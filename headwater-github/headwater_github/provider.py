@@ -50,7 +50,7 @@ _PATHS: Final = {
 
 def _key(path: str, value: object) -> str:
     text = str(value) if isinstance(value, int | str) else ""
-    error = fault_of(path, text) if text else f"{path}: expected a text or number, found none"
+    error = text_problem(path, text) if text else f"{path}: expected a text or number, found none"
     if error:
         raise MalformedPayload(error)
     return text

@@ -420,7 +420,7 @@ def _merge(run: GraphRun, event: FanInActivated) -> None:
         for merge in event.merges
     }
     merged = merge_arrivals(merges, arrived)
-    if isinstance(merged, Fault):
+    if isinstance(merged, EvaluationProblem):
         raise InvariantViolation(f"expected outputs that can be merged: {merged.message}")
     outer = run.forks[event.fork].origin.branch_key
     for change in merged:

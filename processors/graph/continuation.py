@@ -76,7 +76,7 @@ def decide_continuation(  # noqa: PLR0913, three are optional
     if in_flight:
         decisions.append(CancelTokens(token_ids=tuple(in_flight), reason=ACTIVATED))
     merged = _merged(graph, transition, arrivals)
-    if isinstance(merged, Fault):
+    if isinstance(merged, EvaluationProblem):
         location = f"merge at {transition.to_node_ref!r}"
         return failed(f"{merged.message} ({location})", "MergeError", events)
     decisions.extend(_set(merged, fork, enclosing_output))
@@ -88,7 +88,7 @@ def decide_continuation(  # noqa: PLR0913, three are optional
 
 def _merged(
     graph: Graph, transition: Transition, arrivals: Sequence[Arrival]
-) -> list[SetContext] | Fault:
+) -> list[SetContext] | EvaluationProblem:
     """Merge the outputs at a join; without branches, apply the transition's merge to nothing."""
     refs = {arrival.transition_ref for arrival in arrivals}
     merges = merges_of(graph, refs or {transition.ref})

@@ -66,7 +66,7 @@ def dispatch(draft: Draft) -> None:
 
 def _input(draft: Draft, token: LiveToken) -> str:
     mapped = map_input(draft.graph, token.node, draft.scope(token))
-    if isinstance(mapped, Fault):
+    if isinstance(mapped, EvaluationProblem):
         fail(draft, Failure("ExpressionError", mapped.message))
     return text_of(mapped)
 

@@ -140,8 +140,8 @@ def _activate(draft: Draft, token: LiveToken, command: ActivateJob, sent_at_ms: 
 
 
 def _complete(draft: Draft, token: LiveToken, output: Json) -> Decision:
-    limits = draft.run.limits or USUAL
-    problem = value_fault(
+    limits = draft.run.limits or DEFAULT_LIMITS
+    problem = value_problem(
         "the output of a job", output, limits.max_result_bytes, "max_result_bytes"
     )
     try:

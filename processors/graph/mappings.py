@@ -26,7 +26,7 @@ from headwater.processors.graph.scope import BRANCH, Scope
 from headwater.processors.graph.tokens import Token
 
 
-def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | Fault:
+def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | EvaluationProblem:
     """Return the object that a mapping produces; a dot in a target creates a nested object.
 
     Returns:
@@ -35,16 +35,16 @@ def mapped(mapping: Mapped, scope: Scope, what: str) -> dict[str, Any] | Fault:
     values: dict[str, Any] = {}
     for target, expression in mapping:
         value = scope.value(expression)
-        if isinstance(value, Fault):
-            return Fault(f"{value.message} ({what}, {target})")
+        if isinstance(value, EvaluationProblem):
+            return EvaluationProblem(f"{value.message} ({what}, {target})")
         updated = set_path_within_depth(values, target, value)
-        if isinstance(updated, Fault):
-            return Fault(f"{updated.message} ({what})")
+        if isinstance(updated, EvaluationProblem):
+            return EvaluationProblem(f"{updated.message} ({what})")
         values = updated
     return values
 
 
-def map_input(graph: Graph, node_ref: str, scope: Scope) -> dict[str, Any] | Fault:
+def map_input(graph: Graph, node_ref: str, scope: Scope) -> dict[str, Any] | EvaluationProblem:
     """Return the input for the task or subworkflow of a node."""
     return mapped(graph.mappings(node_ref).inputs, scope, f"inputMapping of {node_ref!r}")
 
@@ -63,7 +63,7 @@ def map_output(graph: Graph, token: Token, scope: Scope, result: Any) -> Planned
     result_scope = scope.with_result(result)
     for target, expression in graph.mappings(token.node_ref).outputs:
         value = result_scope.value(expression)
-        if isinstance(value, Fault):
+        if isinstance(value, EvaluationProblem):
             where = f"outputMapping of {token.node_ref!r}, {target}"
             return failed(f"{value.message} ({where})", events=tuple(events))
         section, path = section_of(target)

@@ -33,7 +33,9 @@ _MISSING: Final = _Missing()
 _Values: TypeAlias = Sequence[tuple[int, Any]]
 
 
-def merge_branches(merge: Merge, branches: Sequence[BranchOutput]) -> SetContext | Fault:
+def merge_branches(
+    merge: Merge, branches: Sequence[BranchOutput]
+) -> SetContext | EvaluationProblem:
     """Merge the outputs of branches into one value.
 
     Strategies:
@@ -51,7 +53,7 @@ def merge_branches(merge: Merge, branches: Sequence[BranchOutput]) -> SetContext
     return merge_values(merge, values)
 
 
-def merge_values(merge: Merge, values: Mapping[int, Any]) -> SetContext | Fault:
+def merge_values(merge: Merge, values: Mapping[int, Any]) -> SetContext | EvaluationProblem:
     """Like `merge_branches`, for source values by branch index."""
     merged = _STRATEGIES[merge.strategy](sorted(values.items(), key=itemgetter(0)))
     return (
@@ -72,7 +74,7 @@ class Arrived(NamedTuple):
 
 def merge_arrivals(
     merges: Mapping[str, Merge], arrivals: Iterable[Arrived]
-) -> list[SetContext] | Fault:
+) -> list[SetContext] | EvaluationProblem:
     """Merge the outputs of the branches at a join.
 
     `merges` are by the transition that a token took. Merges into the same target are one merge, in
@@ -90,7 +92,7 @@ def merge_arrivals(
     sets: list[SetContext] = []
     for merge, values in by_target.values():
         merged = merge_values(merge, values)
-        if isinstance(merged, Fault):
+        if isinstance(merged, EvaluationProblem):
             return merged
         sets.append(merged)
     return sets

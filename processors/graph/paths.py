@@ -72,12 +72,12 @@ def set_path_within_depth(
     values: Mapping[str, Any],
     path: str,
     value: Any,  # noqa: ANN401
-) -> dict[str, Any] | Fault:
+) -> dict[str, Any] | EvaluationProblem:
     """Return a copy as `set_path` does, or a fault if the result has too many levels."""
     return depth_problem(path, value) or set_path(values, path, value)
 
 
-def depth_problem(path: str, value: Any) -> Fault | None:  # noqa: ANN401
+def depth_problem(path: str, value: Any) -> EvaluationProblem | None:  # noqa: ANN401
     """Return a fault if a value set at this path is nested too deeply."""
     levels = NESTING_MAX - path.count(".") - 1
     if not is_deeper(value, levels):

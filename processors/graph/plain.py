@@ -84,7 +84,9 @@ def merge_branches(*, branches: Sequence[Plain], merge: Plain) -> Planned:
         [merging.BranchOutput(branch["branch_index"], branch.get("output")) for branch in branches],
     )
     return _plain(
-        failed(merged.message, "MergeError") if isinstance(merged, Fault) else Decided((merged,))
+        failed(merged.message, "MergeError")
+        if isinstance(merged, EvaluationProblem)
+        else Decided((merged,))
     )
 
 

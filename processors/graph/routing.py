@@ -80,7 +80,7 @@ def _is_match(route: Route, token: Token, scope: Scope, events: list[Trace]) -> 
         events.append(_trace("loop_limit_reached", token, payload))
         return False
     matched = True if route.condition is None else scope.value(route.condition)
-    if isinstance(matched, Fault):
+    if isinstance(matched, EvaluationProblem):
         raise _ExpressionFailed(
             f"{matched.message} (the condition of transition {transition.ref!r})"
         )
@@ -98,7 +98,7 @@ def _spawn(route: Route, scope: Scope) -> _Spawn:
     source = route.collection.source
     items = scope.value(route.collection)
     location = f"the foreach of transition {transition.ref!r}"
-    if isinstance(items, Fault):
+    if isinstance(items, EvaluationProblem):
         raise _ExpressionFailed(f"{items.message} ({location})")
     if not isinstance(items, list):
         kind = "null" if items is None else type(items).__name__

@@ -62,7 +62,7 @@ class Context:
         changed._input_facts = self._input_facts
         return changed
 
-    def facts_for(self, expression: Expression) -> Facts:
+    def facts_for(self, expression: Expression) -> ExpressionValues:
         """Return the part of the context that an expression reads."""
         if expression.roots.isdisjoint(("state", "output")):
             return self._input_facts
@@ -105,7 +105,7 @@ class Scope:
         scope.local = {**self.local, RESULT: result}
         return scope
 
-    def value(self, expression: Expression) -> Any | Fault:  # noqa: ANN401
+    def value(self, expression: Expression) -> Any | EvaluationProblem:  # noqa: ANN401
         """Evaluate an expression. A missing field is null, or false for a condition.
 
         Returns:
@@ -113,8 +113,8 @@ class Scope:
         """
         facts = self.context.facts_for(expression)
         value = expression.evaluate(facts, self.local, self.evaluations)
-        if not isinstance(value, Fault):
+        if not isinstance(value, EvaluationProblem):
             return value
         if value.missing:
-            return False if expression.gives is Gives.CONDITION else None
-        return Fault(f"the expression `{expression.source}` failed: {value.message}")
+            return False if expression.gives is ResultKind.CONDITION else None
+        return EvaluationProblem(f"the expression `{expression.source}` failed: {value.message}")

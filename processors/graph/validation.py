@@ -88,7 +88,7 @@ def problems_of(definition: Definition, *, whole: bool = True) -> list[Problem]:
 
 
 def _of_the_whole(definition: Definition) -> Iterator[Problem]:
-    problem = name_fault("the name of a graph", definition.name, WORKFLOW_NAME_MAX)
+    problem = name_problem("the name of a graph", definition.name, WORKFLOW_NAME_MAX)
     if problem:
         yield Problem(INVALID_DEFINITION, "name", problem)
     for target in definition.output_mapping:
@@ -152,7 +152,7 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
         yield INVALID_DEFINITION, "external", "expected it only on a node with a task"
     if node.external and node.task is not None:
         # Workers request jobs by this name.
-        task_problem = name_fault("the task of a job", node.task, WORKFLOW_NAME_MAX)
+        task_problem = name_problem("the task of a job", node.task, WORKFLOW_NAME_MAX)
         if task_problem:
             yield INVALID_DEFINITION, "task", task_problem
     yield from _named(task=node.task, subworkflow=node.subworkflow)

@@ -40,7 +40,7 @@ def plan(records: Iterable[LogRecord]) -> Plan:
 
 def _admitted(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
     """Return the admitted records without claims, and update the newest epoch."""
-    newest = Newest(claims.epoch)
+    newest = NewestEpoch(claims.epoch)
     admitted = [
         record for record in records if newest.admit(_epoch_of(record)) and record.key != CLAIM_KEY
     ]

@@ -197,7 +197,7 @@ class EmbeddedPostgres:
         if version_file.exists():
             version = version_file.read_text("utf-8").strip()
             if version != str(_VERSION):
-                raise PartUnavailable(
+                raise ProcessUnavailable(
                     f"{self._data} belongs to Postgres {version}, expected {_VERSION}. Projections "
                     "can be rebuilt from Kafka: move the directory away and start again."
                 )
@@ -341,10 +341,10 @@ class EmbeddedPostgres:
                     )
                 )
 
-    def _failure(self, problem: str) -> PartUnavailable:
+    def _failure(self, problem: str) -> ProcessUnavailable:
         lines = self.log_file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
         ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return PartUnavailable(
+        return ProcessUnavailable(
             f"Postgres {problem}. Its log is {self.log_file}; it said last:\n{ending}"
         )
 

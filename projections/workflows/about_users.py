@@ -62,7 +62,7 @@ async def wiped_partitions(reader: PooledReader, user_sha256: str, ordered_at_ms
     return int(rows[0]["done"])
 
 
-async def forgotten(reader: PooledReader, wipe_id: str) -> Forgotten | None:
+async def forgotten(reader: PooledReader, wipe_id: str) -> ForgetResult | None:
     """Return what a wipe has removed of instances; None if it is not done.
 
     Raises:

@@ -88,7 +88,7 @@ _UNNUMBERED: Final = frozenset(
 )
 
 
-def plan_history(records: Iterable[LogRecord], retention: Retention = FOR_EVER) -> Plan:
+def plan_history(records: Iterable[LogRecord], retention: Retention = KEEP_FOREVER) -> Plan:
     """Plan records of `workflow-history`, as returned by `read_history`."""
     patches = Patches(retention)
     refused: list[SqlRow] = []

@@ -209,7 +209,7 @@ def checked_event_types(name: str, types: object, limits: Limits) -> tuple[str, 
         )
     event_types = tuple(types)
     for event_type in event_types:
-        problem = name_fault("an event type", event_type, limits.max_event_type, "max_event_type")
+        problem = name_problem("an event type", event_type, limits.max_event_type, "max_event_type")
         if problem:
             raise ValueError(f'{problem}, in the wait "{name}"')
     return event_types

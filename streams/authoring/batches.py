@@ -35,9 +35,9 @@ def parse_batch(batch: Iterable[Mapping[str, Any]]) -> list[NewInstance]:
                 f'"labels", found {untyped!r:.200} as number {number}'
             )
         instance_id = checked_instance_id(item["id"])
-        if name_fault("an instance id", instance_id, INSTANCE_ID_TOP):
+        if name_problem("an instance id", instance_id, INSTANCE_ID_TOP):
             # A server may be configured to allow longer ids than the default.
-            problem = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
+            problem = name_problem("an instance id", instance_id, INSTANCE_ID_MAX)
             raise refused(INVALID_INSTANCE_ID, f"{problem}, as number {number} of the batch")
         instances.append(NewInstance(instance_id, item.get("params"), item.get("labels") or {}))
     return instances

@@ -26,7 +26,7 @@ def checked_instance_id(instance_id: object) -> str:
     """
     if not isinstance(instance_id, str) or utf8_safe(instance_id) != instance_id:
         raise refused(
-            INVALID_INSTANCE_ID, name_fault("an instance id", instance_id, INSTANCE_ID_MAX) or ""
+            INVALID_INSTANCE_ID, name_problem("an instance id", instance_id, INSTANCE_ID_MAX) or ""
         )
     return instance_id
 
@@ -39,7 +39,7 @@ def checked_event_type(event_type: object) -> str:
     """
     if not isinstance(event_type, str) or utf8_safe(event_type) != event_type:
         raise refused(
-            INVALID_EVENT_TYPE, name_fault("an event type", event_type, EVENT_TYPE_MAX) or ""
+            INVALID_EVENT_TYPE, name_problem("an event type", event_type, EVENT_TYPE_MAX) or ""
         )
     return event_type
 
@@ -51,7 +51,7 @@ def checked_labels(labels: object) -> tuple[Label, ...]:
         InvalidLabelsError: The labels are not a mapping of text to text, or break the rules.
     """
     untyped: Any = labels
-    problem = label_types_fault(untyped) or labels_fault(untyped)
+    problem = label_types_problem(untyped) or labels_problem(untyped)
     if problem:
         raise refused(INVALID_LABELS, problem)
     return labels_of(untyped)

@@ -61,7 +61,7 @@ class StepTx:
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Publish a record to a Kafka topic; the value is JSON."""
         check_utf8("the name of a topic", topic)
-        problem = authors_topic_fault(topic) or self._undeclared(topic)
+        problem = author_topic_problem(topic) or self._undeclared(topic)
         if problem:
             raise ValueError(problem)
         if key is not None:
@@ -153,6 +153,6 @@ class StepTx:
 
 
 def _check(what: str, name: str, longest: int, setting: str) -> None:
-    problem = name_fault(what, name, longest, setting)
+    problem = name_problem(what, name, longest, setting)
     if problem:
         raise ValueError(problem)

@@ -59,7 +59,7 @@ def encode(
         )
     if _ODD_KEY(text) and not _keys_are_text(value):
         raise UnserialisableError(_refusal(value, what, "a key that is not text"))
-    problem = value_fault(what, text, most, setting)
+    problem = value_problem(what, text, most, setting)
     if problem:
         raise UnserialisableError(problem)
     return text

@@ -223,7 +223,7 @@ def check_concurrency(workflow: Workflow) -> None:
     Raises:
         ValueError: It cannot.
     """
-    problem = concurrency_fault(workflow.concurrency) if workflow.concurrency else None
+    problem = concurrency_problem(workflow.concurrency) if workflow.concurrency else None
     if problem is not None:
         raise ValueError(f"of the workflow {workflow.name}: {problem}")
 
@@ -313,9 +313,9 @@ def _by_name(spec: str, workflows: list[_Runs]) -> dict[str, _Runs]:
                 f"{_location(other)} and {_location(workflow)}"
             )
     for name, workflow in by_name.items():
-        if name.startswith(HOUSE_PREFIX):
+        if name.startswith(BUILTIN_PREFIX):
             raise AppNotLoaded(
-                f"expected no workflow whose name begins with {HOUSE_PREFIX}, which is "
+                f"expected no workflow whose name begins with {BUILTIN_PREFIX}, which is "
                 f"reserved for built-in workflows, found {name} ({_location(workflow)})"
             )
     return by_name
@@ -346,7 +346,7 @@ def _schedules(
 def _check_params(schedule: Schedule, workflow: object) -> None:
     schema = workflow.params_type().schema() if isinstance(workflow, Workflow) else None
     declared = schedule.declared
-    problem = params_fault(schema, json.dumps(params_at(declared, "2026-01-01T00:00:00Z")))
+    problem = params_problem(schema, json.dumps(params_at(declared, "2026-01-01T00:00:00Z")))
     if problem:
         raise AppNotLoaded(
             f"expected the params of the schedule {declared.schedule!r} ({schedule.location}), to "

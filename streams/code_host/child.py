@@ -105,7 +105,7 @@ class Child:
                 traceback.print_exc()
                 _exit(EXIT_BROKEN)
             self._forgotten.update(
-                message.activation for message in messages if isinstance(message, Forget)
+                message.activation for message in messages if isinstance(message, Evict)
             )
             self._frames.append(messages)
         if not busy:

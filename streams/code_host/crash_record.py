@@ -89,7 +89,7 @@ class CrashRecord:
         """Record how many threads are held by abandoned callbacks."""
         self._head[_HELD] = number
 
-    def record_starting(self, starting: Sequence[Started]) -> bool:
+    def record_starting(self, starting: Sequence[AttemptStarted]) -> bool:
         """Record attempts that may run before the parent knows of them.
 
         Replaces the attempts recorded before.
@@ -127,7 +127,7 @@ class CrashRecord:
         turn = self._head[_TURN]
         return None if turn == _NONE else turn
 
-    def starting(self) -> list[Started]:
+    def starting(self) -> list[AttemptStarted]:
         """Return the attempts that were recorded last."""
         data = self._map[_HEAD : _HEAD + self._head[_LENGTH]]
         # The child's code can also write garbage here.

@@ -198,7 +198,7 @@ class Host:
         """Return the running attempts."""
         return [attempt.current for attempt in self._services.running]
 
-    def still_running(self) -> list[Started]:
+    def still_running(self) -> list[AttemptStarted]:
         """Return running attempts that started since the last call. Owners time them."""
         started = self.starting()
         self._services.fresh.clear()
@@ -208,7 +208,7 @@ class Host:
         """Whether `still_running` would return any."""
         return any(attempt.is_current() for attempt in self._services.fresh)
 
-    def starting(self) -> list[Started]:
+    def starting(self) -> list[AttemptStarted]:
         """Return what `still_running` would return, without marking it as reported."""
         return [attempt.started() for attempt in self._services.fresh if attempt.is_current()]
 

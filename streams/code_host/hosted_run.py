@@ -98,12 +98,12 @@ class Attempt:
         #: None for a callback without a `tx` parameter.
         self.tx = tx
 
-    def started(self) -> Started:
+    def started(self) -> AttemptStarted:
         """Return the message for the owner that the attempt has started."""
         if self.call is not None:
             return AttemptStarted(self.run.number, self.call.reached, self.number, self.call.policy)
         reached = Reached(self.key, self.key, 0, 0, 0, self.timeout_ms)
-        return Started(self.run.number, reached, self.number, _NO_RETRY, rollback=True)
+        return AttemptStarted(self.run.number, reached, self.number, _NO_RETRY, rollback=True)
 
     def is_current(self) -> bool:
         """Whether the attempt has neither ended nor been cancelled."""

@@ -151,18 +151,18 @@ def params_at(declared: Declared, tick: str) -> dict[str, Any]:
 
 def declaration_problem(declared: Declared) -> str | None:
     """Return what is wrong with a schedule, or None."""
-    problem = name_fault("the name of a schedule", declared.schedule, NAME_MAX)
+    problem = name_problem("the name of a schedule", declared.schedule, NAME_MAX)
     if problem:
         return problem
     what = f"the schedule {declared.schedule!r}"
-    problem = name_fault(f"the workflow of {what}", declared.workflow, WORKFLOW_NAME_MAX)
-    problem = problem or cron_fault(declared.at)
+    problem = name_problem(f"the workflow of {what}", declared.workflow, WORKFLOW_NAME_MAX)
+    problem = problem or cron_problem(declared.at)
     reserved = sorted(declared.params.keys() & {SCHEDULE, SCHEDULED_FOR})
     if not problem and reserved:
         problem = (
             f"expected params without {SCHEDULE} and {SCHEDULED_FOR}, found {', '.join(reserved)}"
         )
-    problem = problem or labels_fault(declared.labels) or _params_problem(declared.params)
+    problem = problem or labels_problem(declared.labels) or _params_problem(declared.params)
     return problem and (problem if what in problem else f"{what}: {problem}")
 
 

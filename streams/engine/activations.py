@@ -138,7 +138,7 @@ class Activations:
     def release(self, live: LiveInstance) -> None:
         """Release an instance from its host."""
         if live.activation is not None:
-            self._staging.effect(Forget(live.activation))
+            self._staging.effect(Evict(live.activation))
         self._unassign(live)
 
     # -- attempts
@@ -156,7 +156,7 @@ class Activations:
             live.attempts[key] = None
             self._staging.effect(message)
 
-    def attempt_started(self, live: LiveInstance, started: Started, now_ms: int) -> None:
+    def attempt_started(self, live: LiveInstance, started: AttemptStarted, now_ms: int) -> None:
         """Start the timeout of an attempt that the host reports as taking some time."""
         live.attempts[started.step.key] = started
         self._timers.watch(started, now_ms)
@@ -181,7 +181,7 @@ class Activations:
 
     # -- lost hosts
 
-    def reclaim(self, host: int) -> Iterator[tuple[int, LiveInstance, list[Started]]]:
+    def reclaim(self, host: int) -> Iterator[tuple[int, LiveInstance, list[AttemptStarted]]]:
         """Yield the activations of a lost host with their running attempts, and remove them."""
         for number, live in list(self._live.items()):
             if live.host == host:

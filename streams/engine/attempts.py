@@ -6,7 +6,7 @@ from headwater.schemas.failures import HOST_LOST, STEP_TIMEOUT
 from headwater.schemas.history import Failure
 
 
-def report_running(started: Started) -> StepUnderWay:
+def report_running(started: AttemptStarted) -> StepUnderWay:
     """Return the request that records a long attempt, so that users can see it."""
     return StepUnderWay(started.step, started.attempt)
 
@@ -25,7 +25,7 @@ def timed_out(started: AttemptStarted) -> StepRaised | RollbackRaised:
     return StepRaised(step, started.attempt, failure, started.policy)
 
 
-def lost(started: Started, reason: str) -> StepRaised | RollbackRaised:
+def lost(started: AttemptStarted, reason: str) -> StepRaised | RollbackRaised:
     """Return the failure of an attempt whose host was lost. Any of them may be the cause."""
     failure = Failure(
         HOST_LOST,

@@ -117,10 +117,10 @@ def _with_source(
         return decision
     slot = None
     if concurrency is not None:
-        slot = place_of(concurrency, started.params, evaluations)
+        slot = slot_scope(concurrency, started.params, evaluations)
     if isinstance(slot, Rejection):
         return slot
-    return asking(run, (sent.workflow, sent.instance_id), decision, slot)
+    return with_slot_request(run, (sent.workflow, sent.instance_id), decision, slot)
 
 
 def _params_refusal(
@@ -137,10 +137,10 @@ def _params_refusal(
     else:
         params = command.params if isinstance(command, StartRun) else None
     schema = source.params
-    if schema is None or params is None or value_fault("params", params, VALUE_BYTES_TOP):
+    if schema is None or params is None or value_problem("params", params, VALUE_BYTES_TOP):
         return None
     try:
-        problem = params_fault(schema, params, evaluations)
+        problem = params_problem(schema, params, evaluations)
     except SchemaInvalid as error:
         # The schema was accepted by a release with other limits.
         problem = f"that they cannot be checked: {error}"

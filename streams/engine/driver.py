@@ -110,7 +110,7 @@ class Driver:
         """Stop driving a partition. What it has in flight has no effects any more."""
         partition = self.partitions.pop(number, None)
         if partition is not None:
-            self._release([Forget(activation) for activation in partition.owner.activations()])
+            self._release([Evict(activation) for activation in partition.owner.activations()])
         return partition
 
     def drives(self, partition: Partition) -> bool:
@@ -328,7 +328,7 @@ class Driver:
         for message in messages:
             request = message.request if isinstance(message, Requested) else None
             if not isinstance(request, _ENDS_ATTEMPT):
-                self._yielded_back |= isinstance(message, HandBack)
+                self._yielded_back |= isinstance(message, YieldBack)
                 ready.append(message)
                 continue
             self._attempts_ended += 1

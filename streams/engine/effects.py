@@ -69,7 +69,7 @@ def unknown_workflow(name: str, known: Collection[str], idle: str | None) -> Rej
         known: Names of known workflows.
         idle: A deployment that has the workflow and is not active, if there is one.
     """
-    authors = sorted(workflow for workflow in known if not workflow.startswith(HOUSE_PREFIX))
+    authors = sorted(workflow for workflow in known if not workflow.startswith(BUILTIN_PREFIX))
     names = ", ".join(authors) or "none"
     message = bounded(f"expected one of the workflows {names}, found {name}")
     activate = f"`headwater deployments activate {idle}`"

@@ -62,7 +62,7 @@ class LiveInstance:
         #: Number of its host, if it has an activation.
         self.host = 0
         #: Running attempts by the key of their step; None until the host reports that one is long.
-        self.attempts: dict[str, Started | None] = {}
+        self.attempts: dict[str, AttemptStarted | None] = {}
         #: Steps whose SQL is being committed, even if their host was lost.
         self.committing: set[StepId] = set()
         #: Those of them whose SQL was sent to Postgres: it may have taken effect.

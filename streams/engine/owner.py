@@ -189,7 +189,7 @@ class Owner:
                 self._request(live, message.request, now_ms)
         elif isinstance(message, AttemptStarted):
             self._activations.attempt_started(live, message, now_ms)
-        elif isinstance(message, HandBack):
+        elif isinstance(message, YieldBack):
             self._activations.yield_back(live)
 
     def begin_sql(self, activation: int, returned: StepReturned, now_ms: int) -> StepCommit | None:

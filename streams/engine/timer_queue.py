@@ -55,20 +55,22 @@ class TimerQueue:
         for key in keys:
             self._wakes.put(key, at_ms)
 
-    def watch(self, started: Started, now_ms: int) -> None:
+    def watch(self, started: AttemptStarted, now_ms: int) -> None:
         """Set the timeout of an attempt, and the time at which a first attempt is recorded."""
         if started.step.timeout_ms:
             self._deadlines.put(_attempt_id(started), now_ms + started.step.timeout_ms)
         if started.attempt == 1 and not started.rollback:
             self._unseen[_attempt_id(started)] = now_ms + SEEN_AFTER_MS
 
-    def unwatch(self, started: Started) -> None:
+    def unwatch(self, started: AttemptStarted) -> None:
         """Drop the timers of an attempt that has ended."""
         attempt_id = _attempt_id(started)
         self._deadlines.drop(attempt_id)
         self._unseen.pop(attempt_id, None)
 
-    def attempts_due(self, now_ms: int) -> Iterator[tuple[AttemptId, Callable[[Started], Request]]]:
+    def attempts_due(
+        self, now_ms: int
+    ) -> Iterator[tuple[AttemptId, Callable[[AttemptStarted], Request]]]:
         """Remove and yield due attempts, with a function that returns the request for each."""
         for attempt_id in self._deadlines.due(now_ms):
             yield attempt_id, timed_out
@@ -92,5 +94,5 @@ class TimerQueue:
             yield self._rests.popleft()
 
 
-def _attempt_id(started: Started) -> AttemptId:
+def _attempt_id(started: AttemptStarted) -> AttemptId:
     return (started.activation, started.step.key, started.attempt)

@@ -30,7 +30,7 @@ def main() -> None:
     cpu_s, memory = float(sys.argv[1]), int(sys.argv[2])
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)  # The parent ends it by closing its input.
-    Expression("event.a", Gives.VALUE).evaluate(Facts({"event": {"a": 1}}))
+    Expression("event.a", ResultKind.VALUE).evaluate(ExpressionValues({"event": {"a": 1}}))
     _write(framed(READY))
     while True:
         pid = os.fork()
@@ -69,17 +69,17 @@ def _serve(cpu_s: float) -> int:
         used_ns = time.process_time_ns() - started_ns
         out_of_memory = response.fault is not None and response.fault.message == NO_MEMORY
         last = out_of_memory or number == _TASKS_MAX
-        _write(framed(Response(response.value, response.fault, used_ns, last)))
+        _write(framed(TaskResponse(response.value, response.fault, used_ns, last)))
         if last:
             break
     return _AGAIN
 
 
-def _run(runner: TaskRunner, body: bytes) -> Response:
+def _run(runner: TaskRunner, body: bytes) -> TaskResponse:
     try:
         return runner.run(decode_request(body))
     except MemoryError:
-        return Response(None, Fault(NO_MEMORY))
+        return TaskResponse(None, EvaluationProblem(NO_MEMORY))
     except Exception as error:  # noqa: BLE001, an error of a task is its result
         return failure_of(error)
 

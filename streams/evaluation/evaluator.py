@@ -75,7 +75,7 @@ class EvaluatorProcess:
         with self._lock:
             self._stop()
 
-    def __call__(self, task: Task, shared: SharedValues | None = None) -> Outcome:
+    def __call__(self, task: Task, shared: SharedValues | None = None) -> TaskOutcome:
         """Run a task within the limits."""
         with self._lock:
             reason = ""
@@ -117,7 +117,7 @@ class EvaluatorProcess:
         )
         return TaskOutcome(EvaluationProblem(message), int(self._limits.cpu_s * 1e9))
 
-    def _send(self, task: Task, shared: SharedValues | None) -> Response | int:
+    def _send(self, task: Task, shared: SharedValues | None) -> TaskResponse | int:
         process = self._started()
         if not self._ready:
             if self._read(process, time.monotonic() + _START_S) != READY:

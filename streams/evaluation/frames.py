@@ -15,7 +15,7 @@ decode_request: Final = msgspec.msgpack.Decoder(TaskRequest).decode
 decode_response: Final = msgspec.msgpack.Decoder(TaskResponse | int).decode
 
 
-def framed(message: Request | Response | int) -> bytes:
+def framed(message: TaskRequest | TaskResponse | int) -> bytes:
     """Return a message as it is written to a pipe."""
     body = encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

@@ -119,7 +119,7 @@ class WorkflowTest:
             | dict.fromkeys(definitions.graphs, graphs.kind)
             | dict(kinds or {})
         )
-        self._host_of = {n: _BUILTIN if n.startswith(HOUSE_PREFIX) else _APP for n in self._kinds}
+        self._host_of = {n: _BUILTIN if n.startswith(BUILTIN_PREFIX) else _APP for n in self._kinds}
         #: Empty: a test runs only the workflows that it was created with.
         self._deployments = Deployments()
         self._random = Random(seed)  # noqa: S311, no secrets are made here

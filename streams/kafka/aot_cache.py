@@ -38,7 +38,7 @@ def make_aot_cache(directory: Path, report: Callable[[str], None]) -> None:
             trained = Path(scratch) / "trained.aot"
             _train(Path(scratch), trained)
             trained.replace(cache)
-    except (PartUnavailable, BrokerUnavailable, KafkaError, OSError) as error:
+    except (ProcessUnavailable, BrokerUnavailable, KafkaError, OSError) as error:
         report(f"Could not create Java's AOT cache; Kafka will start as slowly as now: {error}")
 
 
@@ -78,7 +78,7 @@ def main() -> None:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         fetch_jars(jars_directory(), _print_line)
-    except PartUnavailable as error:
+    except ProcessUnavailable as error:
         sys.exit(str(error))
     make_aot_cache(jars_directory(), _print_line)
 

@@ -58,8 +58,14 @@ async def _members(admin: AIOKafkaAdminClient) -> tuple[Member, ...]:
     ((_, _, _, _, _, members, *_),) = response.groups  # type: ignore[attr-defined]
     running = []
     for _, _, _, metadata, *_ in members:
-        announcement = announced(ConsumerProtocolMemberMetadata.decode(metadata).user_data or b"")
-        older = sorted(name for name in READS if announcement.reads.get(name, 0) < READS[name])
+        announcement = parse_announcement(
+            ConsumerProtocolMemberMetadata.decode(metadata).user_data or b""
+        )
+        older = sorted(
+            name
+            for name in READABLE_VERSIONS
+            if announcement.reads.get(name, 0) < READABLE_VERSIONS[name]
+        )
         running.append(Member(announcement.member, tuple(older)))
     return tuple(sorted(running))
 

@@ -384,7 +384,9 @@ class EmbeddedKafka:
             with contextlib.suppress(FileNotFoundError):
                 lines += file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
         ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return PartUnavailable(f"Kafka {what}. Its log is {self.log_file}; last lines:\n{ending}")
+        return ProcessUnavailable(
+            f"Kafka {what}. Its log is {self.log_file}; last lines:\n{ending}"
+        )
 
     def _stop_stale_broker(self) -> None:
         """Stop a broker that still runs on this data because its owner was killed."""

@@ -157,7 +157,7 @@ def _download(artifact: "Artifact") -> Path:
             if attempt == _TRIES:
                 raise
         except RuntimeError as error:  # jgo's error if no repository has the file
-            raise PartUnavailable(
+            raise ProcessUnavailable(
                 f"Maven Central did not hand out {artifact.filename}. Usual cause: a proxy or "
                 "firewall that refuses it, or too many requests from this network; try again later."
             ) from error
@@ -293,7 +293,7 @@ def main() -> None:
             _print_line(f"Pinned {write_lock(Path(__file__).with_name(_LOCK_NAME))} jars.")
         else:
             fetch_jars(jars_directory(), _print_line)
-    except PartUnavailable as error:
+    except ProcessUnavailable as error:
         sys.exit(str(error))
 
 

@@ -66,7 +66,7 @@ class _Assignor(AbstractPartitionAssignor):
     name: Final = "headwater-forms"
 
     def __init__(
-        self, announcement: Announcement, on_versions: Callable[[Mapping[str, Form]], None]
+        self, announcement: Announcement, on_versions: Callable[[Mapping[str, SchemaVersion]], None]
     ) -> None:
         self._announcement = msgspec.json.encode(announcement)
         self._on_versions = on_versions
@@ -81,7 +81,9 @@ class _Assignor(AbstractPartitionAssignor):
     def assign(  # type: ignore[override]
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        forms = common([announced(metadata.user_data or b"") for metadata in members.values()])
+        forms = common_versions(
+            [parse_announcement(metadata.user_data or b"") for metadata in members.values()]
+        )
         data = msgspec.json.encode(forms)
         return {member: ConsumerProtocolMemberAssignment(_VERSION, [], data) for member in members}
 
@@ -109,14 +111,14 @@ class Membership:
         *,
         cluster: Cluster,
         member: str,
-        reads: Mapping[str, int] = READS,
-        on_versions: Callable[[Mapping[str, Form]], None] = write_forms,
+        reads: Mapping[str, int] = READABLE_VERSIONS,
+        on_versions: Callable[[Mapping[str, SchemaVersion]], None] = set_write_versions,
     ) -> None:
         self._cluster = cluster
         self._reads = dict(reads)
         self._assignor = _Assignor(Announcement(member, self._reads), self._learn)
         self._on_versions = on_versions
-        self._known: Mapping[str, Form] = {}
+        self._known: Mapping[str, SchemaVersion] = {}
         self._started = False
         self._joined = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -211,7 +213,7 @@ async def _poll(consumer: AIOKafkaConsumer) -> NoReturn:
 @contextlib.contextmanager
 def system_membership(cluster: Cluster, member: str) -> Iterator[Membership]:
     """Yield a membership that ends with the body; the body starts it when it is ready."""
-    write_forms(OLDEST_FORMS)
+    set_write_versions(OLDEST_VERSIONS)
     membership = Membership(cluster=cluster, member=member)
     try:
         yield membership

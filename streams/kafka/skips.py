@@ -48,7 +48,7 @@ class SkipMark(msgspec.Struct, frozen=True):
 
 async def load_skips(cluster: Cluster) -> None:
     """Make this process skip all marked records; waits for Kafka."""
-    positions: list[Place] = []
+    positions: list[RecordPosition] = []
 
     async def read() -> None:
         positions.clear()
@@ -56,7 +56,7 @@ async def load_skips(cluster: Cluster) -> None:
             async for records in batches:
                 for record in records:
                     mark = msgspec.json.decode(record.value or b"", type=SkipMark)
-                    positions.append(Place(mark.topic, mark.partition, mark.offset))
+                    positions.append(RecordPosition(mark.topic, mark.partition, mark.offset))
 
     await Retrying(log, "waiting for Kafka to learn which records are skipped").until_done(read)
     for position in set(positions) - newer.skipped():
@@ -65,7 +65,7 @@ async def load_skips(cluster: Cluster) -> None:
 
 
 async def find_skippable(
-    cluster: Cluster, position: Place, *, force: bool = False
+    cluster: Cluster, position: RecordPosition, *, force: bool = False
 ) -> tuple[Incoming, str]:
     """Return a record that may be skipped, and what is wrong with it.
 
@@ -85,7 +85,7 @@ async def find_skippable(
     record = await _first(cluster, position)
     if record is None or record.offset != position.offset:
         raise UndecodableRecord(f"expected a record at {text}, found none")
-    problems = [fault_of(record.value, schema) for schema in schemas]
+    problems = [decode_problem(record.value, schema) for schema in schemas]
     if None not in problems:
         return record, str(problems[0])
     kind = schemas[problems.index(None)]
@@ -97,7 +97,7 @@ async def find_skippable(
     return record, f"a {kind} that can be read, skipped by force"
 
 
-async def _first(cluster: Cluster, position: Place) -> Incoming | None:
+async def _first(cluster: Cluster, position: RecordPosition) -> Incoming | None:
     """Return the first record at or after a position."""
     reading = read_partition(cluster, [position.topic], position.partition, start=position.offset)
     async with aclosing(reading) as batches:

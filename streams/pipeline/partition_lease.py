@@ -54,8 +54,8 @@ class Fold:
 
     def __init__(self, checkpoint: PartitionCheckpoint | None = None) -> None:
         checkpoint = checkpoint or PartitionCheckpoint()
-        self._newest: defaultdict[str, Newest] = defaultdict(
-            Newest, {topic: Newest(epoch) for topic, epoch in checkpoint.epochs.items()}
+        self._newest: defaultdict[str, NewestEpoch] = defaultdict(
+            NewestEpoch, {topic: NewestEpoch(epoch) for topic, epoch in checkpoint.epochs.items()}
         )
         #: Keys with a void last record.
         self._hidden: defaultdict[str, dict[bytes, Incoming]] = defaultdict(dict)

@@ -259,7 +259,7 @@ class Rows:
         for table, name, row in list(self._of_user(user)):
             if table.owner is Owner.SUBJECT:
                 subjects.append(row.key[0])
-            remaining = row_left(row, fence)
+            remaining = remaining_row(row, fence)
             if remaining != row:
                 self._stage(table, name, remaining)
                 self._kept[table.name, name] = remaining

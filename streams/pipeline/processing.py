@@ -205,7 +205,7 @@ class Processing:
     def write_users_seen(self) -> None:
         """Write when the users of a batch were first and last seen: two updates per user."""
         for user, events in self._seen.items():
-            for update in heard_of(user, events):
+            for update in first_seen(user, events):
                 self._state.rows.merge(update)
         self._seen.clear()
 
@@ -220,7 +220,7 @@ class Processing:
         if not declared and not self._rules:
             return
         only = text_header(record, RULE)
-        effects = [checked(effect) for effect in declared if only in (None, effect.name)]
+        effects = [check_effect(effect) for effect in declared if only in (None, effect.name)]
         if self._rules:
             effects += decide(self._rules, event, only=only, evaluator=self._evaluator)
         for effect in effects:

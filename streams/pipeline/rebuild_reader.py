@@ -147,7 +147,7 @@ class RebuildReader:
     def _read(self, record: Incoming) -> NormalizedDelivery | RawDelivery | None:
         try:
             delivery = decode(record.value, WebhookReceived)
-            if order_of(delivery) is not None:
+            if wipe_order_of(delivery) is not None:
                 return RawDelivery.of(record)
             kind = self.placement.kind_of(delivery)
             if kind is None or record.key != delivery.event_id.encode():

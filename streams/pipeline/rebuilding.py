@@ -69,7 +69,9 @@ class _Hops(RecordBatch):
         """Do nothing."""
 
     @override
-    def effect(self, event: WebhookAdmitted, record: Incoming, effect: Effect | NoEffect) -> None:
+    def effect(
+        self, event: WebhookAdmitted, record: Incoming, effect: Effect | RejectedEffect
+    ) -> None:
         """Do nothing."""
 
     @override

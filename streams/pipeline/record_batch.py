@@ -96,9 +96,11 @@ class RecordBatch:
         value = encode(outcome)
         self.records.append(Outgoing(OUTCOMES, self.partition, key, value, self.headers))
 
-    def effect(self, event: WebhookAdmitted, record: Incoming, effect: Effect | NoEffect) -> None:
+    def effect(
+        self, event: WebhookAdmitted, record: Incoming, effect: Effect | RejectedEffect
+    ) -> None:
         """Add what a delivery does to a workflow, or a dead letter that names the rule."""
-        if isinstance(effect, NoEffect):
+        if isinstance(effect, RejectedEffect):
             letter = self._letter(record, event, effect.reason, effect.detail, rule=effect.name)
             self.records.append(letter)
             return

@@ -146,7 +146,7 @@ class WebhookLog:
         if self._background:
             await asyncio.wait(self._background, timeout=_STOP_S)
 
-    async def publish_fact(self, fact: Fact, *, request_id: str) -> Appended:
+    async def publish_fact(self, fact: SystemEvent, *, request_id: str) -> Appended:
         """Append a fact that the system has learned, as a system event; return when it is durable.
 
         A fact that was published before is a duplicate, and changes nothing. Errors are those of

@@ -28,7 +28,7 @@ from headwater.streams.replay.rollback import Rollback, to_roll_back
 from headwater.streams.replay.workflow import Workflow
 
 #: Failure of a canceled run whose code does not raise another error.
-_CANCELED: Final = Failure(TOLD, "the run was cancelled")
+_CANCELED: Final = Failure(CANCELLED_ERROR, "the run was cancelled")
 #: Warning about a run that cannot continue. It is stored as a key, so it must not change.
 _STUCK: Final = (
     "the code waits for something that no entry will bring: none of its entries is open, so "

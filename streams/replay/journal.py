@@ -71,7 +71,7 @@ class Journal:
             TooManyEntriesError: It has too many. Sleeps do not count.
             ValueError: The key is too long.
         """
-        problem = key_fault(key)
+        problem = key_problem(key)
         if problem:
             raise ValueError(problem)
         if len(self.entries) >= self._entries_max and kind is not EntryKind.SLEEP:
@@ -94,7 +94,7 @@ class Journal:
 
     def cancel(self, scopes: Collection[str]) -> None:
         """Mark open entries at some keys and below them as cancelled, as the owner does."""
-        for key in keys_at_or_beneath(self.entries, scopes):
+        for key in keys_at_or_under(self.entries, scopes):
             entry = self.entries[key]
             if entry.status in OPEN:
                 entry.status = EntryStatus.CANCELLED
@@ -103,13 +103,13 @@ class Journal:
 
     def unvisited(self, scope: str = "") -> Iterator[str]:
         """Yield keys below a scope that the code has not reached, although it could have."""
-        for key in keys_beneath(self.entries, scope):
+        for key in keys_under(self.entries, scope):
             if key not in self.visited and key not in self._skipped:
                 yield key
 
     def skip(self, key: str) -> None:
         """Record that the code will visit nothing below a key."""
-        self._skip(list(keys_beneath(self.entries, key)))
+        self._skip(list(keys_under(self.entries, key)))
 
     def skip_iterations(self, key: str, before: int) -> None:
         """Record that a loop begins at a later iteration.

@@ -366,9 +366,11 @@ class Step(DeterministicValues):
                     run.begin.workflow, run.begin.instance_id, key
                 )
                 longest = run.limits.max_workflow_name
-                error = name_fault("the name of a workflow", child, longest, "max_workflow_name")
+                error = name_problem("the name of a workflow", child, longest, "max_workflow_name")
                 longest = run.limits.max_instance_id
-                error = error or name_fault("an instance id", child_id, longest, "max_instance_id")
+                error = error or name_problem(
+                    "an instance id", child_id, longest, "max_instance_id"
+                )
                 if error:
                     raise ValueError(error)
                 wait_ms = None

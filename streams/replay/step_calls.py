@@ -73,7 +73,7 @@ class StepCalls:
 
     def discard(self, scopes: Collection[str]) -> list[Call]:
         """Remove, cancel and return the calls at some keys and below them."""
-        discarded = [self._calls.pop(key) for key in keys_at_or_beneath(self._calls, scopes)]
+        discarded = [self._calls.pop(key) for key in keys_at_or_under(self._calls, scopes)]
         for call in discarded:
             self._host.cancel(call.reached.key)
         return discarded

@@ -42,7 +42,7 @@ class Workflow(Generic[P_contra, R_co]):
         publishes: Collection[str] | None = None,
         versioning: Versioning = "pinned",
     ) -> None:
-        problem = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
+        problem = name_problem("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if problem:
             raise ValueError(problem)
         mismatch = signature_mismatch(function, 2) if inspect.iscoroutinefunction(function) else ""

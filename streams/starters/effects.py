@@ -148,7 +148,7 @@ class Starter:
             await self._carry_out(self._memories[tp], known)
             await self._commit(tp, known[-1].offset + 1)
         if newer is not None and tp in self._memories:
-            self._block(tp, why_waits(newer))
+            self._block(tp, newer_schema_message(newer))
 
     def _block(self, tp: TopicPartition, reason: str) -> None:
         """Stop reading a partition until it is assigned again."""
@@ -217,7 +217,7 @@ class Starter:
                 effect = decode(record.value, EffectDecided)
                 replayed = text_header(record, REPLAY_OF) is not None
                 if not memory.is_copy(effect, record.offset) or replayed:
-                    sends.append((record, send_of(effect, record.partition, record.offset)))
+                    sends.append((record, command_for(effect, record.partition, record.offset)))
             except HeadwaterError as error:
                 letters.append(self._letter(record, RejectedEffect("", error.code, error.message)))
             except Exception as error:
@@ -233,7 +233,7 @@ class Starter:
                     letters.append(self._letter(record, failed))
         await self._append_letters(letters)
 
-    async def _send(self, sends: Sequence[Send]) -> dict[str, ReplySent]:
+    async def _send(self, sends: Sequence[EffectCommand]) -> dict[str, ReplySent]:
         """Send commands until all outcomes are known."""
         known: dict[str, ReplySent] = {}
 

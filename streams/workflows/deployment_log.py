@@ -20,7 +20,7 @@ class ArtifactLost(HeadwaterError):
     code = "artifact_lost"
 
 
-class DeploymentLog(FoldedTopic[Deployments, Outcome]):
+class DeploymentLog(FoldedTopic[Deployments, DeploymentOutcome]):
     """Follows the deployments, and appends to them. Connects on first use."""
 
     def __init__(self, *, cluster: Cluster, client_id: str) -> None:
@@ -35,7 +35,7 @@ class DeploymentLog(FoldedTopic[Deployments, Outcome]):
         """
         return await self.append_to(ARTIFACTS, deployment_id, artifact)
 
-    async def write(self, record: DeploymentCreated | DeploymentActivated) -> Outcome:
+    async def write(self, record: DeploymentCreated | DeploymentActivated) -> DeploymentOutcome:
         """Append a deployment or activation. Return the outcome when it is durable.
 
         Raises:

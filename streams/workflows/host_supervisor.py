@@ -128,7 +128,7 @@ class HostSupervisor:
         self._host = host
         if self._limits_attempts:
             # The remaining allowance of the previous host is unknown: wait for the next tick.
-            host.send((Allow(0, 0),))
+            host.send((AllowAttempts(0, 0),))
         if self._fetch is not None:
             # The turn that requested the host may have assigned instances to it already.
             reason = f"{self.name} was not started yet"
@@ -182,7 +182,7 @@ class HostSupervisor:
     def allow(self, attempts: int | None) -> None:
         """Limit the number of step attempts that the host may start; None for no limit."""
         self._limits_attempts = attempts is not None
-        self.send((Allow(0, attempts),))
+        self.send((AllowAttempts(0, attempts),))
 
     # -- load
 

@@ -169,7 +169,9 @@ class Publisher:
         await client.add_topic(self._topic)
         updated = await client.force_metadata_update()
         if updated and client.cluster.partitions_for_topic(self._topic) is None:
-            raise BrokerUnavailable(f"expected a topic of that name: {creating(self._topic)}")
+            raise BrokerUnavailable(
+                f"expected a topic of that name: {create_topic_hint(self._topic)}"
+            )
 
     async def _transact(self, producer: AIOKafkaProducer, waiting: Sequence[PendingRecord]) -> None:
         reached = max(self._reached, _order(waiting[-1]) + 1)

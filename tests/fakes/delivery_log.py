@@ -64,7 +64,7 @@ class MemoryLog:
     def leave(self, delivery: WebhookReceived, answer: Answer) -> None:
         """What was begun is done."""
 
-    async def publish_fact(self, fact: Fact, *, request_id: str) -> Appended:
+    async def publish_fact(self, fact: SystemEvent, *, request_id: str) -> Appended:
         return await self.append(delivery_of(fact, request_id=request_id, now_ms=fact.at_ms))
 
     async def read(self, partition: int, offset: int) -> Stored | None:

@@ -48,7 +48,7 @@ class Rows:
     async def pruning(self) -> "Rows":
         return self
 
-    async def expired(self, expiry: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+    async def expired(self, expiry: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
         return await expired(self._reader, expiry, after, limit)
 
     async def delete_unchanged(self, page: Sequence[Expired]) -> int:

@@ -23,7 +23,7 @@ from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import DATA_TYPES, Terra
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured, TerraRefused
 from headwater.gateway.terra_stand_in.posting import DIED
-from headwater.schemas.providers.headwater import Fact, LabSubmitted
+from headwater.schemas.providers.headwater import LabSubmitted, SystemEvent
 from headwater.streams.harness.instance_handle import TestInstance
 from headwater.streams.harness.workflow_test import WorkflowTest
 from tests.terra import HASTE, KEYS, StandIn, Taken, taking
@@ -80,7 +80,7 @@ class Outside:
     async def facts(self) -> "Outside":
         return self
 
-    async def publish_fact(self, fact: Fact, *, request_id: str) -> None:
+    async def publish_fact(self, fact: SystemEvent, *, request_id: str) -> None:
         assert request_id
         self.told.append(fact)
 

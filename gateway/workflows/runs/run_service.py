@@ -27,7 +27,7 @@ from headwater.schemas.failures import INSTANCE_CREATED_BEFORE, INSTANCE_EXISTS
 from headwater.schemas.history import Once, StartRun
 from headwater.schemas.run_answers import RunCreated
 from headwater.schemas.statuses import RunState
-from headwater.streams.authoring.steering import CANCEL
+from headwater.streams.authoring.lifecycle import CANCEL
 
 #: Called with the id of a run before a command for it is sent; used by the audit log.
 OnRunId: TypeAlias = Callable[[str], None]

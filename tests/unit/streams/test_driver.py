@@ -102,7 +102,7 @@ def test_what_a_partition_has_under_way_follows_no_more_once_it_is_given_up():
     flights = worker.start(0), worker.start(1)
     (activation,) = worker.driver.partitions[0].owner.activations()
     worker.driver.remove_partition(0)
-    assert worker.driver.take_released().to_hosts == {0: [Forget(activation)]}
+    assert worker.driver.take_released().to_hosts == {0: [Evict(activation)]}
     worker.add_partition(0)
     gone = worker.follows(flights[0], 1)
     assert (gone.answers, gone.to_hosts) == ([], {})
@@ -193,7 +193,7 @@ def test_a_host_that_is_gone_takes_only_what_it_had():
     worker = Worker(0, 1)
     mine, other = worker.activation(0), worker.activation(0, 1, "parcel")
     for each in (mine, other):
-        worker.driver.host_sent([Started(each, STEP, 1, POLICY)])
+        worker.driver.host_sent([AttemptStarted(each, STEP, 1, POLICY)])
     worker.driver.host_lost("it is gone", host=1)
     worker.driver.host_started(1)
     records = worker.flight().records()
@@ -321,7 +321,9 @@ def test_a_step_may_be_given_up_while_postgres_cannot_be_asked():
     worker, activation, step = given_up_amid_its_sql()
     worker.driver.step_waits(step)
     released = worker.follows(worker.flight(), 2)
-    assert released.to_hosts == {0: [Drop(activation, STEP.key)]}, "its host waits for it no longer"
+    assert released.to_hosts == {0: [AbandonAttempt(activation, STEP.key)]}, (
+        "its host waits for it no longer"
+    )
     assert not step.partition.owner.sql.mark_sent(step.commit)
 
 
