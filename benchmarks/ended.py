@@ -110,9 +110,9 @@ class Owned:
     async def checkpoint(self) -> None:
         """Write a checkpoint, as a worker does."""
         self._checkpoints.is_due(self.partition, time.monotonic())  # The first call sets a timer.
-        taken = self._checkpoints.take(self.partition)
-        while await self._checkpoints.write(taken, time.monotonic()) and taken.left:
-            taken = self._checkpoints.take(self.partition, taken)
+        taken = self._checkpoints.take_states(self.partition)
+        while await self._checkpoints.write_checkpoint(taken, time.monotonic()) and taken.left:
+            taken = self._checkpoints.take_states(self.partition, taken)
 
 
 def _sent(number: int, command: Command) -> CommandSent:

@@ -23,7 +23,7 @@ import psycopg
 from benchmarks.children import BenchmarkFailed, Child
 from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.system import System, free_port, log_progress, opened
-from headwater.gateway.builtin.data_requests import ask_all, wanted_of
+from headwater.gateway.builtin.data_requests import request_all, requests_of
 from headwater.gateway.builtin.terra_workflows import RECONCILE_DAYS
 from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import DATA_TYPES, Terra
@@ -172,8 +172,8 @@ class _ReconcileBench:
         access = TerraAccess(api=f"{self._url}/v2", dev_id="b", api_key="b", rate=_RATE)
         today = date.today()  # noqa: DTZ011 (any day will do)
         async with Terra(access, draw=Random(1).random, wall_s=time.time) as terra:  # noqa: S311
-            targets = wanted_of(self._ids, DATA_TYPES)
-            await ask_all(terra, targets, today - timedelta(days=RECONCILE_DAYS), today)
+            targets = requests_of(self._ids, DATA_TYPES)
+            await request_all(terra, targets, today - timedelta(days=RECONCILE_DAYS), today)
 
 
 @contextmanager

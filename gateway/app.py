@@ -197,7 +197,9 @@ def _console(
     keys = ConsoleKeys(
         settings.admin_key.get_secret_value(), settings.workflow_key.get_secret_value()
     )
-    return Console(keys, clock=clock, refused=report_refusal, bodies=bodies.of(_FORMS)).router()
+    return Console(
+        keys, clock=clock, record_refusal=report_refusal, bodies=bodies.for_kind(_FORMS)
+    ).router()
 
 
 def _operators_routes(
@@ -224,7 +226,7 @@ def _operators_routes(
             ports.replays,
             providers,
             key=key,
-            limited=limited.of(ANY_JSON),
+            limited=limited.for_kind(ANY_JSON),
             more=further,
         ),
         audit_router(reader, key),

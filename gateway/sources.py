@@ -59,7 +59,7 @@ def secret_variables(settings: Settings) -> frozenset[str]:
         sources = sources_of(settings)
     except HeadwaterError:
         return frozenset()
-    locations = [source.secrets_at for source in sources if source.secrets_at]
+    locations = [source.secret_locations for source in sources if source.secret_locations]
     return frozenset(name for location in locations for name in location.variables)
 
 
@@ -86,7 +86,7 @@ def sources_with_secrets(settings: Settings, environment: Mapping[str, str]) -> 
 def _secrets(
     source: Source, settings: Settings, environment: Mapping[str, str], problems: list[str]
 ) -> tuple[str, ...]:
-    locations = source.secrets_at
+    locations = source.secret_locations
     if not locations:
         return _of_provider(source, settings)
     secrets = list(locations.inline)
@@ -127,7 +127,7 @@ def _unusable(source: Source, secrets: tuple[str, ...], settings: Settings) -> I
     development = [development_secret(name) for name in provider_names()]
     prefixed = (secret_of(source.scheme, secret) for secret in development)
     known = (*DEVELOPMENT_SECRETS.values(), *_development_secrets(), *development, *prefixed)
-    setting = "" if source.secrets_at else f"{secrets_variable(source.provider.name)}, "
+    setting = "" if source.secret_locations else f"{secrets_variable(source.provider.name)}, "
     for number, secret in enumerate(secrets, 1):
         which = f"{setting}secret {number}"
         if not key_of(source.scheme, secret):

@@ -5,8 +5,6 @@ A worker starts it like the hosts of other apps, and passes it the settings.
 
 from collections.abc import Sequence
 
-from headwater.streams.code_host.house_app import house_workflows
-
 from headwater.gateway.builtin.dependencies import Dependencies
 from headwater.gateway.builtin.forget_workflow import forget_workflow
 from headwater.gateway.builtin.prune_workflow import prune_workflow
@@ -16,6 +14,7 @@ from headwater.gateway.environment import load_settings
 from headwater.gateway.privacy import close_environment
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
+from headwater.streams.code_host.builtin_app import builtin_workflows
 from headwater.streams.code_host.child import main
 
 
@@ -34,7 +33,7 @@ def _builtin_app(schedules: Sequence[str]) -> App:
         prune_workflow(dependencies.instance_deletion),
     )
     workflows = {workflow.name: workflow for workflow in (*terra.workflows, *others)}
-    return App({**house_workflows(names), **workflows}, terra.schedules)
+    return App({**builtin_workflows(names), **workflows}, terra.schedules)
 
 
 if __name__ == "__main__":

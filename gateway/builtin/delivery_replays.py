@@ -32,7 +32,7 @@ class DeliveryReplays:
 
     async def append(self, page: Sequence[Matched], replay_id: str) -> int:
         """Append deliveries again; return how many of them the log still had."""
-        return await self._log.again([_replay_of(row) for row in page], replay_id)
+        return await self._log.replay([_replay_of(row) for row in page], replay_id)
 
 
 def _replay_of(row: Matched) -> DeliveryToReplay:

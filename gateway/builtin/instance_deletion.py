@@ -18,7 +18,7 @@ from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.projector.offsets import next_offsets
 from headwater.projections.workflows.about_users import About, about, wiped_partitions
-from headwater.projections.workflows.expired import Expired, Expiry, Kept, expired
+from headwater.projections.workflows.expired import Expired, Expiry, PruneCursor, expired
 from headwater.projections.workflows.history import PROJECTION
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Command, DeleteInstance, TerminateRun
@@ -94,7 +94,7 @@ class InstanceDeletion:
             await asyncio.sleep(_POLL_EVERY_S)
         return len(deleted)
 
-    async def expired(self, expiry: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+    async def expired(self, expiry: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
         """Return instances past their retention, after a cursor."""
         return await expired(self._reader, expiry, after, limit)
 

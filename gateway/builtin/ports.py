@@ -5,8 +5,8 @@ from datetime import date
 from typing import Protocol
 
 from headwater.gateway.blobs.store import Blobs
-from headwater.projections.workflows.expired import Expired, Expiry, Kept
-from headwater.schemas.providers.headwater import Fact
+from headwater.projections.workflows.expired import Expired, Expiry, PruneCursor
+from headwater.schemas.providers.headwater import SystemEvent
 
 
 class TerraRequests(Protocol):
@@ -40,7 +40,7 @@ class InstancePruner(Protocol):
     All methods raise StoreUnavailable, BrokerUnavailable, OutcomeUnknown, Overloaded.
     """
 
-    async def expired(self, expiry: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+    async def expired(self, expiry: Expiry, after: PruneCursor, limit: int) -> Sequence[Expired]:
         """Return instances past their retention, after a cursor."""
 
     async def delete_unchanged(self, page: Sequence[Expired]) -> int:
@@ -53,7 +53,7 @@ class InstancePruner(Protocol):
 class FactLog(Protocol):
     """The topic `webhooks`, for system events."""
 
-    async def publish_fact(self, fact: Fact, *, request_id: str) -> object:
+    async def publish_fact(self, fact: SystemEvent, *, request_id: str) -> object:
         """Append a system event; return when it is durable. Repeating it is safe.
 
         Raises:

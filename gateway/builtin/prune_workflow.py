@@ -32,7 +32,7 @@ def prune_workflow(instances: Callable[[], Awaitable[InstancePruner]]) -> Workfl
             return Pruned(
                 deleted=so_far.deleted + deleted,
                 kept=so_far.kept + len(rows) - deleted,
-                after=rows[-1].place if len(rows) == _PAGE_MAX else None,
+                after=rows[-1].cursor if len(rows) == _PAGE_MAX else None,
             )
 
         async def erase() -> int:

@@ -36,7 +36,7 @@ def replay_workflow(deliveries: "Callable[[], Awaitable[DeliveryReplays]]") -> W
             return Progress(
                 replayed=so_far.replayed + replayed,
                 gone=so_far.gone + len(rows) - replayed,
-                after=rows[-1].place if len(rows) == limit else None,
+                after=rows[-1].cursor if len(rows) == limit else None,
             )
 
         pause_ms = round(1_000 * limit / params.rate) if params.rate else 0

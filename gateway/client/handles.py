@@ -86,7 +86,7 @@ class InstanceHandle(Controllable[InstanceStatus], InspectableInstance, Generic[
         return await self._session.read(self._path, Instance, instance=self._key)
 
     @override
-    async def steer(self, action: Action, reason: str = "") -> InstanceStatus:
+    async def perform(self, action: Action, reason: str = "") -> InstanceStatus:
         """Perform an action; return the instance's status after it."""
         body = json_object(reason=json.dumps(reason) if reason else None)
         repeat = Repeat.SAFE if action.repeatable else Repeat.UNSAFE

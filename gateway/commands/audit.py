@@ -183,7 +183,7 @@ async def _verified(settings: "Settings", anchors: dict[int, bytes]) -> "Verific
             async for records in batches:
                 rows = await between(reader, last + 1, records[-1].offset)
                 last = records[-1].offset
-                verification.take(
+                verification.compare(
                     [LogEntry(record.offset, record.value) for record in records], rows
                 )
         beyond = await between(reader, last + 1, limit=_PAGE)

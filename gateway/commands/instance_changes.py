@@ -84,7 +84,7 @@ def _lifecycle_command(verb: Action) -> click.Command:
     @(one_or_all(verb.name) if verb.repeatable else instance_named)
     @json_option
     def steer(service: Service, *, instance: InstanceName, as_json: bool, reason: str = "") -> None:
-        status = service.ask(lambda client: instance.handle(client).steer(verb, reason))
+        status = service.ask(lambda client: instance.handle(client).perform(verb, reason))
         if as_json:
             print_answer(status)
         say(f"{instance} {_status_text(verb, status)}.")

@@ -131,7 +131,7 @@ async def start_workflows(  # noqa: PLR0913 (its dependencies)
     await client.start()
     try:
         await run_until_first_exit(
-            declare(client, declared.schedules, new_id=new_id, again_s=REDECLARE_S),
+            declare(client, declared.schedules, new_id=new_id, repeat_s=REDECLARE_S),
             declare_activated(client, activated, new_id=new_id),
             starter.run(),
         )

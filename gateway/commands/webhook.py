@@ -92,7 +92,7 @@ def _secret_locations(source: "Source") -> str:
     """Return where a source's secrets are configured, not their values."""
     from headwater.gateway.settings import secrets_variable  # noqa: PLC0415 (loads more than --help needs)
 
-    locations = source.secrets_at
+    locations = source.secret_locations
     inline = [f"{len(locations.inline)} in the file"] if locations.inline else []
     if not locations:
         return secrets_variable(source.provider.name)

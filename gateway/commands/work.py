@@ -197,7 +197,7 @@ async def _work(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id,
             deployed=partial(_deployed, definitions, deployments), activated=code.activated,
         )  # fmt: skip
-        exits.enter_context(StandstillWatch(worker.at_work).watching())
+        exits.enter_context(StandstillWatch(worker.current_work).watching())
         await run_until_first_exit(worker.run(), starts)
 
 

@@ -17,10 +17,10 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.runs.deployment_choice import active_of, deployment_of
 from headwater.processors.deployments import (
     Activated,
+    ActivationRejected,
     Created,
+    DeploymentOutcome,
     Deployments,
-    Outcome,
-    Refused,
     deployment_id,
 )
 from headwater.schemas.answers import Answer
@@ -133,7 +133,7 @@ class DeploymentService:
             name = name or active
         if name != active:
             target = deployments.rolled_back_to(name)
-            if isinstance(target, Refused):
+            if isinstance(target, ActivationRejected):
                 raise Problem(target.code, target.message)
             name = target.id
         # `active` as the condition: two concurrent rollbacks must not go back two deployments.
@@ -187,8 +187,8 @@ class DeploymentService:
         return _response(DeploymentId(deployment_id=active_of(await self._log.catch_up()).id))
 
 
-def _require_outcome(outcome: Outcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)
-    if isinstance(outcome, Refused):
+def _require_outcome(outcome: DeploymentOutcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)
+    if isinstance(outcome, ActivationRejected):
         raise Problem(outcome.code, outcome.message)
     assert isinstance(outcome, kind)  # noqa: S101 (the kind of the record determines it)
     return outcome

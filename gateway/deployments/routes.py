@@ -130,7 +130,7 @@ def deployment_routers(
     deploys = Router(
         "/",
         route_handlers=[_deploy_route(deployment_service)],
-        middleware=[limited.of(_ZIP)],
+        middleware=[limited.for_kind(_ZIP)],
         **operators,
     )
     changes = Router(

@@ -125,7 +125,7 @@ class Replays(Protocol):
             A result for each position, in order.
         """
 
-    async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
+    async def reprocess(self, places: Sequence[tuple[int, int]]) -> Sequence[Reappended]:
         """Append deliveries again.
 
         Args:

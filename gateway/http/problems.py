@@ -26,7 +26,7 @@ from headwater.gateway.http.request_scope import (
     request_id_of,
 )
 from headwater.gateway.http.segments import displayable_path
-from headwater.gateway.patterns import in_words
+from headwater.gateway.patterns import with_descriptions
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import REFUSALS
 
@@ -288,7 +288,7 @@ def _parameter_error(request: AnyRequest, key: str, message: str) -> dict[str, s
     definition = _parameter(request, key)
     if definition is None or not isinstance(definition.kwarg_definition, ParameterKwarg):
         return {"field": key, "detail": message}
-    name, message = definition.kwarg_definition.name or key, in_words(message)
+    name, message = definition.kwarg_definition.name or key, with_descriptions(message)
     kinds = [field.annotation for field in (definition, *definition.inner_types)]
     enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)]
     choices = [str(member.value) for kind in enums for member in kind]

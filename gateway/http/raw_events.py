@@ -116,9 +116,9 @@ def raw_event_routes(
         details = await _find(reader, log, named)
         event_id = details.outcome.event_id
         for partition, offset in _positions(details):
-            for appended in await replays.again([(partition, offset)]):
-                if appended.again_at is not None:
-                    position = f"{WEBHOOKS}/{partition}@{appended.again_at}"
+            for appended in await replays.reprocess([(partition, offset)]):
+                if appended.new_offset is not None:
+                    position = f"{WEBHOOKS}/{partition}@{appended.new_offset}"
                     return RawEventReplayed(ok=True, raw_event_id=event_id, position=position)
         raise Problem("gone", _GONE.format(details.outcome.partition, details.outcome.offset))
 
@@ -136,8 +136,8 @@ def raw_event_routes(
         check_texts(_USER_CHARS, user_id=data.user_id)
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
-        appended = await replays.again([_last_read(parked) for parked in waiting])
-        return Drained(ok=True, enqueued=sum(record.again_at is not None for record in appended))
+        appended = await replays.reprocess([_last_read(parked) for parked in waiting])
+        return Drained(ok=True, enqueued=sum(record.new_offset is not None for record in appended))
 
     return [raw_event, replay, drain]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.errors import ProcessUnavailable
 
 __all__ = ["ChildProcess", "ProcessSpec", "SupervisedProcess", "exit_text", "log_size", "log_tail"]
 
@@ -107,7 +107,7 @@ class ChildProcess:
             with open(self.log_file, "ab", opener=_private) as log:
                 self._process, self._stop_sent = self._launch(log), False
         except OSError as error:
-            raise PartUnavailable(
+            raise ProcessUnavailable(
                 f"{self.name} could not be started: {error.strerror}: {error.filename}"
             ) from error
         return self.spec.name

@@ -62,7 +62,7 @@ async def _carry_out(settings: Settings, row: Rebuild, work: RebuildWork) -> Non
         projection = workflows_kept(settings.kept)
         created = WorkflowRebuild(cluster_of(settings), dsn_of(settings), row, work, projection)
     else:
-        await work.ended("failed", f"expected a table or {WORKFLOWS}, found {row.projection}")
+        await work.end("failed", f"expected a table or {WORKFLOWS}, found {row.projection}")
         return
     async with created as rebuild:
         match row.state:

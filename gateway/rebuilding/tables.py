@@ -106,7 +106,7 @@ class TableRebuild:
         if sent <= 0:
             await self._write(lambda row: _record(self._table, row, row.after))
         await self._publish(max(sent, 0), self._ends, back=False)
-        await self._work.ended("switched")
+        await self._work.end("switched")
 
     async def switch_back(self) -> None:
         """Restore the old rows, but keep the changes of later deliveries."""
@@ -116,7 +116,7 @@ class TableRebuild:
             await self._rebuild.read_live(self._cluster, self._table)
             await self._write(lambda row: self._restored_row(row, ends))
         await self._publish(max(self._row.sent, 0), ends, back=True)
-        await self._work.ended("switched_back")
+        await self._work.end("switched_back")
 
     # -- following and comparing
 

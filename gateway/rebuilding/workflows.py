@@ -68,7 +68,7 @@ class WorkflowRebuild:
 
     async def switch_back(self) -> None:
         """Restore the old rows, except those that have changed since."""
-        async with self._tables.standing_still():
+        async with self._tables.paused_projection():
             await self._tables.put(back=True)
             await self._work.end("switched_back")
 
@@ -89,7 +89,7 @@ class WorkflowRebuild:
 
     async def _read_up_to(self, ends: Mapping[int, int]) -> int:
         """Read up to these ends; return the sum of all offsets before."""
-        positions = await self._store.places([(self._topic, number) for number in sorted(ends)])
+        positions = await self._store.positions([(self._topic, number) for number in sorted(ends)])
         before = done = sum(position.next_offset for position in positions.values())
         total = sum(ends.values())
         for (_, number), position in positions.items():

@@ -23,7 +23,7 @@ from headwater.gateway.workflows.query_service import response_of
 from headwater.gateway.workflows.refusals import refusal
 from headwater.gateway.workflows.statuses import Statuses
 from headwater.processors.runs.labels import labels_of
-from headwater.processors.runs.limits import HOUSE_PREFIX, name_fault
+from headwater.processors.runs.limits import BUILTIN_PREFIX, name_problem
 from headwater.schemas.answers import (
     Answer,
     EventSent,
@@ -52,7 +52,7 @@ from headwater.schemas.history import (
     StartRun,
     creates,
 )
-from headwater.schemas.statuses import RunStatus, newer_kept
+from headwater.schemas.statuses import RunStatus, keep_unknown_values
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 #: Seconds that a write waits for Postgres. A projection that lags by more will take longer than
@@ -220,7 +220,7 @@ def _start(new: NewInstance, key: str) -> StartRun:
 
 def _status(reply: ReplySent) -> InstanceStatus:
     """Return the status of an instance at the time of a reply."""
-    with newer_kept():
+    with keep_unknown_values():
         return InstanceStatus(status=RunStatus(reply.status))
 
 
@@ -242,7 +242,7 @@ def _check_workflow(workflow: str, limits: Limits) -> None:
     problem = _workflow_name_problem(workflow, limits)
     if problem:
         raise Problem(WORKFLOW_NOT_FOUND, problem)
-    if workflow.startswith(HOUSE_PREFIX):
+    if workflow.startswith(BUILTIN_PREFIX):
         # Some built-in workflows do what requires the operators' key.
         raise Problem(
             "forbidden",
@@ -253,12 +253,12 @@ def _check_workflow(workflow: str, limits: Limits) -> None:
 
 def _workflow_name_problem(workflow: str, limits: Limits) -> str | None:
     longest = limits.max_workflow_name
-    return name_fault("a workflow's name", workflow, longest, "max_workflow_name")
+    return name_problem("a workflow's name", workflow, longest, "max_workflow_name")
 
 
 def _check_instance(workflow: str, instance_id: str, limits: Limits, *, may_create: bool) -> None:
     """Refuse names that no instance can have."""
-    problem = name_fault("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
+    problem = name_problem("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
     if problem and may_create:
         raise Problem(INVALID_INSTANCE_ID, problem, field="instanceId")
     problem = problem or _workflow_name_problem(workflow, limits)

@@ -21,7 +21,7 @@ from headwater.processors.evaluations import Evaluator
 from headwater.processors.graph.past import Past
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
-from headwater.projections.workflows.queries import Beginning, Placed, Workflows
+from headwater.projections.workflows.queries import Beginning, LocatedInstance, Workflows
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, REFUSALS
 from headwater.schemas.history import instance_key
 from headwater.schemas.introspection import AsOf
@@ -89,7 +89,9 @@ class GraphInspection:
         body, headers = await self._fold(past, row, beginning, tracing, tracing.page)
         return Response(body, media_type=JSON, headers=headers)
 
-    async def _find_run(self, run: RunReference, required: Positions) -> tuple[Placed, Beginning]:
+    async def _find_run(
+        self, run: RunReference, required: Positions
+    ) -> tuple[LocatedInstance, Beginning]:
         applied = await self._query_service.wait_until_applied(required)
         row = await self._query_service.find_instance(run.workflow, run.instance_id, applied)
         number = run_number_of(row, run.run_number, applied)
@@ -102,7 +104,7 @@ class GraphInspection:
     async def _fold(
         self,
         past: Past,
-        row: Placed,
+        row: LocatedInstance,
         beginning: Beginning,
         fold: Past | Tracing,
         inspection: Callable[[], Inspected],

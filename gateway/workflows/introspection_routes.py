@@ -150,7 +150,7 @@ def _picture_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        inspect = partial(draw, written="svg")
+        inspect = partial(draw, drawing_format="svg")
         return await inspection.inspect(run, position, at, inspect, SVG)
 
     @get(
@@ -165,7 +165,7 @@ def _picture_routes(inspection: GraphInspection) -> list[HTTPRouteHandler]:
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        inspect = partial(draw, written="mermaid")
+        inspect = partial(draw, drawing_format="mermaid")
         return await inspection.inspect(run, position, at, inspect, MERMAID)
 
     return [get_svg, get_mermaid]

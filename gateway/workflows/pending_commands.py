@@ -37,7 +37,7 @@ def pending_or_error(commands: Sequence[Addressed], error: OutcomeUnknown) -> Co
     Raises:
         OutcomeUnknown: The error itself, if a worker runs or not all commands are stored.
     """
-    if error.worked or len(error.command_ids) != len(commands):
+    if error.has_worker or len(error.command_ids) != len(commands):
         raise error
     return CommandsPending(
         [

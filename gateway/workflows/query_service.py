@@ -226,7 +226,7 @@ class QueryService:
         with cursor_field("stepsCursor"):
             if query.include_trimmed:
                 read = partial(self._read_trimmed, run)
-                steps = await self._workflows.steps_and_forgotten(run, read, **paged)
+                steps = await self._workflows.steps_with_trimmed(run, read, **paged)
             else:
                 steps = await self._workflows.steps(run, **paged)
         with cursor_field("tokensCursor"):

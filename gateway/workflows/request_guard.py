@@ -10,7 +10,7 @@ from litestar.handlers import BaseRouteHandler
 from typing_extensions import override
 
 from headwater.gateway.http.auditing import note
-from headwater.gateway.http.keys import admit, brought_by
+from headwater.gateway.http.keys import admit, presented_key
 from headwater.gateway.http.limited_bodies import JsonRequest
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.wrong_keys import check_key
@@ -22,7 +22,7 @@ from headwater.gateway.workflows.authorization import (
     RequestContext,
 )
 from headwater.gateway.workflows.parameters import INSTANCE, WORKFLOW
-from headwater.processors.runs.limits import USUAL
+from headwater.processors.runs.limits import DEFAULT_LIMITS
 from headwater.schemas.history import Limits
 from headwater.streams.authoring.runtime import Runtime
 
@@ -41,7 +41,7 @@ AUTHORIZES_LATER: Final = "authorizes_later"
 class BodyRequest(JsonRequest):
     """A request whose body is parsed as the struct that its handler takes."""
 
-    limits: ClassVar[Limits] = USUAL
+    limits: ClassVar[Limits] = DEFAULT_LIMITS
 
     @override
     def read_body(self, kind: type[Any], body: bytes) -> Any:
@@ -84,7 +84,7 @@ class RequestGuard:
         if self._authorizer.authenticates_by_hook(context.policy):
             return await self._authorizer.authenticate(context)
         kind = "tick" if context.policy is Policy.TICK else "workflow"
-        key = brought_by(connection.headers)
+        key = presented_key(connection.headers)
         try:
             caller = await self._authorizer.authenticate(context)
         except Problem:

@@ -16,7 +16,7 @@ from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.workflows import wire
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.positions import HEADER, format_positions
-from headwater.projections.workflows.queries import Changed, Changes, Placed, Workflows
+from headwater.projections.workflows.queries import Changed, Changes, LocatedInstance, Workflows
 from headwater.schemas.answers import STREAMED, Answer, Instance, StatusOfRun
 from headwater.schemas.errors import StoreUnavailable
 
@@ -65,7 +65,7 @@ class Tails:
                 "overloaded", f"expected at most {STREAMS_MAX} streams at a time, found as many"
             )
 
-    def response(self, row: Placed, after: int) -> "Streamed":
+    def response(self, row: LocatedInstance, after: int) -> "Streamed":
         """Return the stream of an instance's changes after an offset."""
         position = format_positions({row.partition: row.offset})
         return Streamed(
@@ -74,7 +74,7 @@ class Tails:
             headers={HEADER: position, "cache-control": "no-cache", "x-accel-buffering": "no"},
         )
 
-    async def _follow(self, row: Placed, after: int) -> AsyncGenerator[bytes, None]:
+    async def _follow(self, row: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
         self.count += 1
         try:
             yield _BEGIN
@@ -84,7 +84,7 @@ class Tails:
         finally:
             self.count -= 1
 
-    async def _chunks(self, row: Placed, after: int) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, row: LocatedInstance, after: int) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
         partition, status = row.partition, _status(row.instance)
         idle_since = loop.time()

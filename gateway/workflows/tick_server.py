@@ -16,7 +16,7 @@ from headwater.gateway.http.server import listener, refuse_taken_port
 from headwater.gateway.workflows import bodies
 from headwater.schemas.answers import WorkerTicked
 from headwater.schemas.errors import ProcessUnavailable
-from headwater.streams.workflows.manual_ticks import Done
+from headwater.streams.workflows.manual_ticks import TickResult
 
 
 class Tick(Protocol):
@@ -24,7 +24,7 @@ class Tick(Protocol):
 
     def __call__(
         self, max_instances: int | None, max_steps: int | None, *, continuing: bool
-    ) -> Awaitable[Done]:
+    ) -> Awaitable[TickResult]:
         """Execute it."""
 
 

@@ -215,7 +215,7 @@ def lifecycle_route(command_service: CommandService, verb: Action) -> HTTPRouteH
     async def send_with_reason(
         workflow: PathName, instance_id: PathName, data: JSONBody[Ending], prefer: Prefer = ""
     ) -> Response[bytes]:
-        command = verb.because(data.reason)
+        command = verb.with_reason(data.reason)
         return await command_service.control_instance(workflow, instance_id, command, prefer)
 
     return described(send_with_reason if verb.takes_reason else send_plain)

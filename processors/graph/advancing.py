@@ -145,7 +145,7 @@ def _finish(draft: Draft) -> None:
                 fail(draft, Failure(decision.name, decision.error))
             case CompleteWorkflow():
                 schema = draft.graph.output_schema
-                problem = schema and schema.fault(decision.output, "output", draft.evaluations)
+                problem = schema and schema.problem(decision.output, "output", draft.evaluations)
                 if problem:
                     fail(draft, Failure("OutputInvalidError", problem))
                 end(draft, RunCompleted(text_of(decision.output)), "the run is complete")
@@ -188,7 +188,7 @@ def _apply_decisions(
 
 def _check_context(draft: Draft) -> None:
     schema = draft.graph.context_schema
-    problem = schema and schema.fault(draft.run.shared, "state", draft.evaluations)
+    problem = schema and schema.problem(draft.run.shared, "state", draft.evaluations)
     if problem:
         raise CannotContinue(Failure("ContextInvalidError", problem))
 

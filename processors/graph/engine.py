@@ -240,8 +240,8 @@ class GraphEngine:
             draft, RunErrored(failure), "the run has failed", with_children=with_children
         )
 
-    place_of = staticmethod(location_of)
-    to_decide_less = (
+    event_location = staticmethod(location_of)
+    size_advice = (
         "pass on less at once: map what is needed instead of whole outputs, fewer branches of a "
         "foreach, smaller items"
     )
@@ -296,7 +296,7 @@ class GraphEngine:
         return min((at_ms for at_ms in times if at_ms > after_ms), default=None)
 
     @staticmethod
-    def attempt_awaited(run: GraphRun, key: str) -> int | None:
+    def expected_attempt(run: GraphRun, key: str) -> int | None:
         """Return the number of the attempt in flight."""
         token = run.token_of(key)
         return None if token is None or not token.in_flight else token.attempts + 1

@@ -116,5 +116,5 @@ class Scope:
         if not isinstance(value, EvaluationProblem):
             return value
         if value.missing:
-            return False if expression.gives is ResultKind.CONDITION else None
+            return False if expression.result_kind is ResultKind.CONDITION else None
         return EvaluationProblem(f"the expression `{expression.source}` failed: {value.message}")

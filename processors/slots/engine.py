@@ -74,12 +74,12 @@ class SlotsEngine:
         )
 
     @staticmethod
-    def give_up(run: SlotsRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
+    def fail_run(run: SlotsRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
         """Return no events: these runs are never ended for their size, which has its own limits."""
         return []
 
     @staticmethod
-    def place_of(run: SlotsRun, decided: Sequence[RunEvent], event: RunEvent) -> str:
+    def event_location(run: SlotsRun, decided: Sequence[RunEvent], event: RunEvent) -> str:
         """Return nothing: the instance has no author."""
         return ""
 
@@ -121,7 +121,7 @@ class SlotsEngine:
         return max(run.updated_at_ms, after_ms) + 1
 
     @staticmethod
-    def attempt_awaited(run: SlotsRun, key: str) -> int | None:
+    def expected_attempt(run: SlotsRun, key: str) -> int | None:
         """Return None: the instance has no steps."""
         return None
 

@@ -203,7 +203,7 @@ class Projector:
             with contextlib.suppress(IllegalStateError):
                 if (topic, number) in self._to_seek:
                     tp, begin = TopicPartition(topic, number), max(offset, begins[topic, number])
-                    self._detector.begin_at(consumer, tp, begin, leader_epoch)
+                    self._detector.seek_with_epoch(consumer, tp, begin, leader_epoch)
                     consumer.resume(tp)
                     self._waiting.end((topic, number))
                     self._reading[topic, number] = offset

@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 from typing_extensions import ParamSpec, TypeVar, override
 
-from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_problem
 from headwater.streams.authoring.arguments import signature_mismatch
 
 #: Parameters of an author's function: the node's input and, optionally, `info`.
@@ -42,7 +42,7 @@ class Task(Generic[A, R]):
     """An author's function and its name. Creating one registers nothing."""
 
     def __init__(self, name: str, function: Callable[A, R]) -> None:
-        problem = name_fault("the name of a task", name, WORKFLOW_NAME_MAX)
+        problem = name_problem("the name of a task", name, WORKFLOW_NAME_MAX)
         if problem:
             raise ValueError(problem)
         if not callable(function):

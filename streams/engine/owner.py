@@ -495,6 +495,6 @@ def _ended(live: LiveInstance, failure: Failure, attempt: int) -> list[RunEvent]
     engine, run = live.engine, live.run
     if attempt:
         return [RunErrored(failure)]
-    events = fitting(engine, run, engine.give_up(run, failure))
+    events = fitting(engine, run, engine.fail_run(run, failure))
     assert not isinstance(events, Rejection)  # noqa: S101, the run is open
     return events

@@ -81,7 +81,7 @@ class RunSizeLimit:
         if received:
             return Rejection(MAILBOX_FULL, self._message(run, size))
         return fitting(
-            engine, run, engine.give_up(run, Failure(RUN_TOO_LARGE, self._message(run, size)))
+            engine, run, engine.fail_run(run, Failure(RUN_TOO_LARGE, self._message(run, size)))
         )
 
     def _message(self, run: Run, size: int) -> str:

@@ -67,9 +67,9 @@ def _serve(cpu_s: float) -> int:
         response = _run(runner, body)
         signal.setitimer(signal.ITIMER_PROF, 0)
         used_ns = time.process_time_ns() - started_ns
-        out_of_memory = response.fault is not None and response.fault.message == NO_MEMORY
+        out_of_memory = response.problem is not None and response.problem.message == NO_MEMORY
         last = out_of_memory or number == _TASKS_MAX
-        _write(framed(TaskResponse(response.value, response.fault, used_ns, last)))
+        _write(framed(TaskResponse(response.value, response.problem, used_ns, last)))
         if last:
             break
     return _AGAIN

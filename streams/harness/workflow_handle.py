@@ -5,7 +5,7 @@ from typing import Any, Generic
 
 from typing_extensions import override
 
-from headwater.processors.runs.limits import BATCH_MAX, VALUE_BYTES_TOP, name_fault
+from headwater.processors.runs.limits import BATCH_MAX, VALUE_BYTES_TOP, name_problem
 from headwater.schemas.failures import INSTANCE_EXISTS, INVALID_INSTANCE_ID, is_refused, refused
 from headwater.schemas.history import StartRun
 from headwater.streams.authoring.batches import parse_batch
@@ -84,7 +84,7 @@ class TestWorkflow(Generic[P_contra, R_co]):
     async def _create_some(self, new: Sequence[tuple[str, StartRun]]) -> list[TestInstance[R_co]]:
         longest = self._harness.limits.max_instance_id
         for instance_id, _ in new:
-            problem = name_fault("an instance id", instance_id, longest, "max_instance_id")
+            problem = name_problem("an instance id", instance_id, longest, "max_instance_id")
             if problem:
                 raise refused(INVALID_INSTANCE_ID, problem)
         # Of several with the same id, only the first is created.

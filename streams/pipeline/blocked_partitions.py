@@ -4,7 +4,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from headwater.schemas.codec import written_forms
+from headwater.schemas.codec import write_versions
 from headwater.schemas.errors import Disposition, HeadwaterError, NotYetReadable
 from headwater.schemas.newer import Waiting
 
@@ -40,7 +40,7 @@ class BlockedPartitions(Waiting):
         Raises:
             SchemaVersionsChanged: They have changed.
         """
-        if self._forms is not _NONE and self._forms is not written_forms():
+        if self._forms is not _NONE and self._forms is not write_versions():
             raise SchemaVersionsChanged(
                 "expected the schema versions that block some partitions, found others"
             )

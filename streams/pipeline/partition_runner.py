@@ -25,9 +25,9 @@ from functools import partial
 from typing import Final
 
 from headwater.processors.epochs import epoch_after
-from headwater.schemas.codec import written_forms
+from headwater.schemas.codec import write_versions
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
-from headwater.schemas.newer import readable, why_waits
+from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.broker_clock import BrokerClock
@@ -171,7 +171,7 @@ class PartitionRunner:
                 return
             known, newer = readable(batch.records)
             if newer is not None:
-                self._blocked.begin(batch.partition, why_waits(newer))
+                self._blocked.begin(batch.partition, newer_schema_message(newer))
                 before = sum(record.offset < newer.offset for record in batch.records)
                 if not before:
                     return
@@ -239,7 +239,7 @@ class PartitionRunner:
     @contextmanager
     def _writable(self, partition: int) -> Iterator[None]:
         """Discard partition state that is ahead of the log."""
-        forms = written_forms()
+        forms = write_versions()
         try:
             yield
         except NotYetReadable as error:
@@ -479,7 +479,7 @@ class PartitionRunner:
                 self._progress(partition, f"restored {position_of(records[-1])}")
                 known, newer = readable(records)
                 if newer is not None:
-                    self._blocked.begin(partition, why_waits(newer))
+                    self._blocked.begin(partition, newer_schema_message(newer))
                     return False
                 for record in known:
                     if fold.admit(record) and record.topic != OUTCOMES:

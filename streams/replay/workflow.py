@@ -9,7 +9,7 @@ from typing_extensions import override
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_problem
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
-from headwater.schemas.topics import authors_topic_fault
+from headwater.schemas.topics import author_topic_problem
 from headwater.streams.authoring.arguments import signature_mismatch
 from headwater.streams.authoring.params import params_of, result_of
 from headwater.streams.authoring.read_only import frozen
@@ -128,7 +128,7 @@ def _publishes(name: str, topics: object) -> frozenset[str] | None:
             f"expected the topics that steps of the workflow {name} publish to as a list of names, "
             f'such as publishes=["orders-kept"], found {topics!r:.80}'
         )
-    for problem in filter(None, map(authors_topic_fault, names)):
+    for problem in filter(None, map(author_topic_problem, names)):
         raise ValueError(f"of the workflow {name}: {problem}")
     return frozenset(names)
 

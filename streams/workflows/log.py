@@ -223,7 +223,7 @@ class WorkflowLog:
         claimed = self._claimed.pop(partition, None)
         if claimed is not None:
             claimed.stop("it was released")
-            self._producers.leave(partition)
+            self._producers.leave_partition(partition)
 
     async def read(
         self, partition: int, start: int, end: int
@@ -278,7 +278,7 @@ class WorkflowLog:
             claimed.pause_s = _UNWRITABLE_S
         except BrokerUnavailable as error:
             claimed.stop(error.message)
-            self._producers.failed(partition, claimed.producer)
+            self._producers.replace_failed(partition, claimed.producer)
         except BaseException as error:
             claimed.stop(f"an append ended with {error!r}")
             raise

@@ -13,10 +13,10 @@ from headwater.gateway.workflows.command_service import CommandResult
 from headwater.processors.idempotency import (
     Answered,
     Conflict,
-    Key,
+    IdempotencyKey,
     Pending,
-    Remembered,
-    met,
+    StoredRequest,
+    key_result,
     reservation,
 )
 from headwater.schemas.errors import StoreUnavailable
@@ -32,13 +32,15 @@ class IdempotencyKeyStore(Protocol):
         StoreUnavailable: Every method raises it.
     """
 
-    async def reserve(self, key: Key, reservation: Remembered) -> Remembered:
+    async def reserve(self, key: IdempotencyKey, reservation: StoredRequest) -> StoredRequest:
         """Reserve a key; return what is stored under it afterwards."""
 
-    async def complete(self, key: Key, run_id: str, status: int, body: str) -> Remembered | None:
+    async def complete(
+        self, key: IdempotencyKey, run_id: str, status: int, body: str
+    ) -> StoredRequest | None:
         """Store the first response of a key; return what is stored afterwards."""
 
-    async def refuse(self, key: Key, run_id: str) -> None:
+    async def refuse(self, key: IdempotencyKey, run_id: str) -> None:
         """Record that the run of a reservation was refused."""
 
 
@@ -74,7 +76,7 @@ class IdempotentRequest(NamedTuple):
         prepare: Returns what creates the run. It may refuse the request before the key is reserved.
     """
 
-    key: Key
+    key: IdempotencyKey
     request_hash: str
     run_id: str
     prepare: Callable[[], Awaitable[CreateRun]]
@@ -97,7 +99,7 @@ class IdempotentRequests:
         """
         create = await request.prepare()
         new = reservation(request.run_id, request.request_hash)
-        match met(await self._keys.reserve(request.key, new), request.request_hash):
+        match key_result(await self._keys.reserve(request.key, new), request.request_hash):
             case Pending(run_id):
                 return await self._create(request, create, run_id)
             case Answered(run_id, status, body):
@@ -128,7 +130,7 @@ class IdempotentRequests:
             return created
         return created._replace(status=stored.status_code, body=stored.body)
 
-    async def _free(self, key: Key, run_id: str) -> None:
+    async def _free(self, key: IdempotencyKey, run_id: str) -> None:
         """Free the key of a refused request, as far as possible; the refusal is the response."""
         try:
             await self._keys.refuse(key, run_id)

@@ -20,7 +20,7 @@ from headwater.gateway.workflows.runs.idempotent_requests import (
     IdempotentRequests,
     RunResult,
 )
-from headwater.processors.idempotency import Key, canonical_hash
+from headwater.processors.idempotency import IdempotencyKey, canonical_hash
 from headwater.projections.workflows.runs import FoundRun, Runs, state_of
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.failures import INSTANCE_CREATED_BEFORE, INSTANCE_EXISTS
@@ -94,7 +94,7 @@ class RunService:
         """
         request_hash = request_hash or canonical_hash([new.workflow_name])
         request = IdempotentRequest(
-            key=Key(self._ports.project_id, key, endpoint),
+            key=IdempotencyKey(self._ports.project_id, key, endpoint),
             request_hash=request_hash,
             run_id=run_id,
             prepare=partial(self.prepare_creation, new, on_run_id, Once(key, request_hash)),
@@ -192,5 +192,5 @@ class RunService:
         if run.status is RunState.CANCELLED:
             return None
         return await self._command_service.send_command(
-            run.workflow_name, run.run_id, CANCEL.because(reason)
+            run.workflow_name, run.run_id, CANCEL.with_reason(reason)
         )

@@ -21,7 +21,7 @@ from headwater.gateway.workflows.runs.bodies import (
 )
 from headwater.gateway.workflows.runs.idempotent_requests import RunResult
 from headwater.gateway.workflows.runs.run_service import OnRunId, RunService
-from headwater.processors.runs.limits import name_fault
+from headwater.processors.runs.limits import name_problem
 from headwater.schemas.failures import INVALID_EVENT_TYPE, INVALID_INSTANCE_ID
 from headwater.schemas.history import Limits, SendEvent
 from headwater.schemas.run_answers import EventCreated, MessagePublished
@@ -137,7 +137,7 @@ class WorldApi:
         new = event.event_data
         if run_id is not None:
             max_length = self._limits.max_instance_id
-            problem = name_fault("the id of a run", run_id, max_length, "max_instance_id")
+            problem = name_problem("the id of a run", run_id, max_length, "max_instance_id")
             if problem:
                 raise Problem(INVALID_INSTANCE_ID, problem, field="runId")
             refuse_derived_id(run_id, "runId")
@@ -155,7 +155,7 @@ class WorldApi:
 
     async def _send_event(self, run_id: str | None, event: HookReceived) -> EventCreated:
         name, payload = event.correlation_id, event.event_data.payload
-        problem = name_fault("an event type", name, self._limits.max_event_type, "max_event_type")
+        problem = name_problem("an event type", name, self._limits.max_event_type, "max_event_type")
         if problem:
             raise Problem(INVALID_EVENT_TYPE, problem, field="data.correlationId")
         check_value("INVALID_EVENT_PAYLOAD", "data.eventData.payload", payload)
