@@ -37,11 +37,11 @@ create index terra_connections_of_user on terra_connections (user_id);
 create index terra_connections_changed on terra_connections (changed_in);
 
 comment on table terra_connections is 'A user''s link to a wearable account. Topic connections.';
-comment on column terra_connections.id is 'Id of the row, made from terra_user_id.';
+comment on column terra_connections.id is 'Id of the row, derived from terra_user_id.';
 comment on column terra_connections.terra_user_id is 'Terra''s id of the connection.';
-comment on column terra_connections.user_id is 'Our user.';
+comment on column terra_connections.user_id is 'User id.';
 comment on column terra_connections.provider is 'The wearable''s maker as Terra writes it, for example GARMIN.';
-comment on column terra_connections.reference_id is 'The id of ours that Terra echoes.';
+comment on column terra_connections.reference_id is 'The user id that Terra echoes.';
 comment on column terra_connections.scopes is 'Granted scopes, comma separated.';
 comment on column terra_connections.active is 'False once the user deauthorized, revoked access or was given a new connection.';
 comment on column terra_connections.last_deactivated_at is 'When the delivery that closed it last was first sent; it stays when the connection is opened again, and so names the time since.';
@@ -87,20 +87,20 @@ create table daily_summary (
 
 create index daily_summary_changed on daily_summary (changed_in);
 
-comment on table daily_summary is 'A user''s day as one wearable saw it. Topic daily-summary.';
-comment on column daily_summary.user_id is 'Our user.';
+comment on table daily_summary is 'A user''s day as recorded by one wearable. Topic daily-summary.';
+comment on column daily_summary.user_id is 'User id.';
 comment on column daily_summary.source is 'The wearable''s maker, lower case, for example garmin.';
 comment on column daily_summary.datetime is 'The day, YYYY-MM-DD, in the record''s own time zone.';
 comment on column daily_summary.steps is 'Steps walked.';
-comment on column daily_summary.resting_heart_rate is 'Beats per minute; from sleep where there is one, else from the day.';
-comment on column daily_summary.heart_rate_variability is 'RMSSD in milliseconds; from sleep where there is one, else from the day.';
+comment on column daily_summary.resting_heart_rate is 'Beats per minute; from sleep if available, else from the day.';
+comment on column daily_summary.heart_rate_variability is 'RMSSD in milliseconds; from sleep if available, else from the day.';
 comment on column daily_summary.active_zone_minutes is 'Minutes of low, moderate and vigorous activity together.';
 comment on column daily_summary.fatburn_active_zone_minutes is 'Minutes of low intensity.';
 comment on column daily_summary.cardio_active_zone_minutes is 'Minutes of moderate intensity.';
 comment on column daily_summary.peak_active_zone_minutes is 'Minutes of vigorous intensity.';
 comment on column daily_summary.stress_management_score is 'Average stress level, 0 to 100.';
 comment on column daily_summary.strain is 'Strain (Whoop: 0 to 21).';
-comment on column daily_summary.recovery_score is 'Recovery, 0 to 100; Whoop''s readiness where recovery is missing.';
+comment on column daily_summary.recovery_score is 'Recovery, 0 to 100; Whoop''s readiness if recovery is missing.';
 comment on column daily_summary.sleep_score is 'Sleep score, 0 to 100.';
 comment on column daily_summary.sleep_minutes is 'Minutes asleep, of the main sleep that ended on this day.';
 comment on column daily_summary.bed_time is 'Start of that sleep, RFC 3339 with the record''s own offset.';
@@ -134,12 +134,12 @@ create table sleep_sessions (
 
 create index sleep_sessions_changed on sleep_sessions (changed_in);
 
-comment on table sleep_sessions is 'One sleep, whole. Topic sleep-sessions.';
-comment on column sleep_sessions.user_id is 'Our user.';
+comment on table sleep_sessions is 'One sleep. Topic sleep-sessions.';
+comment on column sleep_sessions.user_id is 'User id.';
 comment on column sleep_sessions.source is 'The wearable''s maker, lower case, for example garmin.';
 comment on column sleep_sessions.start_time is 'Start of the sleep, RFC 3339 in UTC.';
 comment on column sleep_sessions.end_time is 'End of the sleep, RFC 3339 in UTC.';
-comment on column sleep_sessions.is_nap is 'True for a nap; naps stay out of daily_summary.';
+comment on column sleep_sessions.is_nap is 'True for a nap; naps are not part of daily_summary.';
 comment on column sleep_sessions.raw is 'The record as Terra sent it, JSON text byte for byte.';
 comment on column sleep_sessions.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
 comment on column sleep_sessions.changed_in is 'Transaction that last wrote the row; sync reads changes in this order.';
@@ -168,17 +168,17 @@ create table activities (
 
 create index activities_changed on activities (changed_in);
 
-comment on table activities is 'A workout, whole. Topic activities.';
-comment on column activities.user_id is 'Our user.';
+comment on table activities is 'One workout. Topic activities.';
+comment on column activities.user_id is 'User id.';
 comment on column activities.source is 'The wearable''s maker, lower case, for example garmin.';
 comment on column activities.start_time is 'Start of the workout, RFC 3339 in UTC.';
 comment on column activities.end_time is 'End of the workout, RFC 3339 in UTC.';
-comment on column activities.summary_id is 'Terra''s id of the record, if it gives one.';
-comment on column activities.type is 'Kind of the workout, Terra''s number.';
-comment on column activities.name is 'What the wearable calls the workout.';
+comment on column activities.summary_id is 'Terra''s id of the record, if it has one.';
+comment on column activities.type is 'Kind of the workout, as Terra''s number.';
+comment on column activities.name is 'The wearable''s name of the workout.';
 comment on column activities.duration_seconds is 'Seconds from start to end.';
-comment on column activities.calories is 'Kilocalories burned in all.';
-comment on column activities.distance_meters is 'Metres.';
+comment on column activities.calories is 'Total kilocalories burned.';
+comment on column activities.distance_meters is 'Distance in meters.';
 comment on column activities.steps is 'Steps walked or run.';
 comment on column activities.avg_heart_rate is 'Average beats per minute.';
 comment on column activities.max_heart_rate is 'Highest beats per minute.';
@@ -211,14 +211,14 @@ create table biomarkers_raw (
 create index biomarkers_raw_changed on biomarkers_raw (changed_in);
 
 comment on table biomarkers_raw is 'One measurement of a user''s body or blood on one day; all of it is from one delivery. Topic biomarkers.';
-comment on column biomarkers_raw.user_id is 'Our user.';
+comment on column biomarkers_raw.user_id is 'User id.';
 comment on column biomarkers_raw.source is 'Where it was measured: terra_lab, or a wearable''s maker with _body, such as withings_body.';
-comment on column biomarkers_raw.date is 'The day, YYYY-MM-DD: of a lab the collection date, of a body the day in its own time zone.';
-comment on column biomarkers_raw.code is 'What was measured, for example glucose; as the lab sent it where no canonical code is known.';
+comment on column biomarkers_raw.date is 'The day, YYYY-MM-DD: a lab''s collection date, or the day in the body''s own time zone.';
+comment on column biomarkers_raw.code is 'What was measured, for example glucose; as the lab sent it if it has no canonical code.';
 comment on column biomarkers_raw.value is 'The number.';
-comment on column biomarkers_raw.value_text is 'What the lab wrote where it is no number, for example <0.5.';
+comment on column biomarkers_raw.value_text is 'The lab''s text if it is not a number, for example <0.5.';
 comment on column biomarkers_raw.unit is 'The unit, as sent.';
-comment on column biomarkers_raw.status is 'optimal, borderline or out_of_range; null where the lab''s classification is none of ours.';
+comment on column biomarkers_raw.status is 'optimal, borderline or out_of_range; null if the lab''s classification is none of these.';
 comment on column biomarkers_raw.classification is 'The lab''s own classification, as sent.';
 comment on column biomarkers_raw.reference_low is 'Lower end of the lab''s reference range.';
 comment on column biomarkers_raw.reference_high is 'Upper end of the lab''s reference range.';
@@ -249,16 +249,16 @@ create table lab_uploads (
 create index lab_uploads_of_user on lab_uploads (user_id);
 create index lab_uploads_changed on lab_uploads (changed_in);
 
-comment on table lab_uploads is 'A lab report that a user uploaded, and what became of it at Terra. Topic lab-uploads.';
-comment on column lab_uploads.id is 'Our id of the upload.';
-comment on column lab_uploads.user_id is 'Our user.';
-comment on column lab_uploads.storage_key is 'Where the file lies among the blobs.';
-comment on column lab_uploads.original_name is 'The name of the file, as it was uploaded.';
+comment on table lab_uploads is 'A lab report that a user uploaded, and its status at Terra. Topic lab-uploads.';
+comment on column lab_uploads.id is 'Id of the upload.';
+comment on column lab_uploads.user_id is 'User id.';
+comment on column lab_uploads.storage_key is 'Key of the file in blob storage.';
+comment on column lab_uploads.original_name is 'The file''s name, as it was uploaded.';
 comment on column lab_uploads.content_type is 'The MIME type of the file.';
 comment on column lab_uploads.size is 'Bytes of the file.';
 comment on column lab_uploads.terra_status is 'pending, submitted, failed:<HTTP status>, failed:network, parsed or failed:<Terra''s code>.';
-comment on column lab_uploads.terra_upload_id is 'Terra''s id of the upload, which its report names.';
-comment on column lab_uploads.terra_response is 'What Terra answered when it was given the file.';
+comment on column lab_uploads.terra_upload_id is 'Terra''s id of the upload, which its report contains.';
+comment on column lab_uploads.terra_response is 'Terra''s response to the submitted file.';
 comment on column lab_uploads.created_at is 'When it was uploaded.';
 comment on column lab_uploads.parsed_at is 'When the report came: the time of the delivery that brought it. Null until then.';
 comment on column lab_uploads.column_sources is 'The delivery that set each column: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
@@ -277,7 +277,7 @@ create table terra_lab_uploads (
 create index terra_lab_uploads_of_user on terra_lab_uploads (user_id);
 create index terra_lab_uploads_changed on terra_lab_uploads (changed_in);
 
-comment on table terra_lab_uploads is 'Which upload Terra''s id of one stands for: its lab reports name nobody else. Topic terra-lab-uploads.';
+comment on table terra_lab_uploads is 'The upload of Terra''s upload id: Terra''s lab reports contain no other reference. Topic terra-lab-uploads.';
 comment on column terra_lab_uploads.terra_upload_id is 'Terra''s id of the upload.';
 comment on column terra_lab_uploads.user_id is 'Our user.';
 comment on column terra_lab_uploads.upload_id is 'Our id of the upload, lab_uploads.id.';
@@ -298,7 +298,7 @@ create table users (
 create index users_of_user on users (user_id);
 create index users_changed on users (changed_in);
 
-comment on table users is 'Somebody of whom deliveries came that brought rows. Topic users.';
+comment on table users is 'A user whose deliveries filled rows. Topic users.';
 comment on column users.user_id is 'The same as id, under the name that it has in all other tables.';
 comment on column users.id is 'Our user.';
 comment on column users.created_at is 'When they were first heard of: the time of the earliest delivery.';
