@@ -305,7 +305,7 @@ def test_an_end_of_the_transaction_that_was_not_foreseen_is_seen(
 def test_without_a_login_of_steps_no_partition_is_taken(play: Play):
     async def script(world: World) -> None:
         world.ask("create temp table kept as select * from step_login; delete from step_login")
-        with pytest.raises(StoreUnavailable, match="`headwater migrate` makes it"):
+        with pytest.raises(StoreUnavailable, match="`headwater migrate` creates it"):
             await world.worker.claim(PARTITION, EPOCH)
         migrate(world.dsn, lambda _: None)
         assert await world.worker.claim(PARTITION, EPOCH) == []

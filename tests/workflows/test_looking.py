@@ -263,7 +263,7 @@ def test_what_cannot_be_looked_at_is_told():
         with pytest.raises(ValueError, match="a token or a node"):
             await instance.simulate_routing()
         await instance.terminate()
-        with pytest.raises(InstanceTerminalError, match="earlier one"):
+        with pytest.raises(InstanceTerminalError, match="earlier sequence"):
             await instance.simulate_routing(node="work")
 
     play(fan(), scenario, {"items": [SLOW, 1]}, code)

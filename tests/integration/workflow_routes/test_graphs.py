@@ -68,7 +68,7 @@ def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path:
     assert (stands["nodeRef"], stands["status"]) == ("judge", "failed")
     named = api.post(of("judged", name, "retry"), json={"fromStep": "judge"})
     assert problem(named) == (404, "STEP_NOT_FOUND")
-    assert "cannot take back what others did" in named.json()["detail"]
+    assert "cannot undo what they did" in named.json()["detail"]
     picture = api.get(of("judged", name, "graph/svg"))
     assert picture.headers["content-type"].startswith("image/svg+xml")
     assert [picture.text.count(f'<g class="{drawn}">') for drawn in ("failed", "done")] == [1, 1]
