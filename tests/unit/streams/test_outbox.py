@@ -66,4 +66,4 @@ def test_a_child_that_is_too_large_fails():
 def test_of_what_nobody_waits_for_only_the_log_tells(caplog: pytest.LogCaptureFixture):
     assert _sendable(TerminateRun(_LARGE))[:2] == (None, b"")
     assert RECORD_TOO_LARGE not in caplog.text
-    assert "what other/x#4 sends to order/o-1 is dropped" in caplog.text
+    assert "the command other/x#4 to order/o-1 is dropped" in caplog.text

@@ -47,7 +47,7 @@ class Wants:
     owner: Any = property(lambda self: self)
     sql: Any = property(lambda self: self)
 
-    def tries(self, _: StepCommit) -> bool:
+    def mark_sent(self, _: StepCommit) -> bool:
         return True
 
 
@@ -127,7 +127,7 @@ def test_a_step_waits_where_there_is_no_database_and_the_log_names_it(
     wanted = iter([True, False])
 
     class WantsForAWhile(Wants):
-        def tries(self, _: StepCommit) -> bool:
+        def mark_sent(self, _: StepCommit) -> bool:
             return next(wanted)
 
     settled: list[StepOutcome] = []
