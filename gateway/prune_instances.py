@@ -1,6 +1,7 @@
 """Prunes as instances of a workflow: its name, params and progress.
 
-The workflow is `gateway.house.prune_workflow`; this module is for code that starts or reads prunes.
+The workflow is `gateway.builtin.prune_workflow`; this module is for code that starts or reads
+prunes.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
 """Replays of deliveries as instances of a workflow: its name, params and progress.
 
-The workflow is `gateway.house.replay_workflow`; this module is for code that starts or reads
+The workflow is `gateway.builtin.replay_workflow`; this module is for code that starts or reads
 replays.
 """
 

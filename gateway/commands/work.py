@@ -182,7 +182,7 @@ async def _work(
             ticked=ticked,
             joined=joined,
             stores=stores_of(settings, clock),
-            builtin=Program("headwater.gateway.house", {**os.environ, **environment(settings)}),
+            builtin=Program("headwater.gateway.builtin", {**os.environ, **environment(settings)}),
             graphs=DeployedGraphs(definitions, graphs.deploy, clock=clock),
             deployed=code,
             bounds=_bounds(settings),

@@ -24,5 +24,5 @@ async def send_all(commands: Commands, addressed: Sequence[Addressed]) -> list[R
     except BrokerUnavailable as error:
         raise Problem(
             "broker_unavailable",
-            f"{error.message}; the command may have been sent, and may still be carried out",
+            f"{error.message}; the command may have been sent, and may still be executed",
         ) from error

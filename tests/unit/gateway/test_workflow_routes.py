@@ -643,14 +643,14 @@ def test_without_kafka_or_a_worker_writes_say_what_may_still_happen(
 
         commands.answer = outcome
 
-    fails(OutcomeUnknown("no reply; it may still be carried out"))
+    fails(OutcomeUnknown("no reply; it may still be executed"))
     answer = ask(client, route, **KEY)
     problem = assert_problem(answer, 503, "outcome_unknown")
-    assert "may still be carried out" in problem["detail"]
+    assert "may still be executed" in problem["detail"]
     assert answer.headers["retry-after"]
     fails(BrokerUnavailable("no acknowledgement"))
     problem = assert_problem(ask(client, route, **KEY), 503, "broker_unavailable")
-    assert "may still be carried out" in problem["detail"]
+    assert "may still be executed" in problem["detail"]
     fails(Overloaded("expected at most 1 bytes on their way, found 2"))
     answer = ask(client, route, **KEY)
     assert_problem(answer, 503, "overloaded")
