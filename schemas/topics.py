@@ -218,7 +218,7 @@ TOPICS: Final = (
         key="topic/partition@offset",
         value=None,
         cleanup=Cleanup.COMPACT,
-        purpose="Records that an operator told readers to skip.",
+        purpose="Records that readers skip by order of an operator.",
     ),
     Topic(
         name=WORKFLOW_COMMANDS,

@@ -84,7 +84,7 @@ def widget_routes(widget: Widget) -> Router:
             return _html(pages.message("No such session", "It was not started here."), 404)
         names = [name.strip() for name in str(options.get("providers") or "").split(",")]
         offered = [name for name in names if name] or pages.PROVIDERS
-        return _html(pages.choice(offered, str(options.get("reference_id") or "nobody")))
+        return _html(pages.choice(offered, str(options.get("reference_id") or "unknown")))
 
     @post("/{session_id:str}", status_code=200)
     async def choose(
