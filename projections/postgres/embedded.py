@@ -254,7 +254,9 @@ class EmbeddedPostgres:
                 pid_file.unlink()
             return
         self._report(f"Stopping the Postgres that an earlier run left behind (pid {pid})")
-        os.kill(pid, self.stop_signal)
+        # It may end by itself between a look at it and the signal.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, self.stop_signal)
         deadline = time.monotonic() + _STOP_TIMEOUT_S
         while pid_file.exists():
             if time.monotonic() > deadline:

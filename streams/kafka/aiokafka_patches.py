@@ -277,7 +277,7 @@ async def _start_sender(self: Sender) -> None:
             refreshing = True
             refreshed = client.force_metadata_update()
             refreshed.add_done_callback(lambda _: loop.call_later(self._retry_backoff, drain_again))
-        # If it learned of unknown leaders, the sender would wait for their metadata and send nothing.
+        # With unknown leaders, the sender would wait for their metadata and send nothing.
         return nodes, False
 
     def drain_again() -> None:

@@ -397,11 +397,13 @@ class EmbeddedKafka:
         if self._process is None and self._is_our_broker(pid):
             self._report(f"Stopping the Kafka of an earlier run (pid {pid})")
             deadline = time.monotonic() + _STOP_TIMEOUT_S
-            os.kill(pid, signal.SIGTERM)
-            while self._is_our_broker(pid):
-                if time.monotonic() > deadline:
-                    os.kill(pid, signal.SIGKILL)
-                time.sleep(_POLL_S)
+            # It may end by itself between a look at it and the signal.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+                while self._is_our_broker(pid):
+                    if time.monotonic() > deadline:
+                        os.kill(pid, signal.SIGKILL)
+                    time.sleep(_POLL_S)
         self._pid_file.unlink(missing_ok=True)
 
     def _is_our_broker(self, pid: int) -> bool:

@@ -125,6 +125,18 @@ def test_a_broker_left_by_a_killed_owner_is_stopped_first(
     assert f"Stopping the Kafka of an earlier run (pid {left})" in said
 
 
+def test_a_stale_broker_that_ends_by_itself_meanwhile_is_no_error(
+    broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    broker._dir.mkdir(parents=True)
+    broker._pid_file.write_text(f"{ended.pid}\n")
+    monkeypatch.setattr(broker, "_is_our_broker", lambda _: True)
+    broker._stop_stale_broker()
+    assert not broker._pid_file.exists()
+
+
 def test_a_pid_file_that_names_somebody_else_harms_nobody(broker: EmbeddedKafka, said: list[str]):
     broker._dir.mkdir(parents=True)
     broker._pid_file.write_text(f"{os.getpid()}\n")
