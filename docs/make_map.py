@@ -63,8 +63,6 @@ def describe(path: Path) -> str:
         line = f"A delivery of type `{json.loads(text).get('type')}`."
     elif line is None and path.suffix in {".html", ".css"}:
         line = text.partition("\n")[0].strip("{#}/* ")
-    elif line is None and path.parent.name == "queries":
-        line = f"`{text.splitlines()[len(comment)].strip()}`"
     elif line is None:
         line = " ".join(part.lstrip("-# ") for part in comment).partition(". ")[0]
     if not line:

@@ -5,6 +5,7 @@ declarations in `schemas.tables`, so a new table needs a migration but no SQL he
 statement are one parameter: binary for large numbers of rows (ADR 0025), otherwise JSON.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -90,19 +91,28 @@ def read_columns(table: Table) -> sql.Composed:
     return listed([column.selected for column in columns])
 
 
-@cache
 def statement(name: str) -> bytes:
-    """Return the text of `queries/<name>.sql`."""
-    return _QUERIES.joinpath(f"{name}.sql").read_bytes()
+    """Return a statement of `queries/`, where `-- name:` lines name them."""
+    return _statements()[name]
+
+
+@cache
+def _statements() -> dict[str, bytes]:
+    named: dict[str, bytes] = {}
+    for file in _QUERIES.iterdir():
+        _, *parts = re.split(rb"^-- name: (\w+)\n", file.read_bytes(), flags=re.MULTILINE)
+        for name, text in zip(parts[::2], parts[1::2], strict=True):
+            named[name.decode()] = text.strip() + b"\n"
+    return named
 
 
 def filled(name: str, **parts: sql.Composable) -> bytes:
-    """Return the text of `queries/<name>.sql` with its `{names}` replaced."""
+    """Return a statement with its `{names}` replaced."""
     return template(name).format(**parts).as_bytes(None)
 
 
 def template(name: str) -> sql.SQL:
-    """Return `queries/<name>.sql` as a template, or as a part of another one."""
+    """Return a statement as a template, or as a part of another one."""
     return _template(statement(name).decode())
 
 

@@ -1,5 +1,179 @@
+-- Rebuilds of projections.
+
+-- name: request_rebuild_state
+-- The unique index rejects a second active rebuild of the projection.
+update rebuilds r
+set state = %(state)s, sent = -1, updated_at = now()
+where id = %(id)s
+  and state = any(%(after)s::text[])
+  and not dry_run
+  and not exists (
+      select from rebuilds other
+      where other.projection = r.projection
+        and other.state in ('building', 'switching', 'switching_back')
+  )
+returning id, projection, version, dry_run, state, applied, total, added, removed, changed, examples, ends,
+          sent, error, created_at
+
+-- name: begin_rebuild
+insert into rebuilds (id, projection, version, dry_run, state)
+select %(id)s, %(projection)s, coalesce(max(version), 1) + 1, %(dry_run)s, 'building'
+from rebuilds
+where projection = %(projection)s
+  and state = 'switched'
+on conflict do nothing
+returning id, projection, version, dry_run, state, applied, total, added, removed, changed, examples, ends,
+          sent, error, created_at
+
+-- name: delete_rebuilt_instances
+-- Rows and examples of rebuilds about deleted instances.
+with deleted as (
+    select * from json_to_recordset(%(rows)s::json) as r (workflow_name text, instance_id text)
+),
+shown as (
+    update rebuilds r
+    set examples = (
+        select coalesce(jsonb_agg(example), '[]')
+        from jsonb_array_elements(r.examples) as example
+        where not exists (
+            select from deleted d
+            where example -> 'key' ->> 'workflow_name' = d.workflow_name
+              and example -> 'key' ->> 'instance_id' = d.instance_id
+        )
+    )
+    where r.projection = 'workflows' and r.examples <> '[]'
+)
+delete from rebuild_rows r
+using deleted d, rebuilds b
+where b.id = r.rebuild
+  and b.projection = 'workflows'
+  and convert_from(r.key, 'UTF8')::json ->> 1 = d.workflow_name
+  and convert_from(r.key, 'UTF8')::json ->> 2 = d.instance_id
+
+-- name: forget_rebuild_rows
+delete from rebuild_rows
+where rebuild = %(id)s
+
+-- name: insert_rebuild_differences
+-- JSON has no equality operator and its text matters, so whole rows are compared as text.
+insert into rebuild_rows (rebuild, number, partition, key, before, after)
+select
+    %(id)s,
+    (select coalesce(max(number) + 1, 0) from rebuild_rows where rebuild = %(id)s)
+    + row_number() over () - 1,
+    0,
+    convert_to(json_build_array(%(table)s::text, {key})::text, 'UTF8'),
+    convert_to(b::text, 'UTF8'),
+    convert_to(a::text, 'UTF8')
+from {served} b
+full join {rebuilt} a on {match}
+where b::text is distinct from a::text
+
+-- name: insert_rebuild_row
+insert into rebuild_rows (rebuild, number, partition, key, before, after)
+values (%(id)s, %(number)s, %(partition)s, %(key)s, %(before)s, %(after)s)
+
+-- name: lock_rebuild
+select pg_try_advisory_lock(hashtextextended(%(id)s, 6))
+
+-- name: put_rebuilt_rows
+insert into headwater.{table}
+select (rebuilt_row.n).*
+from (
+    select convert_from(r.{new}, 'UTF8')::headwater.{table} as n
+    from rebuild_rows r
+    where r.rebuild = %(id)s
+      and convert_from(r.key, 'UTF8')::json ->> 0 = %(table)s
+      and r.{new} is not null
+      and (r.{old} is null or r.number in (select rebuilt_number from taken))
+    offset 0
+) rebuilt_row
+on conflict do nothing
+
+-- name: rebuild
+select id, projection, version, dry_run, state, applied, total, added, removed, changed, examples, ends,
+          sent, error, created_at
+from rebuilds
+where id = %(id)s
+
+-- name: rebuild_compared
+update rebuilds
+set state = case when state = 'building' then 'compared' else state end,
+    added = %(added)s, removed = %(removed)s, changed = %(changed)s,
+    sent = 0, examples = %(examples)s::jsonb, ends = %(ends)s::jsonb, updated_at = now()
+where id = %(id)s
+
+-- name: rebuild_counts
+select count(*) filter (where before is null), count(*) filter (where after is null),
+       count(*) filter (where before is not null and after is not null)
+from rebuild_rows
+where rebuild = %(id)s
+
+-- name: rebuild_ended
+update rebuilds
+set state = %(state)s, error = %(error)s, updated_at = now()
+where id = %(id)s
+
+-- name: rebuild_examples
+select convert_from(key, 'UTF8')::json ->> 0, convert_from(before, 'UTF8'), convert_from(after, 'UTF8')
+from rebuild_rows
+where rebuild = %(id)s and {which}
+order by number
+limit %(limit)s
+
+-- name: rebuild_in_schema
+-- The rebuild that created a schema.
+select obj_description(oid, 'pg_namespace')
+from pg_namespace
+where nspname = %(schema)s
+
+-- name: rebuild_progress
+update rebuilds
+set applied = %(applied)s, total = %(total)s, updated_at = now()
+where id = %(id)s
+
+-- name: rebuild_rows
+select number, partition, key, before, after
+from rebuild_rows
+where rebuild = %(id)s
+  and number >= %(number)s
+order by number
+limit %(limit)s
+
+-- name: rebuild_sent
+update rebuilds
+set sent = %(sent)s, updated_at = now()
+where id = %(id)s
+
+-- name: rebuilds
 select id, projection, version, dry_run, state, applied, total, added, removed, changed, examples, ends,
           sent, error, created_at
 from rebuilds
 order by created_at desc, id desc
 limit %(limit)s
+
+-- name: rebuilds_under_way
+select id
+from rebuilds
+where state = any(%(states)s::text[])
+order by created_at
+
+-- name: take_rebuilt_rows
+-- A row that has changed since the comparison stays as it is.
+create temporary table taken as
+with kept as (
+    select r.number as rebuilt_number, r.{old} as rebuilt, convert_from(r.{old}, 'UTF8')::headwater.{table} as o
+    from rebuild_rows r
+    where r.rebuild = %(id)s
+      and convert_from(r.key, 'UTF8')::json ->> 0 = %(table)s
+      and r.{old} is not null
+    offset 0
+),
+deleted as (
+    delete from headwater.{table} t
+    using kept
+    where {match}
+      and convert_to(t::text, 'UTF8') = kept.rebuilt
+    returning kept.rebuilt_number
+)
+select rebuilt_number from deleted

@@ -1,1 +1,0 @@
-select version, checksum from schema_migrations

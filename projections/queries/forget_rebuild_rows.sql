@@ -1,2 +1,0 @@
-delete from rebuild_rows
-where rebuild = %(id)s

@@ -1,1 +1,0 @@
-select pg_try_advisory_lock(hashtextextended(%(id)s, 6))

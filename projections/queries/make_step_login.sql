@@ -1,1 +1,0 @@
-select renew_step_login()

@@ -1,3 +1,0 @@
-update rebuilds
-set sent = %(sent)s, updated_at = now()
-where id = %(id)s

@@ -1,4 +1,0 @@
-select id
-from rebuilds
-where state = any(%(states)s::text[])
-order by created_at

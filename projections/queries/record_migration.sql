@@ -1,1 +1,0 @@
-insert into schema_migrations (version, checksum) values (%(version)s, %(checksum)s)

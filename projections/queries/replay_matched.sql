@@ -1,3 +1,0 @@
-select count(*) as matched
-from webhook_outcomes
-where {selected}

@@ -1,1 +1,0 @@
-select (%(row)s::headwater.{table}).*

@@ -1,3 +1,0 @@
-select {columns}, json_build_object({pairs}) as key, column_sources
-from {table} t
-where {match}

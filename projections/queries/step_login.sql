@@ -1,1 +1,0 @@
-select name, password from step_login

@@ -1,2 +1,0 @@
-select count(*) as number, max(ordered_at) as latest
-from wipes

@@ -1,0 +1,606 @@
+-- Instances, runs, steps, tokens, events and jobs, as the API reads them.
+
+-- name: children_of_instance
+select workflow_name, instance_id, status
+from workflow_instance
+where parent_workflow_name = %(workflow_name)s and parent_instance_id = %(instance_id)s
+
+-- name: declared_workflows
+-- Current workflows: those of the active deployment, on which new runs begin, before those of the
+-- newest claims of owners.
+select
+    name collate "C" as name, o.params_schemas ->> name as params_schema,
+    (o.limits -> name)::jsonb as concurrency, o.claimed_at as since
+from workflow_owner o cross join lateral unnest(o.workflows) as named (name)
+union all
+select name, d.params_schemas ->> name, (d.limits -> name)::jsonb, 'infinity'
+from settings s
+join deployment d on d.id = s.value
+cross join lateral unnest(d.workflows) as named (name)
+where s.key = 'active_deployment'
+
+-- name: expired_counts
+select workflow_name as workflow, count(*) as instances
+from workflow_instance
+where retention_until <= %(until)s::timestamptz
+  and (%(workflow)s::text is null or workflow_name = %(workflow)s)
+group by workflow_name
+order by workflow_name
+
+-- name: expired_instances
+select workflow_name as workflow, instance_id, retention_until, updated_at
+from workflow_instance
+where retention_until <= %(until)s::timestamptz
+  and (retention_until, workflow_name, instance_id)
+    > (%(after_until)s::timestamptz, %(after_workflow)s::text collate "C", %(after_id)s::text collate "C")
+  and (%(workflow)s::text is null or workflow_name = %(workflow)s)
+order by retention_until, workflow_name, instance_id
+limit %(limit)s
+
+-- name: instance_counts
+select workflow_name as workflow, status, count(*) as instances
+from workflow_instance
+group by workflow_name, status
+order by workflow_name, status
+
+-- name: instances_named
+-- Instances with params that contain user_id, ordered by key; the caller parses the params.
+select
+    i.workflow_name, i.instance_id, i.status, i.params::text as params, i.created_at,
+    exists (
+        select from effects e
+        where e.workflow = i.workflow_name and e.instance_id = i.instance_id
+    ) as has_effect
+from workflow_instance i
+where (i.workflow_name, i.instance_id) > (%(workflow_name)s, %(instance_id)s)
+  and i.params::text like '%%user_id%%'
+order by i.workflow_name, i.instance_id
+limit %(limit)s
+
+-- name: jobs
+-- Jobs that have not ended, oldest first; without inputs, which may be large.
+select workflow_name, instance_id, run_number, id, id::text as token_id, node_ref, task as type, status,
+       attempts as attempt, worker, lease_until, next_retry_at, created_at, updated_at
+from workflow_token
+where completed_at is null
+  and idempotency_token is not null {filter}
+  and (created_at, workflow_name, instance_id, run_number, id) {beyond} (
+      %(created_at)s::timestamptz, %(workflow_name)s::text collate "C",
+      %(instance_id)s::text collate "C", %(run_number)s::integer, %(id)s::bigint
+  )
+  -- Excludes jobs of runs that were restarted.
+  and exists (
+      select 1
+      from workflow_instance i
+      where i.workflow_name = workflow_token.workflow_name
+        and i.instance_id = workflow_token.instance_id
+        and i.run_number = workflow_token.run_number
+  )
+order by created_at {order}, workflow_name {order}, instance_id {order}, run_number {order}, id {order}
+limit %(limit)s
+
+-- name: open_jobs
+-- Jobs available to a worker: of these types and not reserved, longest waiting first. The first is
+-- always returned; more follow up to the limits of jobs and of input bytes.
+with candidate as (
+    select job.*
+    from (select distinct unnest(%(types)s::text[]) as type) requested
+    -- One subquery per type, so that the index provides the order for any number of open jobs.
+    cross join lateral (
+        select
+            t.workflow_name, t.instance_id, t.run_number, t.id, t.node_ref, t.task, t.attempts,
+            t.input::text as input, t.idempotency_token, t.updated_at
+        from workflow_token t
+        join workflow_instance i
+          on i.workflow_name = t.workflow_name
+         and i.instance_id = t.instance_id
+         and i.run_number = t.run_number
+         and i.status <> 'paused'
+        where t.task = requested.type
+          and t.status = 'dispatched'
+          and t.idempotency_token is not null
+          and concat_ws('.', t.workflow_name, t.instance_id, t.run_number, t.id, t.attempts)
+              not in (select unnest(%(reserved)s::text[]))
+        order by t.updated_at
+        limit %(limit)s
+    ) job
+),
+open_job as (
+    select
+        *,
+        row_number() over waiting as rank,
+        sum(octet_length(input)) over waiting as bytes
+    from candidate
+    window waiting as (order by updated_at, workflow_name, instance_id, id)
+)
+select
+    workflow_name, instance_id, run_number, id::text as token_id, node_ref, task as type,
+    attempts as attempt, input, idempotency_token
+from open_job
+where rank = 1 or (rank <= %(limit)s and bytes <= %(bytes)s)
+order by rank
+
+-- name: run
+-- An instance by its id alone, in any workflow, with one key lookup per workflow. There are two if
+-- callers used the same id in two workflows.
+select i.workflow_name, i.instance_id, i.status, i.error_name, i.error_message, i.deployment_id,
+       i.created_at, i.started_at, i.updated_at, i.completed_at, {waits} as waits,
+       i.params::text as input, i.output::text as output, i.partition, i."offset"
+from ({workflows}) as known (name)
+join workflow_instance i on i.workflow_name = known.name and i.instance_id = %(run_id)s
+order by i.workflow_name
+limit 2
+
+-- name: run_waits
+(i.status in ('waiting', 'paused') and exists (
+    select
+    from workflow_slot w
+    where w.workflow_name = i.workflow_name
+      and w.holder_id = i.instance_id
+      and w.holder_run = i.run_number
+      and w.granted_at is null
+))
+
+-- name: runs
+-- Like the listing of instances, without large columns. A run that waits for a slot has not begun.
+select i.workflow_name, i.instance_id, i.status, i.error_name, i.error_message, i.deployment_id,
+       i.created_at, i.started_at, i.updated_at, i.completed_at, {waits} as waits
+from (
+    select one.*
+    from ({workflows}) as known (name)
+    cross join lateral (
+        select *
+        from workflow_instance i
+        where workflow_name = known.name {filter}
+          and (created_at, workflow_name, instance_id) < (
+              %(created_at)s::timestamptz,
+              %(workflow_name)s::text collate "C",
+              %(instance_id)s::text collate "C"
+          )
+        order by created_at desc, instance_id desc
+        limit %(limit)s
+    ) one
+    order by one.created_at desc, one.workflow_name desc, one.instance_id desc
+    limit %(limit)s
+) i
+order by i.created_at desc, i.workflow_name desc, i.instance_id desc
+
+-- name: workflow_changes
+-- Changes of an instance's current run after an offset, in the order of the log. A page ends with a
+-- whole record: "through" is the last record whose changes fit, or the first record.
+with instance as materialized (
+    select run_number, run_offset, partition, "offset" as latest,
+           lpad(partition::text, 5, '0') || '-' as lines
+    from workflow_instance
+    where workflow_name = %(workflow_name)s and instance_id = %(instance_id)s
+),
+changed as (
+    (
+        select "offset"
+        from workflow_step
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from instance)
+          and "offset" > %(after)s::bigint
+        order by "offset"
+        limit %(limit)s::bigint + 1
+    )
+    union all
+    (
+        select "offset"
+        from workflow_token
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from instance)
+          and "offset" > %(after)s::bigint
+          and "offset" >= 0
+        order by "offset"
+        limit %(limit)s::bigint + 1
+    )
+    union all
+    (
+        select "offset"
+        from workflow_event
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from instance)
+          and "offset" > %(after)s::bigint
+        order by "offset"
+        limit %(limit)s::bigint + 1
+    )
+    union all
+    (
+        select substr(id, 7, 15)::bigint
+        from workflow_log
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from instance)
+          and id >= (
+              select lines || lpad((%(after)s::bigint + 1)::text, 15, '0') from instance
+          ) collate "C"
+        order by id
+        limit %(limit)s::bigint + 1
+    )
+),
+cut as (
+    select "offset", max("offset") over () as last, count(*) over () > %(limit)s::bigint as over
+    from (select "offset" from changed order by "offset" limit %(limit)s::bigint + 1) first
+),
+page as materialized (
+    select i.*, coalesce(
+        (
+            select coalesce(max("offset") filter (where "offset" < last), max(last))
+            from cut
+            where over
+        ),
+        greatest(i.latest, %(after)s::bigint)
+    ) as through
+    from instance i
+),
+steps as (
+    select "offset", 1 as rank, ordinal as first, sequence as second, row_to_json(s) as row
+    from (
+        select workflow_name, instance_id, run_number,
+               step_key, name, type, status, attempts, max_attempts, timeout_ms,
+               next_retry_at, wake_at, wait_event_type, child_workflow_name, child_instance_id,
+               result::text as result, error_name, error_message,
+               error_detail::text as error_detail, ordinal, sequence, created_at, updated_at,
+               last_attempt_at, completed_at, rolled_back_at, rollback_failed_at, trimmed_before, "offset"
+        from workflow_step
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from page)
+          and "offset" > %(after)s::bigint
+          and "offset" <= (select through from page)
+    ) s
+),
+tokens as (
+    select "offset", 2 as rank, id as first, 0::bigint as second, row_to_json(t) as row
+    from (
+        select workflow_name, instance_id, run_number,
+               id, node_ref, task, subworkflow, status, path_id, parent_token_id, sibling_group, branch_index,
+               branch_total, iteration_counts, attempts, input::text as input, result::text as result,
+               error_name, error_message, error_detail::text as error_detail, next_retry_at, wake_at, reason,
+               child_workflow_name, child_instance_id, created_at, updated_at, completed_at, worker, lease_until, "offset"
+        from workflow_token
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from page)
+          and "offset" > %(after)s::bigint
+          and "offset" >= 0
+          and "offset" <= (select through from page)
+    ) t
+),
+events as (
+    select "offset", 3 as rank, sequence as first, 0::bigint as second, row_to_json(e) as row
+    from (
+        select workflow_name, instance_id, run_number,
+               id, type, payload::text as payload, sequence, created_at, delivered_at,
+               consumed_by_step_key, "offset"
+        from workflow_event
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from page)
+          and "offset" > %(after)s::bigint
+          and "offset" <= (select through from page)
+    ) e
+),
+lines as (
+    select substr(id, 7, 15)::bigint, 4 as rank, substr(id, 23)::bigint as first,
+           0::bigint as second, row_to_json(l) as row
+    from (
+        select workflow_name, instance_id, run_number,
+               id, step_key, attempt, level, category, message, data::text as data,
+               is_replay, created_at
+        from workflow_log
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from page)
+          and id >= (
+              select p.lines || lpad((%(after)s::bigint + 1)::text, 15, '0') from page p
+          ) collate "C"
+          and id < (
+              select p.lines || lpad((p.through + 1)::text, 15, '0') from page p
+          ) collate "C"
+    ) l
+),
+instances as (
+    select "offset", 5 as rank, 0::bigint as first, 0::bigint as second, row_to_json(i) as row
+    from (
+        select workflow_name, instance_id, run_number,
+               status, output::text as output, error_name,
+               error_message, error_detail::text as error_detail, created_at, updated_at,
+               started_at, completed_at, partition, "offset"
+        from workflow_instance
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and "offset" > %(after)s::bigint
+          and "offset" <= (select through from page)
+    ) i
+)
+select p.run_number, p.run_offset, p.through, p.through < p.latest as more, c."offset", c.rank,
+       c.row::text as row
+from page p
+left join (
+    select * from steps
+    union all
+    select * from tokens
+    union all
+    select * from events
+    union all
+    select * from lines
+    union all
+    select * from instances
+) c on true
+order by c."offset", c.rank, c.first, c.second
+
+-- name: workflow_events
+select workflow_name, instance_id, run_number,
+       id, type, payload::text as payload, sequence, created_at, delivered_at,
+       consumed_by_step_key
+from workflow_event
+where workflow_name = %(workflow_name)s
+  and instance_id = %(instance_id)s
+  and run_number = %(run_number)s
+  and sequence {beyond} %(sequence)s::bigint
+order by sequence {order}
+limit %(limit)s
+
+-- name: workflow_instance
+select i.workflow_name, i.instance_id, i.run_number, i.status, i.params::text as params,
+       i.output::text as output, i.error_name, i.error_message,
+       i.error_detail::text as error_detail, i.parent_workflow_name, i.parent_instance_id,
+       i.parent_run_number, i.parent_step_key, i.deployment_id, i.labels, i.created_at, i.updated_at, i.started_at,
+       i.completed_at, i.retention_until, i.partition, i."offset", to_jsonb(s) as current_step,
+       t.current_tokens, l.awaited_slot
+from workflow_instance i
+{current_step}where i.workflow_name = %(workflow_name)s and i.instance_id = %(instance_id)s
+
+-- name: workflow_instances
+-- Each workflow has an index in the order of the page; for all workflows, each provides at most a
+-- page.
+select i.workflow_name, i.instance_id, i.run_number, i.status, i.output::text as output,
+       i.error_name, i.error_message, i.deployment_id, i.labels, i.created_at, i.updated_at,
+       to_jsonb(s) as current_step, t.current_tokens, l.awaited_slot
+from (
+    select one.*
+    from ({workflows}) as known (name)
+    cross join lateral (
+        select *
+        from workflow_instance
+        where workflow_name = known.name {filter}
+          and (created_at, workflow_name, instance_id) {beyond} (
+              %(created_at)s::timestamptz,
+              %(workflow_name)s::text collate "C",
+              %(instance_id)s::text collate "C"
+          )
+        order by created_at {order}, instance_id {order}
+        limit %(limit)s
+    ) one
+    order by one.created_at {order}, one.workflow_name {order}, one.instance_id {order}
+    limit %(limit)s
+) i
+{current_step}order by i.created_at {order}, i.workflow_name {order}, i.instance_id {order}
+
+-- name: workflow_is_known
+-- Whether a workflow exists: an owner has or had its code, it is deployed, it has instances, or it
+-- is built in.
+select exists (select from ({declared}) as declared where name = %(name)s)
+    or exists (select from workflow_owner where %(name)s = any (known))
+    or exists (select from deployment where %(name)s = any (workflows))
+    or exists (select from graph_definition where name = %(name)s)
+    or exists (select from workflow_instance where workflow_name = %(name)s)
+    or exists (select from (values (%(name)s::text)) as requested (name) where not ({of_authors}))
+    as known
+
+-- name: workflow_limits
+-- Concurrency limits with holders and waiting runs. Of the keys of a limit, only those with the
+-- most waiting runs are included; there may be one key per customer.
+select known.name, known.concurrency,
+       coalesce(sum(k.held), 0)::bigint as held, coalesce(sum(k.waiting), 0)::bigint as waiting,
+       coalesce(
+           jsonb_agg(
+               jsonb_build_object(
+                   'key', k.key, 'held', k.held, 'waiting', k.waiting,
+                   'waiting_since', k.waiting_since
+               )
+               order by k.waiting desc, k.held desc, k.instance_id
+           ) filter (where k.rank <= 20),
+           '[]'
+       ) as slots
+from (
+    select distinct on (name) name, concurrency
+    from ({declared}) as declared
+    order by name, since desc
+) known
+left join (
+    select workflow_name, instance_id, min(key::text)::jsonb as key,
+           count(granted_at) as held, count(*) - count(granted_at) as waiting,
+           min(asked_at) filter (where granted_at is null) as waiting_since,
+           row_number() over (
+               partition by workflow_name
+               order by count(*) - count(granted_at) desc, count(*) desc, instance_id
+           ) as rank
+    from workflow_slot
+    group by workflow_name, instance_id
+) k on k.workflow_name = known.name
+where known.concurrency is not null
+group by known.name, known.concurrency
+
+-- name: workflow_logs
+select workflow_name, instance_id, run_number,
+       id, step_key, attempt, level, category, message, data::text as data, is_replay,
+       created_at
+from workflow_log
+where workflow_name = %(workflow_name)s
+  and instance_id = %(instance_id)s
+  and run_number = %(run_number)s {filter}
+  and id {beyond} %(id)s::text collate "C"
+order by id {order}
+limit %(limit)s
+
+-- name: workflow_names
+-- Workflows of authors: those whose code an owner has or had, those with instances, and deployed
+-- graphs and code.
+select distinct on (name) name, params_schema
+from (
+    select name, params_schema, since from ({declared}) as declared
+    union all
+    select name, null, '-infinity' from deployment cross join lateral unnest(workflows) as ours (name)
+    union all
+    select name, null, '-infinity' from workflow_owner cross join lateral unnest(known) as had (name)
+    union all
+    select name, null, '-infinity' from ({of_instances}) as used
+    union all
+    select name, document ->> 'inputSchema', deployed_at from graph_definition
+) as known
+where {of_authors}
+order by name, since desc, params_schema is null
+
+-- name: workflow_names_of_instances
+-- Skips from name to name along the key, however many instances each has.
+with recursive names (name) as (
+    select min(workflow_name) from workflow_instance
+    union all
+    select (select min(workflow_name) from workflow_instance where workflow_name > names.name)
+    from names
+    where names.name is not null
+)
+select name from names where {of_authors}
+
+-- name: workflow_run_beginning
+-- Where the history of a run begins: for a retry, with the first of the runs that it continues.
+with run as (
+    select run_number, partition, started_at, run_offset
+    from workflow_instance
+    where workflow_name = %(workflow_name)s
+      and instance_id = %(instance_id)s
+      and run_number = %(run_number)s
+    union all
+    select run_number, partition, started_at, run_offset
+    from workflow_run
+    where workflow_name = %(workflow_name)s
+      and instance_id = %(instance_id)s
+      and run_number = %(run_number)s
+)
+select run.run_number, run.partition, least(run.run_offset, min(before.run_offset)) as "offset"
+from run
+left join workflow_run before
+  on before.workflow_name = %(workflow_name)s
+ and before.instance_id = %(instance_id)s
+ and before.started_at = run.started_at
+group by run.run_number, run.partition, run.run_offset
+
+-- name: workflow_run_start
+-- Position of the first record of a run, current or earlier.
+select partition, run_offset as "offset"
+from workflow_instance
+where workflow_name = %(workflow_name)s
+  and instance_id = %(instance_id)s
+  and run_number = %(run_number)s
+union all
+select partition, run_offset as "offset"
+from workflow_run
+where workflow_name = %(workflow_name)s
+  and instance_id = %(instance_id)s
+  and run_number = %(run_number)s
+
+-- name: workflow_current_step
+-- The current step is the open one that was reached last; of an errored instance, the errored one.
+-- Errors caught by code are before it, and a complete instance has none. A graph has current
+-- tokens: those that have not ended, and those with which its run failed.
+left join lateral (
+    select step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
+           wake_at, wait_event_type, last_attempt_at, error_name, error_message,
+           error_detail::text as error_detail
+    from workflow_step
+    where workflow_name = i.workflow_name
+      and instance_id = i.instance_id
+      and run_number = i.run_number
+      and status in ('pending', 'waiting', 'errored')
+      and (status = 'errored') = (i.status = 'errored')
+      and i.status <> 'complete'
+    order by ordinal desc, sequence desc
+    limit 1
+) s on true
+left join lateral (
+    select jsonb_agg(to_jsonb(n) order by n.first) as current_tokens
+    from (
+        select node_ref, status, count(*) as tokens, min(next_retry_at) as next_retry_at,
+               min(wake_at) as wake_at, min(id) as first
+        from workflow_token
+        where workflow_name = i.workflow_name
+          and instance_id = i.instance_id
+          and run_number = i.run_number
+          and (completed_at is null or status in ('failed', 'timed_out'))
+        group by node_ref, status
+    ) n
+) t on true
+-- A run that waits for a slot has not begun; its position in the queue is counted up to some
+-- thousands.
+left join lateral (
+    select to_jsonb(w) as awaited_slot
+    from (
+        select mine.key, mine.asked_at as since, (
+                select count(*)
+                from (
+                    select
+                    from workflow_slot other
+                    where other.workflow_name = mine.workflow_name
+                      and other.instance_id = mine.instance_id
+                      and other.number < mine.number
+                      and other.granted_at is null
+                    limit 10000
+                ) earlier
+            ) as before, (
+                select (concurrency ->> 'limit')::integer
+                from ({declared}) as declared
+                where name = i.workflow_name and concurrency is not null
+                order by since desc
+                limit 1
+            ) as "limit"
+        from workflow_slot mine
+        where mine.workflow_name = i.workflow_name
+          and mine.holder_id = i.instance_id
+          and mine.holder_run = i.run_number
+          and mine.granted_at is null
+          and i.status in ('waiting', 'paused')
+        limit 1
+    ) w
+) l on true
+
+-- name: workflow_statuses
+select i.workflow_name, i.instance_id, i.status, i.output::text as output, i.error_name,
+       i.error_message, i.error_detail::text as error_detail
+from unnest(%(workflow_names)s::text[], %(instance_ids)s::text[])
+    as requested (workflow_name, instance_id)
+join workflow_instance i using (workflow_name, instance_id)
+
+-- name: workflow_steps
+select workflow_name, instance_id, run_number,
+       step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
+       wake_at, wait_event_type, child_workflow_name, child_instance_id, result::text as result,
+       error_name, error_message, error_detail::text as error_detail, ordinal, sequence,
+       created_at, updated_at, last_attempt_at, completed_at, rolled_back_at,
+       rollback_failed_at, trimmed_before
+from workflow_step
+where workflow_name = %(workflow_name)s
+  and instance_id = %(instance_id)s
+  and run_number = %(run_number)s
+  and (ordinal, sequence) {beyond} (%(ordinal)s::bigint, %(sequence)s::bigint)
+order by ordinal {order}, sequence {order}
+limit %(limit)s
+
+-- name: workflow_tokens
+select workflow_name, instance_id, run_number,
+       id, node_ref, task, subworkflow, status, path_id, parent_token_id, sibling_group, branch_index,
+       branch_total, iteration_counts, attempts, input::text as input, result::text as result,
+       error_name, error_message, error_detail::text as error_detail, next_retry_at, wake_at, reason,
+       child_workflow_name, child_instance_id, created_at, updated_at, completed_at, worker, lease_until
+from workflow_token
+where workflow_name = %(workflow_name)s
+  and instance_id = %(instance_id)s
+  and run_number = %(run_number)s
+  and id {beyond} %(id)s::bigint
+order by id {order}
+limit %(limit)s
