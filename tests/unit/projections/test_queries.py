@@ -7,7 +7,11 @@ from headwater.projections.postgres.statements import statement
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "projections" / "queries").glob("*.sql"))
-NAMES = [name for file in FILES for name in re.findall(r"^-- name: (\w+)$", file.read_text(), re.M)]
+NAMES = [
+    name
+    for file in FILES
+    for name in re.findall(r"^-- name: (\w+)$", file.read_text(), re.MULTILINE)
+]
 
 
 def test_names_are_unique():
