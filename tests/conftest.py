@@ -47,6 +47,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of upgrades, which take minutes, before those that take milliseconds."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/upgrade/"))
+
+
 class _ByFile(LoadFileScheduling):
     """Gives test processes whole files, and the folders whose files share a system as a whole."""
 

@@ -1,16 +1,19 @@
 """Short-lived Kafka clients as context managers: started, errors translated, always stopped."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.streams.kafka.cluster import Cluster
+
+_RETRY_S: Final = 0.1
 
 
 @asynccontextmanager
@@ -30,6 +33,29 @@ async def admin_client(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
         ) from error
     finally:
         await admin.close()
+
+
+async def wait_for_controller(admin: AIOKafkaAdminClient, within_s: float = 10.0) -> None:
+    """Wait until a broker names the controller, to which changes of topics are sent.
+
+    A broker that has just started may not know it, and aiokafka 0.14 assumes that it does.
+
+    Args:
+        admin: A started client.
+        within_s: How long to wait, in seconds.
+
+    Raises:
+        KafkaConnectionError: No broker named one in time.
+    """
+    client = admin._client  # noqa: SLF001 (aiokafka has no public name)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while client.cluster.controller is None:
+                await client.force_metadata_update()
+                if client.cluster.controller is None:
+                    await asyncio.sleep(_RETRY_S)
+    if client.cluster.controller is None:
+        raise KafkaConnectionError(f"expected a controller within {within_s:g} s, found none")
 
 
 async def start_consumer(consumer: AIOKafkaConsumer) -> AIOKafkaConsumer:

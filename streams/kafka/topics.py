@@ -10,7 +10,7 @@ from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
 from headwater.schemas.topics import MAX_RECORD_BYTES, TOPICS, Topic
-from headwater.streams.kafka.clients import admin_client
+from headwater.streams.kafka.clients import admin_client, wait_for_controller
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 
@@ -95,6 +95,7 @@ async def _create(
         ]
         if not missing:
             return []
+        await wait_for_controller(admin)
         response = await admin.create_topics(missing)
     created = []
     for name, code, *reason in response.topic_errors:  # type: ignore[attr-defined]

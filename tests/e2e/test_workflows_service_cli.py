@@ -204,7 +204,7 @@ def life_of_an_order(url: str) -> None:
     with following("instances", "logs", *on, "--follow") as logs:
         read_until(logs, "fetched")
         headwater("instances", "pause", *on)
-        paused = "paused until it is resumed; it stands at approval:"
+        paused = "paused until it is resumed; it is at approval:"
         wait_until(lambda: fields(*on)["state"].startswith(paused))
         headwater("instances", "resume", *on)
         headwater("instances", "send-event", *on, "--type", "approval", "--payload", '"me"')

@@ -495,7 +495,7 @@ def test_a_program_deploys_activates_and_reads(house: House, app: Path):
             with pytest.raises(CommandRefusedError) as broken:
                 await names.deploy(app, app="bills")
             assert broken.value.code == "artifact_invalid"
-            with pytest.raises(ValueError, match="expected the name"):
+            with pytest.raises(ValueError, match="expected a name or an id"):
                 await names.get("")
 
     asyncio.run(scenario())

@@ -229,7 +229,7 @@ def test_up_says_which_folder_may_go_when_migrations_have_changed(
         connection.execute("update schema_migrations set checksum = 'another'")
     settings = load_settings(postgres=fresh_database, data_dir=tmp_path)
     with pytest.raises(MigrationChanged, match=re.escape(f"rm -r {tmp_path}/postgres")) as told:
-        migrate_of_up(settings, ours=True)
+        migrate_of_up(settings, embedded=True)
     assert "idempotency keys" in str(told.value), "Kafka does not have these"
     with pytest.raises(MigrationChanged, match="put the change into a new migration"):
-        migrate_of_up(settings, ours=False)
+        migrate_of_up(settings, embedded=False)

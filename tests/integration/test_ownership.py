@@ -33,7 +33,7 @@ def ownership(
     take_over: Callable[[int, int], Awaitable[Partition]],
     *,
     before_release: Callable[[Collection[int]], Awaitable[None]] = lambda _: asyncio.sleep(0),
-    given_up: Callable[[Partition], None] = lambda _: None,
+    released: Callable[[Partition], None] = lambda _: None,
     after_release: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
 ) -> Ownership:
     clock = BrokerClock(now_ms, monotonic)
@@ -47,7 +47,7 @@ def ownership(
         clock=clock,
         acquire=take_over,
         before_release=before_release,
-        released=given_up,
+        released=released,
         after_release=after_release,
         parked=lambda *_: None,
     )

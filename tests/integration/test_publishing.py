@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,12 +34,8 @@ _NAMES = itertools.count(1)
 
 async def a_topic(bootstrap: str) -> str:
     name = f"published-{next(_NAMES)}"
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        await admin.create_topics([NewTopic(name, PARTITIONS, 1)])
-    finally:
-        await admin.close()
+    size = {"partitions": PARTITIONS, "replication": 1}
+    assert await create_authors_topics(Cluster(bootstrap), [name], **size) == [name]
     return name
 
 
@@ -216,7 +211,7 @@ def test_a_topic_that_is_not_there_holds_up_no_other(topics: str, caplog: pytest
             assert told.posts == [("a", 1)]
             assert await found_in(bootstrap, topic) == [("a#1", "1")]
             waits = f"records for {later} have to wait"
-            create = f"`headwater topics create {later}` makes it"
+            create = f"`headwater topics create {later}` creates it"
             await logged(caplog, f"{waits}: expected a topic of that name: {create}; trying again")
             size = {"partitions": PARTITIONS, "replication": 1}
             assert await create_authors_topics(Cluster(bootstrap), [later], **size) == [later]

@@ -85,7 +85,7 @@ def test_a_rebuild_fails_when_a_process_that_reads_for_it_is_killed(topics: str)
         children = psutil.Process().children()
         (process,) = [each for each in children if MODULE in " ".join(each.cmdline())]
         process.kill()
-        with pytest.raises(BrokerUnavailable, match="ended with -9"):
+        with pytest.raises(BrokerUnavailable, match="exited with -9"):
             async for _ in reader:
                 pass
 

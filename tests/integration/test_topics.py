@@ -99,7 +99,7 @@ def test_topics_are_compared_and_mended(kafka: str):
 
     mended = headwater(kafka, "topics", "check", "--mend", "--partitions", str(PARTITIONS))
     assert mended.returncode == 0, mended.stdout
-    assert f"Mended: topic {EVENTS}: expected retention.ms 604800000, found 1000" in mended.stderr
+    assert f"Altered: topic {EVENTS}: expected retention.ms 604800000, found 1000" in mended.stderr
     topics = asyncio.run(describe_catalog(Cluster(kafka)))
     assert compare(topics, partitions=PARTITIONS, replication=1) == []
     assert topics[EVENTS].own["segment.bytes"] == "1048576", "what others have set stays"

@@ -27,7 +27,7 @@ def test_hits_of_several_gateways_are_counted_once_each(migrated: str):
         try:
             gateways = [UnexpectedHits(each, "shop", lambda: START_MS) for each in readers]
             await asyncio.gather(*(each.record() for each in gateways for _ in range(EACH)))
-            return await gateways[0].found()
+            return await gateways[0].recorded()
         finally:
             for reader in readers:
                 await reader.close()
@@ -49,7 +49,7 @@ def test_hits_grow_old_and_their_rows_become_one(migrated: str):
                 now_ms = START_MS + minutes * MINUTE_MS
                 await hits.record()
                 found.append(await hits.recorded())
-            assert await other.found() == Hits(0, 0, None)
+            assert await other.recorded() == Hits(0, 0, None)
         finally:
             await reader.close()
         return found

@@ -286,7 +286,7 @@ def test_what_an_older_part_cannot_read_waits_for_its_successor(house: Mixed):
     house.open_to = range(1)
     instance = house.fresh()
     # Whose history it cannot read it does not take over, and has no commands to read then.
-    house.wait(lambda: house.says("old-flows", "partition 0 is taken over"), "old-flows to begin")
+    house.wait(lambda: house.says("old-flows", "acquired partition 0"), "old-flows to begin")
     # What it remembers it reads when it begins; later the delivery would be the first to wait.
     house.stop("old-worker")
     asyncio.run(put_newer(house, instance))
