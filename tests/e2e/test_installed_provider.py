@@ -207,7 +207,7 @@ def test_an_installed_package_brings_its_provider_and_its_table(
         assert found == (False,), "a later delivery has set it"
         comment = "select obj_description('walks'::regclass)"
         assert connection.execute(comment).fetchone() == (
-            "What somebody walked on a day. Topic walks.",
+            "Steps that a user walked on a day. Topic walks.",
         )
     assert synced(house) == [{"user_id": "user_1", "day": "2026-07-01", "steps": 5_000}]
     copy = tmp_path / "copy.sqlite"
