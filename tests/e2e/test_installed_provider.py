@@ -223,7 +223,7 @@ def test_an_installed_package_brings_its_provider_and_its_table(
         "steps",
     ]
     described = httpx.get(f"{house.url()}/schema/openapi.json", timeout=ANSWERED_WITHIN_S).text
-    assert "`walks` (user_id, day, steps): What somebody walked on a day." in described
+    assert "`walks` (user_id, day, steps): Steps that a user walked on a day." in described
 
     assert_rows_of_github(house)
     assert_doctor_finds_the_house(house, scripts)
