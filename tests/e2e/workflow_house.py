@@ -273,9 +273,12 @@ class WorkflowHouse:
     # -- workers
 
     def start(self, name: str, *, member: bool = True, **impatience: str) -> None:
-        """Starts a worker as a user would; with impatience, one that forgets and notes sooner.
+        """Start a worker as a user would.
 
-        Shape:  a member keeps its partitions if it is back within the session.
+        Args:
+            name: Name of the process.
+            member: Whether it keeps its partitions if it is back within its session.
+            impatience: Settings of a worker that evicts instances and writes snapshots sooner.
         """
         told = {"HEADWATER_MEMBER": name if member else "", TRAIL: str(self.trail)}
         if not impatience:
