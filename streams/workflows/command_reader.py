@@ -36,10 +36,10 @@ from headwater.streams.kafka.truncation import (
 
 log = logging.getLogger(__name__)
 
+#: How often the reader looks for timers that are due, which is how late a timer may be.
 _POLL_MS: Final = 25
-#: Longest time that the broker holds a fetch. Timers fire only as far as commands are known to have
-#: been read, so this is how late a timer may be.
-_FETCH_WAIT_MS: Final = 25
+#: Longest time that the broker holds a fetch if there are no commands.
+_FETCH_WAIT_MS: Final = 500
 _COMMANDS_MAX: Final = 2_000
 #: Limits of undecided commands of a partition, and of their bytes, above which no more are fetched:
 #: what a turn decides in a second, and little compared with the states of a partition.
@@ -118,17 +118,22 @@ class CommandReader:
             "metadata_max_age_ms": _METADATA_AGE_MS,
         }
         self._consumer: AIOKafkaConsumer
+        # Requests the ends. A broker answers one request of a connection at a time, so that behind
+        # a fetch they would wait until it returns.
+        self._lookup: AIOKafkaConsumer
 
     async def start(self) -> None:
         """Connect, waiting for Kafka."""
-        await Retrying(log, "waiting for Kafka").until_done(self._connect, (KafkaError, OSError))
+        retrying = Retrying(log, "waiting for Kafka")
+        self._consumer = await retrying.until_done(self._connected, (KafkaError, OSError))
+        self._lookup = await retrying.until_done(self._connected, (KafkaError, OSError))
 
-    async def _connect(self) -> None:
-        self._consumer = AIOKafkaConsumer(**self._options)
-        await start_consumer(self._consumer)
+    async def _connected(self) -> AIOKafkaConsumer:
+        return await start_consumer(AIOKafkaConsumer(**self._options))
 
     async def stop(self) -> None:
         """Disconnect."""
+        await self._lookup.stop()
         await self._consumer.stop()
 
     # -- partitions
@@ -151,7 +156,7 @@ class CommandReader:
             KafkaError: The broker does not respond.
         """
         partition = _commands(number)
-        first: int = (await self._consumer.beginning_offsets([partition]))[partition]
+        first: int = (await self._lookup.beginning_offsets([partition]))[partition]
         return first
 
     async def check(self, partition: Partition, first: int) -> int:
@@ -194,7 +199,7 @@ class CommandReader:
     async def _begin_another_log(self, partition: Partition) -> None:
         """Continue in a log whose leader epochs do not show where its predecessor was cut."""
         where, claims = _commands(partition.number), partition.owner.claims
-        end = (await self._consumer.end_offsets([where]))[where]
+        end = (await self._lookup.end_offsets([where]))[where]
         first = min(end, claims.cause + 1)
         log.error(
             "%s/%d is another log than the one whose commands up to offset %d have outcomes, or "
@@ -353,7 +358,7 @@ class CommandReader:
             return
         try:
             async with asyncio.timeout(_END_S):
-                ends = await self._consumer.end_offsets(
+                ends = await self._lookup.end_offsets(
                     [
                         _commands(partition.number)
                         for partition in due
